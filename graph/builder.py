@@ -197,15 +197,16 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If the graph is not one for any number of rows, or has variables, effects or random
-            numbers, which batches cannot have; or options go with `batch` alone.
+            If the graph is not one for any number of rows, or has variables, effects, random
+            numbers or scales that follow from all rows, which batches cannot have; or options go
+            with `batch` alone.
         ShapeError
             If values and graph do not fit together.
         """
         tensors = [values] if isinstance(values, str) else list(values)
         name = self._fresh("each") if name is None else name
         if batch is not None:
-            check_body(body, f"node {name!r} (Each)")
+            check_body(body, f"node {name!r} (Each)", batch)
             n_outputs = len(body.outputs) + (on_error == "value")
             if keep is not None and (keep < batch or on_error != "value"):
                 raise GraphError(

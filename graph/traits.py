@@ -42,12 +42,14 @@ class Trait(Flag):
     """Yields lengths of its first input, and reads none of its elements."""
     DECODES = auto()
     """Yields what its inputs hold in fewer bytes: constants are not decoded ahead."""
+    MEASURES = auto()
+    """Yields what depends on the extremes of all its input: with other rows, a row is another."""
 
 
 NO_TRAITS = Trait(0)
 ELEMENTWISE, COMMUTATIVE = Trait.ELEMENTWISE, Trait.COMMUTATIVE
 ROUNDS, DECODES, SELECTS = Trait.ROUNDS, Trait.DECODES, Trait.SELECTS
-LENGTHS, FLAT = Trait.LENGTHS, Trait.FLAT
+LENGTHS, FLAT, MEASURES = Trait.LENGTHS, Trait.FLAT, Trait.MEASURES
 NEVER_NEGATIVE, MAXIMA, EPILOGUE = Trait.NEVER_NEGATIVE, Trait.MAXIMA, Trait.EPILOGUE
 PRODUCT = Trait.PRODUCT | EPILOGUE
 FULLY_CONNECTED = Trait.FULLY_CONNECTED

@@ -20,7 +20,7 @@ from ..ir import ASSIGN, VARIABLE, Graph, Node
 from ..nested import acts_outside, all_nodes, called, draws, graphs_in, result_specs
 from ..operator import Call, Operator, Specs, register_operator
 from ..tensor import Array, Dim, TensorSpec
-from ..traits import OWN_DTYPES, Part
+from ..traits import MEASURES, OWN_DTYPES, Part
 from .inputs import may_equal
 
 EACH = "Each"
@@ -90,8 +90,8 @@ def first_dim(spec: TensorSpec, what: str) -> Dim:
     return spec.shape[0]
 
 
-def check_body(body: Graph, at: str) -> None:
-    """Raise GraphError unless a graph can be run for rows of any items."""
+def check_body(body: Graph, at: str, batch: int) -> None:
+    """Raise GraphError unless a graph can be run for rows of any items, so many at once."""
     firsts = {first_dim(body.tensors[name], f"input {name!r} of the graph") for name in body.inputs}
     if len(firsts) != 1 or not isinstance(next(iter(firsts)), str):
         listed = ", ".join(f"{name} {body.tensors[name]}" for name in body.inputs) or "none"
@@ -113,6 +113,13 @@ def check_body(body: Graph, at: str) -> None:
             at=at,
             fix="leave batch out: it is part of the graph around it then",
         )
+    for path, _, node in all_nodes(body) if batch != 1 else ():
+        if MEASURES in node.operator.traits:
+            raise GraphError(
+                f"what {node.op} makes of a row depends on the others in its batch",
+                at=f"{at}: node {path!r} of the graph",
+                fix="use batch=1, or a model whose scales are known ahead",
+            )
 
 
 def bodies_in(graph: Graph) -> Iterator[tuple[Node, Graph]]:

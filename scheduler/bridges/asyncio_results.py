@@ -156,7 +156,7 @@ class AsyncioResults:
                         item = puller.run(self._release)
                 if item is None:
                     position, marks, inputs = puller.take()
-                    bridge.put(inputs, position, marks.stamp)
+                    bridge.put(inputs, position, marks)
                     continue
                 self._deliveries.put_nowait(_Done(item))
                 if may_rest:

@@ -116,7 +116,7 @@ class BlockingResults:
                 item = puller.run()
                 if item is None:
                     position, marks, inputs = puller.take()
-                    self._bridge.put(inputs, position, marks.stamp)
+                    self._bridge.put(inputs, position, marks)
                     self._room.free -= 1
                 return item
         except Exception as error:  # it cannot be copied

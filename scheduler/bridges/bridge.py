@@ -13,12 +13,13 @@ import trio
 
 from ...graph.tensor import Array
 from ..errors import SessionError
+from ..profile.timestamps import Timestamps
 from ..runtime.items.input_staging import InputStagingPool, copied, most_nbytes
 from ..runtime.items.item import Item
 from ..runtime.session import borrowed
 from ..runtime.streaming.options import StreamArguments
 from ..runtime.streaming.sources import Source, SourceItem
-from ..runtime.streaming.stamped import Stamped
+from ..runtime.streaming.stamped import stamped
 from .loop_thread import LoopThread
 
 
@@ -96,8 +97,8 @@ class Bridge:
         """Done when everything has ended."""
         return self._job.outcome
 
-    def put(self, inputs: Mapping[str, Any], index: int, stamp: float | None) -> None:
-        """Feed an item, of that index and stamp in the source, which may go on."""
+    def put(self, inputs: Mapping[str, Any], index: int, marks: Timestamps) -> None:
+        """Feed an item, of that index and with those marks in the source, which may go on."""
         self._loop.claim(self)
         inputs = borrowed(self._session, inputs)
         room = self._spares.room_for(inputs)
@@ -105,7 +106,7 @@ class Bridge:
         self._rooms[self._count] = index, room
         self._count += 1
         with suppress(SessionError):  # the end says so
-            fed = own if stamp is None else Stamped(stamp, own)
+            fed = stamped(own, marks)
             self._loop.call_soon(lambda: self._put(fed))
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:

@@ -25,6 +25,8 @@ class Attribution:
         From asking the source for the item until the consumer was through with its result.
     source_ns : int
         The source made it.
+    partners_ns : int
+        A join had it, and waited for its partners.
     planning_ns : int
         It waited for a plan for its shapes to be made and opened.
     binding_ns : int
@@ -53,6 +55,7 @@ class Attribution:
     items: int = 0
     wall_ns: int = 0
     source_ns: int = 0
+    partners_ns: int = 0
     planning_ns: int = 0
     binding_ns: int = 0
     back_pressure_ns: int = 0
@@ -163,16 +166,16 @@ class _Way:
         asked, given, admitted, fed, finished, landed, taken, released = self._moments
         turn = min(max(turn, landed), taken)
         self.booked |= {
-            "source": given - asked,
             "land": landed - finished,
             "order": turn - landed,
             "consumer": released - turn,
         }
+        self.book_wait("source", asked, given)
         self.book_wait("back_pressure", given, admitted)
         self.book_wait("feed", admitted, fed)
 
     def book_wait(self, kind: str, begin: int, end: int) -> None:
-        """Book a time in which nothing ran, but for what of it was planning and binding."""
+        """Book a time in which nothing ran, but for what of it other waits are known for."""
         left = end - begin
         for other, started, ended in self._preparing:
             inside = max(0, min(ended, end) - max(started, begin))

@@ -125,16 +125,13 @@ class Profile:
     @cached_property
     def misses(self) -> int:
         """How many items waited for a plan that was made for them, or for others like them."""
-        return sum(
-            any(kind == "planning" for kind, _, _ in record.marks.preparing)
-            for record in self.records
-        )
+        return sum("planning" in record.waited_for for record in self.records)
 
     @cached_property
     def bound(self) -> int:
         """How many others waited only for programs that were bound: lengths within bounds are."""
-        waited = sum(bool(record.marks.preparing) for record in self.records)
-        return waited - self.misses
+        bound = {"binding"}
+        return sum(record.waited_for - {"partners"} == bound for record in self.records)
 
     @property
     def hits(self) -> int:

@@ -115,6 +115,11 @@ class Record(NamedTuple):
         """When its results were there."""
         return self.marks.landed_ns
 
+    @property
+    def waited_for(self) -> set[str]:
+        """What its marks say that it waited for: ``"partners"``, ``"planning"``, ``"binding"``."""
+        return {kind for kind, _, _ in self.marks.preparing}
+
     def spans(self) -> Iterator[Span]:
         """Yield the steps that ran."""
         return (span for part in self.parts for span in part.spans())

@@ -25,6 +25,7 @@ FEWER_SHAPES = Fix(
 
 MEANINGS = {
     "source": "the source made it",
+    "partners": "a join waited for others",
     "planning": "a plan for its shapes was made",
     "binding": "programs were bound to memory",
     "back_pressure": "waited for a slot, or memory",

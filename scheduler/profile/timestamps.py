@@ -32,8 +32,9 @@ class Timestamps:
     stamp : float or None
         What the source stamped the item with, a time or key of its own.
     preparing : tuple of (str, int, int)
-        When it waited for a plan that was made and opened (``"planning"``), or for programs that
-        were bound, to its lengths or in its slot's memory (``"binding"``): from when to when.
+        When it waited for its partners in a join (``"partners"``), for a plan that was made and
+        opened (``"planning"``), or for programs that were bound, to its lengths or in its slot's
+        memory (``"binding"``): from when to when.
     """
 
     asked_ns: int = 0
@@ -49,5 +50,5 @@ class Timestamps:
     preparing: tuple[tuple[str, int, int], ...] = field(default=(), init=False)
 
     def prepare(self, kind: str, begin_ns: int, end_ns: int) -> None:
-        """Take note of what was prepared for the item, and when."""
+        """Take note of what the item waited for, and when."""
         self.preparing += ((kind, begin_ns, end_ns),)

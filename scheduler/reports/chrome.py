@@ -62,9 +62,18 @@ class _Trace:
         for phase, began, ended in phases:
             if ended > began:
                 yield self._bar(index, phase, "b", began)
+                if phase == SOURCE:
+                    yield from self._partners(index, record, began)
                 yield self._bar(index, phase, "e", ended)
         yield self._bar(index, name, "e", end)
         yield from self._steps(index, record, {"item": index})
+
+    def _partners(self, index: int, record: Record, asked: int) -> Iterator[dict[str, Any]]:
+        """Yield when a join had the item, and waited for what goes with it."""
+        for kind, began, ended in record.marks.preparing:
+            if kind == "partners" and ended > asked:
+                yield self._bar(index, "waits for partners", "b", max(began, asked))
+                yield self._bar(index, "waits for partners", "e", ended)
 
     def _batch(self, index: int, batch: RowBatch) -> Iterator[dict[str, Any]]:
         """Yield a batch's bar, with its wait for rows and its run, its steps, and the arrows."""
@@ -170,7 +179,8 @@ class _Trace:
         return (time_ns - self._origin) / 1e3
 
 
-PHASES = ("source", "waits for a slot", "is fed", "runs", "lands", "waits for the consumer", "used")
+SOURCE = "source"
+PHASES = (SOURCE, "waits for a slot", "is fed", "runs", "lands", "waits for the consumer", "used")
 """What an item does between its marks."""
 
 

@@ -42,7 +42,7 @@ def check_results(graph: Graph, bounds: Bounds) -> None:
             )
             is_open = not all(tensors[name].is_static for name in names)
             if node.operator.function is not None and is_open:
-                raise untold_shape_error(graph, node)
+                raise untold_shape_error(graph, node, bounds)
         for name in names:
             tensors[name] = _of_lengths(tensors[name], lengths, EXAMPLE)
 

@@ -8,7 +8,7 @@ bound within the head, and trimmed at the boundary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from ...graph.ir import Graph, Node, call_of
 from ...graph.operator import Specs, find_operator
 from ...graph.operators.bounded_call import bounded_call, is_bounded_call
 from ...graph.operators.control import deciding_inputs, waits
+from ...graph.operators.each import EACH
 from ...graph.tensor import Array, TensorSpec, spec_of
 from ..errors import PlanError
 from ..plans.shapes import NO_BOUNDS, Bounds
@@ -233,19 +234,18 @@ def _would_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: 
         return False
 
 
-def untold_shape_error(graph: Graph, node: Node) -> PlanError:
-    """Return the error for an operator that does not tell its shapes."""
+def untold_shape_error(graph: Graph, node: Node, bounded: Collection[str] = ()) -> PlanError:
+    """Return the error for an operator that does not tell its shapes, some lengths of which are."""
     specs = ", ".join(str(s) for s in graph.output_specs(node) if not s.is_static)
     dims = [dim for spec in graph.output_specs(node) for dim in spec.shape or ()]
-    symbol = next((dim for dim in dims if isinstance(dim, str)), "n")
+    symbol = next((dim for dim in dims if isinstance(dim, str) and dim not in bounded), "n")
+    tell = "let the operator tell it from its inputs' shapes: @operator(outputs=...)"
+    if node.op == EACH:
+        tell = 'tell it in the graph: b.op("Reshape", result, np.array([0, 64])) keeps the rows'
     return PlanError(
         f"the shape of {specs} is not known before the run",
         at=describe(node, graph.call(node)),
-        fix=Fix(
-            "let the operator tell it from its inputs' shapes: @operator(outputs=...), or bound "
-            "what it returns: ",
-            Argument("bounds", {symbol: 64}),
-        ),
+        fix=Fix(f"{tell}; or bound what it returns: ", Argument("bounds", {symbol: 64})),
     )
 
 

@@ -130,6 +130,7 @@ class StagedRunner:
         self._item_runs.discard(item_run)
         self._variables.leave(item_run)
         item_run.finish(results, failure)
+        del failure  # it holds this frame, and with it what the item lay in
 
     async def _commit(self, item_run: ItemRun, assigned: Mapping[str, Array]) -> None:
         """Have variables hold what an item assigned, unless it was given up."""
@@ -176,9 +177,12 @@ class StagedRunner:
             part.cancel()
         await part.done.wait()
         traces.extend(part.traces)
-        if part.error is not None:
-            raise part.error
-        return part.results
+        try:
+            if part.error is not None:
+                raise part.error
+            return part.results
+        finally:
+            part.let_go()  # its error holds this frame
 
     async def _open(
         self, plan: Plan, key: Hashable, shapes: Shapes, item_run: ItemRun

@@ -8,6 +8,7 @@ lateness that is allowed. So at most the items within lateness and tolerance wai
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...errors import SourceError
-from .stamped import Stamped
+from .stamped import Matched, Stamped
 
 By = Literal["time", "key"]
 Missing = Literal["drop", "previous", "raise"]
@@ -133,7 +134,9 @@ class AsOfJoin:
                 self._matched += 1
                 for one in found.values():
                     one.is_used = True
-                return Stamped(head.stamp, _merged(found))
+                matched = Matched(head.stamp, _merged(found))
+                matched.waited_ns = time.perf_counter_ns() - head.since_ns
+                return matched
         if self._first.head is None and self._first.watermark == math.inf:
             for side in self._others:
                 side.forget(math.inf, 0)
@@ -199,6 +202,7 @@ class _Waiting:
 
     stamp: float
     value: Any
+    since_ns: int
     is_used: bool = False
 
 
@@ -231,7 +235,7 @@ class _Side:
                 fix="see that its stamps grow; allow less lateness, or more by max_waiting=",
             )
         place = bisect_right(self.items, item.stamp, key=_stamp)
-        self.items.insert(place, _Waiting(*item))
+        self.items.insert(place, _Waiting(*item, time.perf_counter_ns()))
 
     def around(self, stamp: float) -> Iterable[_Waiting]:
         """Return what may be nearest: the first of those before, and the first of the others."""

@@ -280,7 +280,7 @@ def _share_marks(member: ItemRun, batch: ItemRun) -> None:
     own, shared = member.marks, batch.marks
     own.admitted_ns, own.fed_ns = shared.admitted_ns, shared.fed_ns
     own.finished_ns, own.landed_ns = shared.finished_ns, shared.landed_ns
-    own.preparing = shared.preparing
+    own.preparing += shared.preparing
 
 
 def _is_stacked(name: str) -> bool:

@@ -27,7 +27,7 @@ from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, Results
 from .options import StreamOptions
-from .stamped import Stamped
+from .stamped import Stamped, unstamped
 
 SourceItem: TypeAlias = Mapping[str, Any] | Stamped
 """An item as sources give it: what is fed, which may be the value of a `Stamped`."""
@@ -121,8 +121,8 @@ class Puller:
             self.is_exhausted, self.error = True, error
         else:
             marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
-            if type(inputs) is Stamped:
-                marks.stamp, inputs = inputs
+            if isinstance(inputs, Stamped):
+                inputs = unstamped(inputs, marks)
             self.pulled = self._count, marks, inputs
             self._count += 1
         return not self.is_exhausted
@@ -144,8 +144,8 @@ class Puller:
             self.is_exhausted, self.error = True, error
         else:
             marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
-            if type(inputs) is Stamped:
-                marks.stamp, inputs = inputs
+            if isinstance(inputs, Stamped):
+                inputs = unstamped(inputs, marks)
             self.pulled = self._count, marks, inputs
             self._count += 1
         return not self.is_exhausted

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
+
+from ...profile.timestamps import Timestamps
 
 
 class Stamped(NamedTuple):
@@ -23,6 +25,37 @@ class Stamped(NamedTuple):
 
     stamp: float
     value: Any
+
+
+class Matched(Stamped):
+    """What a join gives: an item of its first source, with its partners.
+
+    Attributes
+    ----------
+    waited_ns : int
+        For how long the join had it, and they had not come.
+    """
+
+    waited_ns = 0
+
+
+def unstamped(item: Stamped, marks: Timestamps) -> Any:
+    """Return what is fed, and mark what its source says of it."""
+    marks.stamp = item.stamp
+    if isinstance(item, Matched):
+        marks.prepare("partners", marks.given_ns - item.waited_ns, marks.given_ns)
+    return item.value
+
+
+def stamped(feeds: Mapping[str, Any], marks: Timestamps) -> Mapping[str, Any] | Stamped:
+    """Return what `unstamped` was given."""
+    if marks.stamp is None:
+        return feeds
+    if not marks.preparing:
+        return Stamped(marks.stamp, feeds)
+    item = Matched(marks.stamp, feeds)
+    item.waited_ns = sum(end - begin for _, begin, end in marks.preparing)
+    return item
 
 
 class ClosableSource(Generator[Stamped, None, None]):

@@ -91,6 +91,16 @@ def test_planning_and_binding_are_no_back_pressure_and_no_work_of_the_scheduler(
     assert sum(alone.values()) == 110
 
 
+def test_a_join_that_waits_for_partners_is_no_source_that_is_slow() -> None:
+    for begun, partners in ((13, 7), (2, 10)):  # it may have had the item before it was asked
+        whole = record((made(0, "a"),), [(62, 65, 85)], WAY)
+        whole.marks.prepare("partners", begun, 20)
+        (alone,) = spent(whole)
+        assert (alone["partners"], alone.get("source", 0)) == (partners, 10 - partners)
+        assert sum(alone.values()) == 110
+        assert Profile((whole,), ()).hits == 1
+
+
 def test_of_parallel_branches_the_longer_one_counts() -> None:
     steps = made(0, "a", [2]), made(1, "b", [2], nbytes=4), made(2, "a")
     (alone,) = spent(record(steps, [(60, 60, 65), (60, 61, 80), (82, 83, 90)], WAY))

@@ -342,6 +342,13 @@ def test_what_cannot_be_batched_is_refused_when_the_graph_is_built() -> None:
         both = pl.GraphBuilder("both")
         both.output("y", both.op("Add", *(both.input(n, "float32", ("rows",)) for n in "ab")))
         b.each([b.constant(np.zeros(n, "float32")) for n in (3, 4)], both.build(), batch=2)
+    ranged = pl.GraphBuilder("ranged")
+    (y, _, _) = ranged.op(
+        "DynamicQuantizeLinear", ranged.input("x", "float32", ("r", 2)), outputs=3
+    )
+    ranged.output("y", y)
+    with pytest.raises(pl.GraphError, match=r"depends on the others in its batch(.|\n)*batch=1"):
+        b.each(x, ranged.build(), batch=2)
     summed = pl.GraphBuilder("summed")
     total = summed.op("ReduceSum", summed.input("x", "float32", ("rows", 2)), np.array([0]))
     summed.output("y", total)
@@ -375,3 +382,20 @@ def test_lengths_of_rows_need_bounds() -> None:
     b.output("y", b.each(b.input("x", "float32", ("n", "wide")), x.build(), batch=2))
     with pytest.raises(PlanError, match="leave 'wide' open"):
         pl.plan(b.build())
+
+
+def test_lengths_that_the_graph_of_the_rows_does_not_tell_are_named_with_what_helps() -> None:
+    def planned(*told: int) -> pl.Plan:
+        body = pl.GraphBuilder("body")
+        x = body.input("x", "float32", ("rows", 4))
+        lengths = body.op("Abs", body.op("Shape", x))
+        made = body.op("Reshape", x, lengths)
+        body.output("y", body.op("Reshape", made, np.array(told)) if told else made)
+        b = pl.GraphBuilder("rows")
+        b.output("y", b.each(b.input("x", "float32", ("n", 4)), body.build(), batch=2, name="y"))
+        return pl.plan(b.build(), bounds={"n": 3})
+
+    with pytest.raises(PlanError, match=r"Reshape(.|\n)*bounds=\{'y.shape\[1\]': 64\}"):
+        planned()
+    ones = np.ones((3, 4), "float32")
+    assert np.array_equal(pl.run(planned(0, 4), {"x": ones})["y"], ones)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plait as pl
 import pytest
 import trio
+from trace_reader import read
 from trio.testing import MockClock
 
 FRAMES = 500
@@ -174,6 +177,50 @@ def test_a_missing_partner_may_raise() -> None:
     assert next(joined).value == {"a": 1, "b": 1}
     with pytest.raises(pl.SourceError, match="'a' at key 2 has no partner in 'b'"):
         next(joined)
+
+
+WAIT_NS = 1_000_000
+
+
+def test_profiles_and_traces_say_how_long_items_waited_for_partners(tmp_path: Path) -> None:
+    def frames(wait_ns: int = 0) -> Iterator[pl.Stamped]:
+        for number in range(3):
+            end = time.perf_counter_ns() + wait_ns
+            while time.perf_counter_ns() < end:
+                pass
+            yield pl.Stamped(number, np.zeros((2, 2), np.float32))
+
+    def joined() -> pl.Join:
+        return pl.join({"left": frames(), "right": frames(WAIT_NS)}, by="key")
+
+    async def under_trio(**arguments: Any) -> pl.Profile:
+        async with pl.Session(difference()) as session:
+            async with session.stream(joined(), **arguments) as results:
+                assert [item.stamp async for item in results] == [0, 1, 2]
+        return session.profile()
+
+    async def under_asyncio() -> pl.Profile:
+        async with pl.AsyncioSession(difference()) as session:
+            async with session.stream(joined()) as results:
+                assert [item.stamp async for item in results] == [0, 1, 2]
+            return session.profile()
+
+    with pl.BlockingSession(difference()) as session:
+        assert [item.stamp for item in session.stream(joined())] == [0, 1, 2]
+        profiles = [session.profile()]
+    profiles += [trio.run(under_trio), trio.run(lambda: under_trio(keep=9))]
+    profiles.append(asyncio.run(under_asyncio()))
+    for profile in profiles:
+        assert all(record.waited_for >= {"partners"} for record in profile.records)
+        assert profile.attribution().partners_ns <= profile.attribution().wall_ns
+    profile = profiles[1]
+    assert profile.attribution().partners_ns >= 3 * WAIT_NS
+    profile.save(tmp_path / "trace.json")
+    for bars in read(tmp_path / "trace.json").bars.values():
+        (source,) = (bar for bar in bars if bar.name == "source")
+        (waits,) = (bar for bar in bars if bar.name == "waits for partners")
+        assert source.start <= waits.start < waits.end == source.end
+        assert waits.end - waits.start >= WAIT_NS / 1e3
 
 
 def test_joins_are_joined_and_mappings_keep_their_names() -> None:
