@@ -12,7 +12,16 @@ from .devices.errors import (
     KernelError,
     RemoteError,
 )
-from .graph import Graph, GraphBuilder, Node, TensorSpec, check, operator, topological_layers
+from .graph import (
+    Graph,
+    GraphBuilder,
+    Node,
+    Tensor,
+    TensorSpec,
+    check,
+    operator,
+    topological_layers,
+)
 from .graph.errors import (
     GraphError,
     InternalError,
@@ -139,6 +148,7 @@ __all__ = [
     "Simulation",
     "SourceError",
     "Stamped",
+    "Tensor",
     "TensorSpec",
     "Tuned",
     "UnknownOperatorError",

@@ -43,9 +43,9 @@ def reader() -> pl.Graph:
     """Return the network, for any number of tiles."""
     b = pl.GraphBuilder("reader")
     tiles = b.call(check, b.input("tiles", "float32", ("rows", SIDE, SIDE)), name="check")
-    flat = b.op("Flatten", tiles)
+    flat = tiles.flatten(axis=1)
     weights = np.random.default_rng(1).standard_normal((SIDE * SIDE, 10), "float32")
-    b.output("digit", b.op("ArgMax", b.op("MatMul", flat, weights), axis=1, keepdims=0))
+    b.output("digit", (flat @ weights).argmax(axis=1))
     return b.build()
 
 

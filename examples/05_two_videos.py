@@ -40,8 +40,8 @@ def write_video(path: Path, rate: int, seconds: int, missing: range) -> None:
 def plan() -> pl.Plan:
     """Plan the mean difference of two frames."""
     b = pl.GraphBuilder("difference")
-    ends = [b.op("Cast", b.input(name, "uint8", FRAME), to="float32") for name in ("fast", "slow")]
-    b.output("difference", b.op("ReduceMean", b.op("Sub", *ends), keepdims=0))
+    fast, slow = (b.input(name, "uint8", FRAME).astype("float32") for name in ("fast", "slow"))
+    b.output("difference", (fast - slow).mean())
     return pl.plan(b.build())
 
 

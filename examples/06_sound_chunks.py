@@ -30,9 +30,8 @@ def plan() -> pl.Plan:
     angles = 2 * np.pi * np.outer(list(NOTES.values()), times)
     b = pl.GraphBuilder("notes")
     chunk = b.input("chunk", "float32", (CHUNK, 1))
-    parts = [b.op("MatMul", wave(angles).astype("float32"), chunk) for wave in (np.sin, np.cos)]
-    strength = b.op("Add", *(b.op("Mul", part, part) for part in parts))
-    b.output("note", b.op("ArgMax", strength, axis=0, keepdims=0))
+    sine, cosine = (wave(angles).astype("float32") @ chunk for wave in (np.sin, np.cos))
+    b.output("note", (sine * sine + cosine * cosine).argmax(axis=0))
     return pl.plan(b.build(), max_in_flight=4)
 
 

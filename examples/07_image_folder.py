@@ -11,7 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
 import plait as pl
 from PIL import Image
 
@@ -30,8 +29,7 @@ def plan() -> pl.Plan:
     b = pl.GraphBuilder("colours")
     file = b.input("file", "uint8", ("nbytes",))
     image = b.call(pl.sources.decode_image, file, height=SIZE, width=SIZE, name="decode")
-    pixels = b.op("Cast", image, to="float32")
-    b.output("colour", b.op("ReduceMean", pixels, np.array([0, 1]), keepdims=0))
+    b.output("colour", image.astype("float32").mean(axis=(0, 1)))
     workers = "worker:0..1"
     return pl.plan(b.build(), ["cpu", workers], pin={"decode": workers}, max_in_flight=4)
 

@@ -84,9 +84,8 @@ def boxes_graph() -> pl.Graph:
     b = pl.GraphBuilder("boxes")
     image = b.input("image", "uint8", ("height", "width", 3))
     size = b.input("size", "int32", (2,))
-    scaled = b.op("Mul", b.op("Cast", image, to=np.dtype("float32")), np.float32(1 / 255))
-    centred = b.op("Div", b.op("Sub", scaled, 0.5), 0.5)
-    x = b.op("Unsqueeze", b.op("Transpose", centred, perm=(2, 0, 1)), np.array([0]))
+    centred = (image.astype("float32") * np.float32(1 / 255) - 0.5) / 0.5
+    x = centred.transpose(2, 0, 1)[None]
     network = pl.load(model("ch_PP-OCRv4_det_infer"))
     (probability,) = b.include(network, {"x": x}, prefix="network/").values()
     boxes, count = b.call(ocr_images.find_boxes, probability, size, name="find")
@@ -101,8 +100,8 @@ def characters_graph() -> pl.Graph:
     x = b.input("x", "float32", ("lines", 3, ocr_images.LINE_HEIGHT, "width"))
     network = pl.load(model("ch_PP-OCRv4_rec_infer"))
     (probability,) = b.include(network, {"x": x}, prefix="network/").values()
-    b.output("best", b.op("ArgMax", probability, axis=2, keepdims=0))
-    b.output("probability", b.op("ReduceMax", probability, np.array([2]), keepdims=0))
+    b.output("best", probability.argmax(axis=2))
+    b.output("probability", probability.max(axis=2))
     return b.build()
 
 

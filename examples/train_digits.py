@@ -50,59 +50,27 @@ def load() -> tuple[Digits, Digits]:
     return Digits(images[train], labels[train]), Digits(images[test], labels[test])
 
 
-class Layers:
-    """Writes layers into a builder; each makes its own variables."""
-
-    def __init__(self, builder: pl.GraphBuilder, seed: int = 0) -> None:
-        self.builder = builder
-        self.random = np.random.default_rng(seed)
-
-    def op(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """Return what a node makes."""
-        return str(self.builder.op(op, *inputs, **attributes))
-
-    def weights(self, name: str, *shape: int) -> tuple[str, str]:
-        """Return random weights, and a bias of zeros for each output."""
-        n_out = shape[-1] if len(shape) == 2 else shape[0]
-        w = self.builder.variable(f"{name}/w", learning.he_normal(shape, self.random))
-        return w, self.builder.variable(f"{name}/b", learning.zeros((n_out,)))
-
-    def dense(self, x: str, n_out: int, name: str) -> str:
-        """Return x · w + b."""
-        n_in = learning.features(self.builder, x)
-        return self.op("Gemm", x, *self.weights(name, n_in, n_out), name=name)
-
-    def convolution(self, x: str, n_out: int, kernel: int, name: str) -> str:
-        """Return a convolution, padded so that images stay as large."""
-        n_in = learning.features(self.builder, x, axis=1)
-        weights = self.weights(name, n_out, n_in, kernel, kernel)
-        return self.op("Conv", x, *weights, pads=[kernel // 2] * 4, name=name)
-
-    def smaller(self, x: str) -> str:
-        """Return what is above 0, the largest of four pixels."""
-        return self.op("MaxPool", self.op("Relu", x), kernel_shape=[2, 2], strides=[2, 2])
-
-
-def softmax(layers: Layers, images: str) -> str:
+def softmax(images: pl.Tensor, random: np.random.Generator) -> pl.Tensor:
     """Return scores that are sums of pixels."""
-    return layers.dense(layers.op("Flatten", images), CLASSES, "scores")
+    return learning.dense(images.flatten(axis=1), CLASSES, "scores", random)
 
 
-def mlp(layers: Layers, images: str) -> str:
+def mlp(images: pl.Tensor, random: np.random.Generator) -> pl.Tensor:
     """Return the scores of a network with 100 hidden units."""
-    hidden = layers.dense(layers.op("Flatten", images), 100, "hidden")
-    return layers.dense(layers.op("Relu", hidden), CLASSES, "scores")
+    hidden = learning.dense(images.flatten(axis=1), 100, "hidden", random).relu()
+    return learning.dense(hidden, CLASSES, "scores", random)
 
 
-def lenet(layers: Layers, images: str) -> str:
+def lenet(images: pl.Tensor, random: np.random.Generator) -> pl.Tensor:
     """Return the scores of two convolutions and two products: a LeNet for images of 8 × 8."""
-    x = layers.smaller(layers.convolution(images, 20, 5, "first"))
-    x = layers.smaller(layers.convolution(x, 50, 3, "second"))
-    hidden = layers.dense(layers.op("Flatten", x), 100, "hidden")
-    return layers.dense(layers.op("Relu", hidden), CLASSES, "scores")
+    x = images
+    for name, channels, kernel in (("first", 20, 5), ("second", 50, 3)):
+        x = learning.conv(x, channels, kernel, name, random).relu()
+        x = x.max_pool(kernel_shape=[2, 2], strides=[2, 2])
+    return mlp(x, random)
 
 
-Model: TypeAlias = Callable[[Layers, str], str]
+Model: TypeAlias = Callable[[pl.Tensor, np.random.Generator], pl.Tensor]
 MODELS: dict[str, tuple[Model, learning.Optimizer, int]] = {
     "softmax": (softmax, learning.SGD(0.5), 20),
     "mlp": (mlp, learning.SGD(0.1, momentum=0.9, nesterov=True), 20),
@@ -115,11 +83,11 @@ def training_graph(model: Model, optimizer: learning.Optimizer) -> pl.Graph:
     b = pl.GraphBuilder(f"train {model.__name__}")
     images = b.input("images", "float32", ("batch", 1, SIZE, SIZE))
     labels = b.input("labels", "int64", ("batch",))
-    scores = model(Layers(b), images)
+    scores = model(images, np.random.default_rng(0))
     loss = learning.sparse_softmax_cross_entropy(b, scores, labels)
     b.output("loss", loss)
     b.output("train", learning.minimize(b, loss, optimizer))
-    b.output("digits", b.op("ArgMax", scores, axis=1, keepdims=False))
+    b.output("digits", scores.argmax(axis=1))
     return b.build()
 
 

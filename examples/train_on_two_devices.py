@@ -92,7 +92,7 @@ def build() -> pl.Graph:
     b.output("loss", loss)
     b.output("step", b.group(step, *averages))
     scores = Network(b, training=False).scores(images)
-    b.output("digits", b.op("ArgMax", scores, axis=1, keepdims=False))
+    b.output("digits", b.tensor(scores).argmax(axis=1))
     return b.build()
 
 

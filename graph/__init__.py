@@ -4,6 +4,7 @@ from .builder import GraphBuilder
 from .check import check
 from .infer import infer_shapes
 from .ir import Graph, Node, topological_layers
+from .named_tensor import Tensor
 from .python import operator
 from .tensor import TensorSpec
 
@@ -11,6 +12,7 @@ __all__ = [
     "Graph",
     "GraphBuilder",
     "Node",
+    "Tensor",
     "TensorSpec",
     "check",
     "infer_shapes",

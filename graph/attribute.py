@@ -158,7 +158,7 @@ def _string(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, str):
-        return value
+        return str(value)  # no subclass
     raise TypeError(value)
 
 

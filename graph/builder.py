@@ -11,8 +11,10 @@ from numpy.typing import DTypeLike
 
 from .check import check_precision, check_structure
 from .errors import GraphError, OperatorError
+from .exact_number import exact_number
 from .infer import infer_node
-from .ir import ASSIGN, VARIABLE, Graph, Node, call_of
+from .ir import ASSIGN, VARIABLE, Graph, Node, call_of, with_renamed
+from .named_tensor import Tensor
 from .operator import find_operator
 from .operators.each import EACH, check_body
 from .operators.state import AFTER, GROUP
@@ -24,16 +26,17 @@ from .tensor import Array, Dim, TensorSpec, spec_of
 class GraphBuilder:
     """Collects inputs, constants and nodes, then builds a checked Graph.
 
-    Tensors are passed around by name: each method that makes one returns its name. One that was
-    made an output goes by its public name as well.
+    Each method that makes a tensor returns it as a `Tensor`: a name that is computed with. Wherever
+    one is asked for its plain name will do. One that was made an output goes by its public name as
+    well.
 
     Examples
     --------
     >>> import plait as pl
     >>> b = pl.GraphBuilder("affine")
     >>> x = b.input("x", "float32", ("batch", 2))
-    >>> y = b.op("Add", b.op("MatMul", x, np.eye(2, dtype="float32")), 1.0)
-    >>> b.output("y", y)
+    >>> y = x @ np.eye(2, dtype="float32") + 1.0
+    >>> b.output("y", y.relu())
     >>> print(b.build().tensors["y"])
     float32[batch, 2]
     """
@@ -50,8 +53,8 @@ class GraphBuilder:
 
     def input(
         self, name: str, dtype: DTypeLike, shape: Sequence[Dim], precision: int | None = None
-    ) -> str:
-        """Declare a graph input and return its name.
+    ) -> Tensor:
+        """Declare a graph input and return its tensor.
 
         `precision` is how many bits its integers have, where that is less than their dtype's.
 
@@ -62,11 +65,11 @@ class GraphBuilder:
         ShapeError
             If dtype or shape is not one.
         """
-        spec = TensorSpec(dtype, shape)
-        self._declare(self._claim(name), spec, precision)
+        spec, name = TensorSpec(dtype, shape), self._claim(name)
+        self._declare(name, spec, precision)
         self._tensors[name] = spec
         self._inputs.append(name)
-        return name
+        return Tensor(name, self)
 
     def constant(
         self,
@@ -74,8 +77,8 @@ class GraphBuilder:
         name: str | None = None,
         dtype: DTypeLike | None = None,
         precision: int | None = None,
-    ) -> str:
-        """Add a constant and return its tensor's name; an array is used as it is, not copied.
+    ) -> Tensor:
+        """Add a constant and return its tensor; an array is used as it is, not copied.
 
         `precision` is how many bits its integers have, where that is less than their dtype's.
         """
@@ -87,7 +90,7 @@ class GraphBuilder:
         frozen = array.view()
         frozen.flags.writeable = False
         self._tensors[name], self._constants[name] = spec, frozen
-        return name
+        return Tensor(name, self)
 
     def op(
         self,
@@ -98,15 +101,15 @@ class GraphBuilder:
         outputs: int | Sequence[str] = 1,
         **attributes: Any,
     ) -> Any:
-        """Add a node and return its output's name, or a tuple of names.
+        """Add a node and return its output, or a tuple of outputs.
 
         Parameters
         ----------
         op : str
             The operator's name.
         *inputs : str, array, number or None
-            Tensor names. Arrays become constants; so do numbers, in the dtype of the first named
-            tensor. None stands for an absent optional input.
+            Tensors, or their names. Arrays become constants; so do numbers, in the dtype of the
+            first tensor. None stands for an absent optional input.
         name : str, optional
             The node's name; made from the operator's when left out.
         outputs : int or sequence of str, default 1
@@ -148,7 +151,7 @@ class GraphBuilder:
     ) -> Any:
         """Add a call of a Python function that was made an operator with `@plait.operator`.
 
-        Returns its output's name, or a tuple of names where it has several. `outputs` names them.
+        Returns its output, or a tuple where it has several. `outputs` names them.
         """
         operator = operator_of(function)
         count = len(operator.outputs.split())
@@ -239,8 +242,8 @@ class GraphBuilder:
             "Scan", *tensors, name=name, outputs=outputs, body=body, num_scan_inputs=len(tensors)
         )
 
-    def variable(self, name: str, initial: Any, *, dtype: DTypeLike | None = None) -> str:
-        """Add a variable and return the name of its tensor: its value at the start of an item.
+    def variable(self, name: str, initial: Any, *, dtype: DTypeLike | None = None) -> Tensor:
+        """Add a variable and return its tensor: its value at the start of an item.
 
         Parameters
         ----------
@@ -259,10 +262,13 @@ class GraphBuilder:
             If a graph computes anything else than one output of known shape.
         """
         made = initial if isinstance(initial, Graph) else initial_value(initial, dtype)
+        tensor: Tensor
         (tensor,) = self.op(VARIABLE, name=name, outputs=[name], initial=made)
-        return str(tensor)
+        return tensor
 
-    def assign(self, variable: str, value: str | Array | float, *, name: str | None = None) -> str:
+    def assign(
+        self, variable: str, value: str | Array | float, *, name: str | None = None
+    ) -> Tensor:
         """Have a variable hold a value from the next item on; return the value's tensor.
 
         Who reads the variable still sees what it held at the start of the item.
@@ -275,20 +281,23 @@ class GraphBuilder:
             If the value is not like the variable.
         """
         check_assignable(self._find(variable) or variable, self._nodes, self.name)
-        return str(self.op(ASSIGN, variable, value, name=name))
+        assigned: Tensor = self.op(ASSIGN, variable, value, name=name)
+        return assigned
 
-    def group(self, *tensors: str, name: str | None = None) -> str:
+    def group(self, *tensors: str, name: str | None = None) -> Tensor:
         """Return an empty tensor that is there when all of these are."""
-        return str(self.op(GROUP, *tensors, name=name))
+        made: Tensor = self.op(GROUP, *tensors, name=name)
+        return made
 
-    def after(self, tensor: str, *others: str, name: str | None = None) -> str:
+    def after(self, tensor: str, *others: str, name: str | None = None) -> Tensor:
         """Return a tensor as it is, for readers that start when the others are there too."""
-        return str(self.op(AFTER, tensor, *others, name=name))
+        made: Tensor = self.op(AFTER, tensor, *others, name=name)
+        return made
 
     def include(
         self, graph: Graph, inputs: Mapping[str, str], prefix: str | None = None
-    ) -> dict[str, str]:
-        """Add all nodes of another graph and return the names of its outputs here.
+    ) -> dict[str, Tensor]:
+        """Add all nodes of another graph and return what its outputs are here.
 
         Parameters
         ----------
@@ -305,10 +314,10 @@ class GraphBuilder:
         """
         prefix = f"{graph.name}/" if prefix is None else prefix
         self._check_fed(graph, inputs)
-        names = {"": "", **inputs}
+        names = {"": "", **{own: str(tensor) for own, tensor in inputs.items()}}
         for tensor, value in graph.constants.items():
             precision = graph.precisions.get(tensor)
-            names[tensor] = self.constant(value, name=prefix + tensor, precision=precision)
+            names[tensor] = str(self.constant(value, prefix + tensor, precision=precision))
         for node in graph.nodes:
             names.update({tensor: prefix + tensor for tensor in node.outputs if tensor})
             self.op(
@@ -318,7 +327,17 @@ class GraphBuilder:
                 outputs=[names[tensor] for tensor in node.outputs],
                 **node.attributes,
             )
-        return {tensor: names[tensor] for tensor in graph.outputs}
+        return {tensor: self.tensor(names[tensor]) for tensor in graph.outputs}
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the tensor of a name, or of an output's public one, to compute with.
+
+        Raises
+        ------
+        GraphError
+            If there is no such tensor.
+        """
+        return Tensor(self.own_name(name), self)
 
     def __contains__(self, tensor: object) -> bool:
         """True when there is a tensor of that name."""
@@ -369,8 +388,8 @@ class GraphBuilder:
         """Return a tensor's value where it is a constant, else None."""
         return self._constants.get(self._outputs.get(tensor, tensor))
 
-    def ask_for(self, node: str, index: int) -> str:
-        """Return the name of an output of a node, which is made to compute it if it does not.
+    def ask_for(self, node: str, index: int) -> Tensor:
+        """Return an output of a node, which is made to compute it if it does not.
 
         Raises
         ------
@@ -384,7 +403,7 @@ class GraphBuilder:
             raise GraphError(f"there is no node {node!r}", at=self.name, fix="name one of nodes")
         found = self._nodes[place]
         if index < len(found.outputs) and found.outputs[index]:
-            return found.outputs[index]
+            return Tensor(found.outputs[index], self)
         left_out = ("",) * (index + 1 - len(found.outputs))
         made = self._fresh(f"{node}.{index}", exact=True)
         outputs = [*found.outputs, *left_out]
@@ -395,7 +414,7 @@ class GraphBuilder:
         call = call_of(complete, self._tensors, self._constants)
         self._tensors[made] = infer_node(complete, call)[index]
         self._nodes[place] = complete
-        return made
+        return Tensor(made, self)
 
     def output(self, name: str, tensor: str) -> None:
         """Make a tensor a graph output under a public name.
@@ -416,7 +435,7 @@ class GraphBuilder:
         given = tensor in self._inputs or tensor in self._constants
         if name in self._outputs or (name in self._tensors and (name != tensor or given)):
             raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
-        self._outputs[name] = tensor
+        self._outputs[str(name)] = tensor
 
     def build(self) -> Graph:
         """Return the graph, checked; the builder can go on being used."""
@@ -433,7 +452,7 @@ class GraphBuilder:
             else:  # a fed, constant or twice fetched tensor reaches its public name by a copy
                 nodes.append(Node(f"output {public}", "Identity", (tensor,), (public,)))
                 tensors[public] = tensors[tensor]
-        return check_structure(_rename(self._graph(nodes, tensors), renamed))
+        return check_structure(with_renamed(self._graph(nodes, tensors), renamed))
 
     def _graph(self, nodes: list[Node], tensors: dict[str, TensorSpec]) -> Graph:
         return Graph(
@@ -456,7 +475,7 @@ class GraphBuilder:
         at: str,
     ) -> Any:
         names = self._input_names(inputs, at)
-        node_name = name or self._fresh_node(op)
+        node_name = self._fresh_node(op) if name is None else str(name)
         if isinstance(outputs, int):
             suffixes = [""] if outputs == 1 else [f".{i}" for i in range(outputs)]
             made = tuple(self._fresh(node_name + suffix, exact=True) for suffix in suffixes)
@@ -470,7 +489,8 @@ class GraphBuilder:
                 self._tensors[tensor] = spec
         self._node_places[node_name] = len(self._nodes)
         self._nodes.append(node)
-        return made[0] if outputs == 1 and isinstance(outputs, int) else made
+        tensors = tuple(Tensor(one, self) if one else "" for one in made)
+        return tensors[0] if outputs == 1 and isinstance(outputs, int) else tensors
 
     def _input_names(self, inputs: Sequence[Any], at: str) -> tuple[str, ...]:
         known = (t for t in inputs if isinstance(t, str) and t in self)
@@ -491,7 +511,7 @@ class GraphBuilder:
             else:
                 plain = isinstance(value, bool | int | float)
                 exact = exact_number(value, dtype, at) if plain and dtype is not None else value
-                names.append(self.constant(exact))
+                names.append(str(self.constant(exact)))
         return tuple(names)
 
     def _check_fed(self, graph: Graph, inputs: Mapping[str, str]) -> None:
@@ -520,13 +540,21 @@ class GraphBuilder:
     def _claim(self, name: str) -> str:
         if not name:
             raise GraphError("a tensor needs a name", at=self.name, fix="choose one")
+        name = str(name)
         if self._is_taken(name):
             raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
         return name
 
     def _find(self, tensor: str) -> str | None:
-        """Return the name by which nodes know a tensor, None if there is none."""
-        return tensor if tensor in self._tensors else self._outputs.get(tensor)
+        """Return the plain name by which nodes know a tensor, None if there is none."""
+        if isinstance(tensor, Tensor) and tensor.builder is not self:
+            raise GraphError(
+                f"the tensor {tensor!r} is one of another builder, {tensor.builder.name!r}",
+                at=self.name,
+                fix="declare an input, and feed it by include(graph, {input: tensor}) or as an "
+                "input of the node that has the graph",
+            )
+        return str(tensor) if tensor in self._tensors else self._outputs.get(tensor)
 
     def _is_taken(self, name: str) -> bool:
         return name in self
@@ -550,45 +578,3 @@ def _check_distinct(outputs: Sequence[str], at: str) -> None:
     named = [name for name in outputs if name]
     if len(set(named)) != len(named):
         raise GraphError(f"two outputs have one name: {', '.join(named)}", at=at, fix="rename one")
-
-
-def exact_number(value: float, dtype: np.dtype[Any], at: str) -> Array:
-    """Return a number as an array of a dtype that holds it, integers and booleans exactly.
-
-    Raises
-    ------
-    OperatorError
-        If the dtype does not.
-    """
-    try:
-        array = np.asarray(value, dtype)
-        fits = dtype.kind not in "biu" or value == array.item()
-    except (OverflowError, ValueError):
-        fits = False
-    if not fits:
-        raise OperatorError(
-            f"the number {value!r} is no {dtype.name}, the dtype of the first tensor",
-            at=at,
-            fix="pass an array of the dtype you mean, or insert a Cast",
-        )
-    return array
-
-
-def _rename(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Return the graph with tensors renamed."""
-    if not names:
-        return graph
-
-    def new(name: str) -> str:
-        return names.get(name, name)
-
-    nodes = tuple(
-        replace(
-            node,
-            inputs=tuple(map(new, node.inputs)),
-            outputs=tuple(map(new, node.outputs)),
-        )
-        for node in graph.nodes
-    )
-    tensors = {new(name): spec for name, spec in graph.tensors.items()}
-    return replace(graph, nodes=nodes, tensors=tensors)

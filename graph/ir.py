@@ -7,7 +7,7 @@ one; `plait.graph.check.check` says whether a graph keeps the invariants.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -272,3 +272,23 @@ def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
             layers.append([])
         layers[index].append(node)
     return tuple(map(tuple, layers))
+
+
+def with_renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+    """Return the graph with tensors renamed."""
+    if not names:
+        return graph
+
+    def new(name: str) -> str:
+        return names.get(name, name)
+
+    nodes = tuple(
+        replace(
+            node,
+            inputs=tuple(map(new, node.inputs)),
+            outputs=tuple(map(new, node.outputs)),
+        )
+        for node in graph.nodes
+    )
+    tensors = {new(name): spec for name, spec in graph.tensors.items()}
+    return replace(graph, nodes=nodes, tensors=tensors)

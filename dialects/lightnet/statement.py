@@ -193,7 +193,7 @@ class Statement:
 
     def constant(self, value: Array) -> str:
         """Add a constant that has no name in the file."""
-        return self.reading.builder.constant(value, self._fresh("constant"))
+        return str(self.reading.builder.constant(value, self._fresh("constant")))
 
     def _node(
         self,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..builder import exact_number
 from ..errors import ParseError
+from ..exact_number import exact_number
 from ..expressions import Formula, Path
 from ..ir import Node
 from ..operator import find_operator

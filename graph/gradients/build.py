@@ -8,12 +8,13 @@ from typing import TypeAlias, overload
 from ..builder import GraphBuilder
 from ..errors import GraphError, ShapeError
 from ..ir import Graph
+from ..named_tensor import Tensor
 from ..tensor import TensorSpec
 from .checkpoints import Checkpoints, recomputation
 from .formula import Term
 from .reverse import Reverse, is_float
 
-Several: TypeAlias = list[str] | tuple[str, ...]
+Several: TypeAlias = list[str] | list[Tensor] | tuple[str, ...]
 OneOrMore: TypeAlias = str | Several
 Weights: TypeAlias = str | Sequence[str | None] | None
 
@@ -25,7 +26,7 @@ def gradients(
     xs: str,
     grad_ys: Weights = None,
     checkpoint: Checkpoints = None,
-) -> str: ...
+) -> Tensor: ...
 @overload
 def gradients(
     where: GraphBuilder,
@@ -33,7 +34,7 @@ def gradients(
     xs: Several,
     grad_ys: Weights = None,
     checkpoint: Checkpoints = None,
-) -> list[str]: ...
+) -> list[Tensor]: ...
 @overload
 def gradients(
     where: Graph,
@@ -48,7 +49,7 @@ def gradients(
     xs: OneOrMore,
     grad_ys: Weights = None,
     checkpoint: Checkpoints = None,
-) -> str | list[str] | Graph:
+) -> Tensor | list[Tensor] | Graph:
     """Add the nodes that compute the gradients of `ys` with respect to `xs`.
 
     That is d(Σ grad_y · y)/dx for each x, the sum being over all elements of all ys. A tensor of
@@ -70,8 +71,8 @@ def gradients(
 
     Returns
     -------
-    str, list of str, or Graph
-        For a builder the names of the gradients, a list for several xs. For a graph the one
+    Tensor, list of Tensor, or Graph
+        For a builder the gradients, a list for several xs. For a graph the one
         that has an output ``gradient/x`` more for each x.
 
     Raises
@@ -88,7 +89,7 @@ def gradients(
     >>> import plait as pl
     >>> b = pl.GraphBuilder("square")
     >>> x = b.input("x", "float32", (3,))
-    >>> b.output("slope", pl.gradients(b, b.op("Mul", x, x), x))
+    >>> b.output("slope", pl.gradients(b, x * x, x))
     >>> pl.run(pl.plan(b.build()), {"x": np.array([1, 2, 3], "float32")})["slope"]
     array([2., 4., 6.], dtype=float32)
     """
@@ -121,7 +122,7 @@ def _built(
     xs: list[str],
     grad_ys: Weights,
     checkpoint: Checkpoints,
-) -> list[str]:
+) -> list[Tensor]:
     ys, xs = ([builder.own_name(tensor) for tensor in tensors] for tensors in (ys, xs))
     for role, tensors in (("y", ys), ("x", xs)):
         for tensor in tensors:
@@ -135,7 +136,7 @@ def _built(
         reverse.add(y, reverse.formula.like(term, 1) if seed is None else Term(term.formula, seed))
     reverse.sweep()
     reverse.formula.prefix = "gradient/"
-    return [_result(reverse, x).name for x in xs]
+    return [_result(reverse, x).tensor for x in xs]
 
 
 def _result(reverse: Reverse, x: str) -> Term:

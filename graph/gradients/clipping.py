@@ -8,12 +8,13 @@ import numpy as np
 
 from ..builder import GraphBuilder
 from ..errors import GraphError
+from ..named_tensor import Tensor
 from .formula import Formula
 
 
 def clip_by_global_norm(
     builder: GraphBuilder, gradients: Sequence[str], longest: float
-) -> list[str]:
+) -> list[Tensor]:
     """Add the nodes that scale gradients down together, and return what they make.
 
     All are multiplied by ``longest / max(norm, longest)``, the norm being that of all elements of
@@ -37,4 +38,4 @@ def clip_by_global_norm(
     total = squares[0].op("Sum", *squares[1:]) if len(squares) > 1 else squares[0]
     bound = formula.constant(longest, wide)
     scale = bound / total.op("Sqrt").op("Max", bound)
-    return [(term * scale.cast(term.dtype)).name for term in terms]
+    return [(term * scale.cast(term.dtype)).tensor for term in terms]

@@ -6,7 +6,7 @@ through the steps from the last to the first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..builder import GraphBuilder
 from ..dtypes import kind_of
 from ..errors import GraphError
 from ..ir import Graph
+from ..named_tensor import Tensor
 from ..nested import called
 from ..operator import Call
 from ..operators.control import axis_of, handed
@@ -53,7 +54,7 @@ def _backward(graph: Graph, through: Sequence[int], wanted: Sequence[int]) -> Gr
     return b.build()
 
 
-def _opened(graph: Graph) -> tuple[GraphBuilder, dict[str, str]]:
+def _opened(graph: Graph) -> tuple[GraphBuilder, Mapping[str, str]]:
     """Return a builder that has the graph's inputs and nodes, and the names of its outputs."""
     b = GraphBuilder(f"{graph.name} backward")
     for name in graph.inputs:
@@ -77,7 +78,7 @@ def _like(b: GraphBuilder, name: str, tensor: str) -> str:
 
 def _gradients(
     b: GraphBuilder, ys: Sequence[str], xs: Sequence[str], weights: Sequence[str]
-) -> list[str]:
+) -> list[Tensor]:
     from .build import gradients  # which finds this rule
 
     return gradients(b, list(ys), list(xs), list(weights))

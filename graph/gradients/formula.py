@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ..arithmetic import Arithmetic
 from ..builder import GraphBuilder
 from ..errors import GraphError
+from ..named_tensor import Tensor
 from ..names import Names
 from ..tensor import Array, TensorSpec
 
@@ -114,8 +116,8 @@ class Formula:
         return self.builder.op(op, *names, name=name, outputs=outputs, **attributes)
 
 
-class Term:
-    """A tensor of a builder; arithmetic on it adds nodes.
+class Term(Arithmetic):
+    """A tensor of a formula; arithmetic on it adds nodes, called as the formula says.
 
     Numbers take the dtype of the term that they meet.
     """
@@ -124,12 +126,17 @@ class Term:
 
     def __init__(self, formula: Formula, name: str) -> None:
         self.formula = formula
-        self.original = name
+        self.original = str(name)
 
     @property
     def name(self) -> str:
         """The tensor's name; `original` is one that is there before, of the same spec."""
         return self.original
+
+    @property
+    def tensor(self) -> Tensor:
+        """It as the builder has it."""
+        return self.formula.builder.tensor(self.name)
 
     @property
     def spec(self) -> TensorSpec:
@@ -206,48 +213,26 @@ class Term:
 
     def equals(self, other: Term | Number) -> Term:
         """Return where both are equal."""
-        return self._binary("Equal", other)
-
-    def __add__(self, other: Term | Number) -> Term:
-        return self._binary("Add", other)
-
-    def __radd__(self, other: Number) -> Term:
-        return self._binary("Add", other)
-
-    def __sub__(self, other: Term | Number) -> Term:
-        return self._binary("Sub", other)
-
-    def __rsub__(self, other: Number) -> Term:
-        return self._term(other)._binary("Sub", self)
+        return self._node("Equal", self, other)
 
     def __mul__(self, other: Term | Number) -> Term:
-        return self if _is_one(other) else self._binary("Mul", other)
-
-    def __rmul__(self, other: Number) -> Term:
-        return self * other
+        return self if _is_one(other) else super().__mul__(other)
 
     def __truediv__(self, other: Term | Number) -> Term:
-        return self if _is_one(other) else self._binary("Div", other)
+        return self if _is_one(other) else super().__truediv__(other)
 
     def __rtruediv__(self, other: Number) -> Term:
-        return self.op("Reciprocal") if _is_one(other) else self._term(other)._binary("Div", self)
+        return self.op("Reciprocal") if _is_one(other) else super().__rtruediv__(other)
 
-    def __pow__(self, exponent: Term | Number) -> Term:
-        return self._binary("Pow", exponent)
+    def _node(self, op: str, *operands: Term | Number, **attributes: Any) -> Term:
+        terms = [self._term(operand) for operand in operands]
+        known = _of_lengths(op, *(term.value for term in terms))
+        if known is not None:
+            return self.formula.constant(known, self.dtype)
+        return self.formula.op(op, *terms, **attributes)
 
-    def __neg__(self) -> Term:
-        return self.op("Neg")
-
-    def __lt__(self, other: Term | Number) -> Term:
-        return self._binary("Less", other)
-
-    def __gt__(self, other: Term | Number) -> Term:
-        return self._binary("Greater", other)
-
-    def _binary(self, op: str, other: Term | Number) -> Term:
-        operand = self._term(other)
-        known = _of_lengths(op, self.value, operand.value)
-        return self.op(op, operand) if known is None else self.formula.constant(known, self.dtype)
+    def _is_bool(self) -> bool:
+        return self.dtype == np.bool_
 
     def _term(self, value: Term | Number) -> Term:
         return value if isinstance(value, Term) else self.formula.constant(value, self.dtype)
@@ -257,11 +242,12 @@ def _is_one(value: Term | Number) -> bool:
     return not isinstance(value, Term) and value == 1
 
 
-def _of_lengths(op: str, a: Array | None, b: Array | None) -> Array | None:
+def _of_lengths(op: str, *values: Array | None) -> Array | None:
     """Return what an operation makes of known lengths; None where it is left to a node."""
-    if op not in _ON_LENGTHS or a is None or b is None or a.dtype.kind != "i":
+    known = [value for value in values if value is not None and value.dtype.kind == "i"]
+    if op not in _ON_LENGTHS or len(known) < len(values):
         return None
-    made: Array = _ON_LENGTHS[op](a, b)
+    made: Array = _ON_LENGTHS[op](*known)
     # A length below zero follows from shapes that cannot be: left to a node, it fails where it is
     # used.
     return made if made.min(initial=0) >= 0 else None

@@ -107,7 +107,7 @@ class Recomputation:
         key = inputs[index], gradient
         if key not in self._started:
             name = _free(f"{AGAIN}{inputs[index]}/after", self._builder.has_node)
-            self._started[key] = self._builder.after(*key, name=name)
+            self._started[key] = str(self._builder.after(*key, name=name))
         inputs[index] = self._started[key]
 
     def _may_wait(self, tensor: str) -> bool:

@@ -1,4 +1,4 @@
-"""Training as nodes of the graph: losses, optimizers, learning rates, initial values.
+"""Training as nodes of the graph: layers, losses, optimizers, learning rates, initial values.
 
 All of these are functions of a GraphBuilder; what they add is planned like everything else. What
 lasts from one item to the next, such as weights and momenta, is in variables of the graph.
@@ -19,6 +19,7 @@ from .initializers import (
     uniform,
     zeros,
 )
+from .layers import attention, conv, dense, norm
 from .losses import (
     Reduction,
     accuracy,
@@ -61,10 +62,13 @@ __all__ = [
     "WarmUp",
     "accuracy",
     "apply_gradients",
+    "attention",
     "binary_cross_entropy",
     "clip_by_global_norm",
     "clip_by_norm",
     "clip_by_value",
+    "conv",
+    "dense",
     "fans",
     "features",
     "filled",
@@ -76,6 +80,7 @@ __all__ = [
     "mean_absolute_error",
     "mean_squared_error",
     "minimize",
+    "norm",
     "normal",
     "ones",
     "softmax_cross_entropy",

@@ -8,10 +8,11 @@ import numpy as np
 
 from ..builder import GraphBuilder
 from ..gradients import Formula
+from ..named_tensor import Tensor
 from .parameters import check_above
 
 
-def clip_by_value(builder: GraphBuilder, gradients: Sequence[str], limit: float) -> list[str]:
+def clip_by_value(builder: GraphBuilder, gradients: Sequence[str], limit: float) -> list[Tensor]:
     """Add the nodes that keep each element between -limit and limit; return what they make.
 
     Raises
@@ -24,11 +25,11 @@ def clip_by_value(builder: GraphBuilder, gradients: Sequence[str], limit: float)
     made = []
     for gradient in map(formula.term, gradients):
         low, high = (formula.constant(bound, gradient.dtype) for bound in (-limit, limit))
-        made.append(gradient.op("Clip", low, high).name)
+        made.append(gradient.op("Clip", low, high).tensor)
     return made
 
 
-def clip_by_norm(builder: GraphBuilder, gradients: Sequence[str], longest: float) -> list[str]:
+def clip_by_norm(builder: GraphBuilder, gradients: Sequence[str], longest: float) -> list[Tensor]:
     """Add the nodes that scale each gradient down whose norm is above a bound; return these.
 
     Each is multiplied by ``longest / max(norm, longest)``, the norm being that of all its elements.
@@ -45,5 +46,5 @@ def clip_by_norm(builder: GraphBuilder, gradients: Sequence[str], longest: float
         wide = np.result_type(np.float32, gradient.dtype)
         bound = formula.constant(longest, wide)
         norm = gradient.cast(wide).op("ReduceSumSquare", keepdims=False).op("Sqrt")
-        made.append((gradient * (bound / norm.op("Max", bound)).cast(gradient.dtype)).name)
+        made.append((gradient * (bound / norm.op("Max", bound)).cast(gradient.dtype)).tensor)
     return made

@@ -12,6 +12,7 @@ from ..dtypes import kind_of
 from ..errors import GraphError, ShapeError
 from ..gradients import Formula, Term
 from ..gradients.movement import numbered
+from ..named_tensor import Tensor
 from ..tensor import Dim
 from .parameters import check_above
 
@@ -21,7 +22,7 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
 def mean_squared_error(
     builder: GraphBuilder, computed: str, wanted: str, reduction: Reduction = "mean"
-) -> str:
+) -> Tensor:
     """Add (computed - wanted)² and return its mean.
 
     Raises
@@ -35,7 +36,7 @@ def mean_squared_error(
 
 def mean_absolute_error(
     builder: GraphBuilder, computed: str, wanted: str, reduction: Reduction = "mean"
-) -> str:
+) -> Tensor:
     """Add abs(computed - wanted) and return its mean; its gradient at 0 is 0.
 
     Raises
@@ -53,7 +54,7 @@ def huber(
     wanted: str,
     delta: float = 1.0,
     reduction: Reduction = "mean",
-) -> str:
+) -> Tensor:
     """Add half the squared error up to `delta`, from there on the line that goes on from it.
 
     That is e²/2 where abs(e) <= delta, else delta · (abs(e) - delta/2). Source: Huber (1964).
@@ -74,7 +75,7 @@ def huber(
 
 def binary_cross_entropy(
     builder: GraphBuilder, logits: str, wanted: str, reduction: Reduction = "mean"
-) -> str:
+) -> Tensor:
     """Add -wanted · log p - (1 - wanted) · log(1 - p), p being Sigmoid(logits).
 
     Both logarithms are computed from the logits, so that no p rounds to 0 or 1.
@@ -94,7 +95,7 @@ def softmax_cross_entropy(
     wanted: str,
     axis: int = -1,
     reduction: Reduction = "mean",
-) -> str:
+) -> Tensor:
     """Add -Σ wanted · log Softmax(logits) over the classes, which lie along `axis`.
 
     `wanted` are probabilities, alike in shape; the mean is that over all samples.
@@ -117,7 +118,7 @@ def sparse_softmax_cross_entropy(
     reduction: Reduction = "mean",
     *,
     ignore_index: int | None = None,
-) -> str:
+) -> Tensor:
     """Add -log Softmax(logits) at the wanted classes, which lie along `axis`.
 
     `labels` are integers from 0 on, of the shape of `logits` without that axis. One that is no
@@ -146,7 +147,7 @@ def sparse_softmax_cross_entropy(
     if counted is None:
         return _reduced(losses, reduction)
     if reduction == "mean":
-        return _mean_of(losses, counted).name
+        return _mean_of(losses, counted).tensor
     return _reduced(losses.where(counted), reduction)
 
 
@@ -157,7 +158,7 @@ def accuracy(
     axis: int = -1,
     *,
     ignore_index: int | None = None,
-) -> str:
+) -> Tensor:
     """Add the share of samples whose highest score, along `axis`, is that of their label.
 
     `labels` are integers, of the shape of `scores` without that axis; of equal scores the first
@@ -174,8 +175,8 @@ def accuracy(
     found = x.op("ArgMax", axis=axis, keepdims=False)
     right = found.equals(index.cast("int64")).cast("float32")
     if ignore_index is None:
-        return right.op("ReduceMean", keepdims=False).name
-    return _mean_of(right, _counted(index, ignore_index)).name
+        return right.op("ReduceMean", keepdims=False).tensor
+    return _mean_of(right, _counted(index, ignore_index)).tensor
 
 
 def _difference(builder: GraphBuilder, name: str, computed: str, wanted: str) -> Term:
@@ -261,11 +262,11 @@ def _may_be(a: tuple[Dim, ...] | None, b: tuple[Dim, ...] | None) -> bool:
     )
 
 
-def _reduced(losses: Term, reduction: Reduction) -> str:
+def _reduced(losses: Term, reduction: Reduction) -> Tensor:
     if reduction == "none":
-        return losses.name
+        return losses.tensor
     if reduction not in ("mean", "sum"):
         raise GraphError(
             f"the reduction {reduction!r} is unknown", fix="pass 'mean', 'sum' or 'none'"
         )
-    return losses.op(f"Reduce{reduction.capitalize()}", keepdims=False).name
+    return losses.op(f"Reduce{reduction.capitalize()}", keepdims=False).tensor

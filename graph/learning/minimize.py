@@ -11,6 +11,7 @@ from ..dtypes import kind_of
 from ..errors import GraphError, ShapeError
 from ..gradients import Checkpoints, Formula, Term, gradients
 from ..ir import ASSIGN, VARIABLE
+from ..named_tensor import Tensor
 from ..names import Names
 from ..operators.state import GROUP
 from .initializers import zeros
@@ -26,7 +27,7 @@ def minimize(
     *,
     name: str = "train",
     checkpoint: Checkpoints = None,
-) -> str:
+) -> Tensor:
     """Add the nodes that make a loss smaller, item by item; return what to fetch for it.
 
     Parameters
@@ -45,7 +46,7 @@ def minimize(
 
     Returns
     -------
-    str
+    Tensor
         A Group of all assignments. Who fetches it, or everything, has the variables changed.
 
     Raises
@@ -60,7 +61,7 @@ def minimize(
     >>> import plait as pl
     >>> b = pl.GraphBuilder("parabola")
     >>> x = b.variable("x", 3.0, dtype="float32")
-    >>> loss = b.op("Mul", x, x)
+    >>> loss = x * x
     >>> train = pl.learning.minimize(b, loss, pl.learning.SGD(0.1))
     >>> [node.op for node in b.nodes if node.op in ("Assign", "Group")]
     ['Assign', 'Group']
@@ -68,10 +69,12 @@ def minimize(
     spec = builder.spec(loss)
     if spec.is_static and spec.size != 1:
         raise ShapeError(
-            f"the loss {loss!r} is {spec}", at=builder.name, fix="reduce it to one number first"
+            f"the loss {loss!r} is {spec}",
+            at=builder.name,
+            fix="reduce it to one number first",
         )
     loss = builder.own_name(loss)
-    chosen = trainable(builder, loss) if variables is None else list(variables)
+    chosen = [*(trainable(builder, loss) if variables is None else variables)]
     slopes = gradients(builder, loss, chosen, checkpoint=checkpoint) if chosen else []
     return apply_gradients(builder, optimizer, chosen, slopes, name=name)
 
@@ -83,7 +86,7 @@ def apply_gradients(
     gradients: Sequence[str],
     *,
     name: str = "train",
-) -> str:
+) -> Tensor:
     """Add the nodes that change variables by gradients, as `minimize` does after computing them.
 
     Slots are variables called after the variable, as ``w/momentum``; the step is ``train/step``.
@@ -106,7 +109,7 @@ def apply_gradients(
     return _Training(builder, optimizer, name).apply(variables, gradients)
 
 
-def trainable(builder: GraphBuilder, loss: str) -> list[str]:
+def trainable(builder: GraphBuilder, loss: str) -> list[Tensor]:
     """Return the float variables that a loss is made of and to which nothing is assigned yet.
 
     Averages that a graph assigns to itself, as those of batch normalization, are none of them.
@@ -119,7 +122,7 @@ def trainable(builder: GraphBuilder, loss: str) -> list[str]:
         reached.update(node.inputs)
         if node.op == VARIABLE and kind_of(builder.spec(node.outputs[0]).dtype) == "f":
             found.append(node.outputs[0])
-    return [tensor for tensor in reversed(found) if tensor not in assigned]
+    return [builder.tensor(one) for one in reversed(found) if one not in assigned]
 
 
 class _Training:
@@ -134,12 +137,15 @@ class _Training:
         self._updates: dict[np.dtype[np.floating], Update] = {}
         self._progress = Progress(self._formula, optimizer.learning_rate, self._counted)
 
-    def apply(self, variables: Sequence[str], gradients: Sequence[str]) -> str:
+    def apply(self, variables: Sequence[str], gradients: Sequence[str]) -> Tensor:
         for variable, gradient in zip(variables, gradients, strict=True):
             self._change(self._builder.own_name(variable), gradient)
         # Outputs and inputs may well be called "train": the tensor leaves them that name.
         done = f"{self._name}/done"
-        return str(self._builder.op(GROUP, *self._assigned, name=self._name, outputs=[done])[0])
+        made: tuple[Tensor] = self._builder.op(
+            GROUP, *self._assigned, name=self._name, outputs=[done]
+        )
+        return made[0]
 
     def _change(self, variable: str, gradient: str) -> None:
         x, g = self._formula.term(variable), self._formula.term(gradient)

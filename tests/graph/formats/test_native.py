@@ -150,9 +150,8 @@ def graphs(draw: st.DrawFn) -> Graph:
             )
         )
         outputs = [f"out {i}", draw(st.sampled_from(["", f"second {i}"]))]
-        tensors += [
-            name for name in b.op("test.EveryKind", *chosen, outputs=outputs, **attributes) if name
-        ]
+        made = b.op("test.EveryKind", *chosen, outputs=outputs, **attributes)
+        tensors += [name for name in made if name != ""]
     b.output("public", tensors[-1])
     return b.build()
 

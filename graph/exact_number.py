@@ -1,0 +1,32 @@
+"""Numbers as arrays of a dtype that holds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .errors import OperatorError
+from .tensor import Array
+
+
+def exact_number(value: float, dtype: np.dtype[Any], at: str) -> Array:
+    """Return a number as an array of a dtype that holds it, integers and booleans exactly.
+
+    Raises
+    ------
+    OperatorError
+        If the dtype does not.
+    """
+    try:
+        array = np.asarray(value, dtype)
+        fits = dtype.kind not in "biu" or value == array.item()
+    except (OverflowError, ValueError):
+        fits = False
+    if not fits:
+        raise OperatorError(
+            f"the number {value!r} is no {dtype.name}, the dtype of the first tensor",
+            at=at,
+            fix="pass an array of the dtype you mean, or insert a Cast",
+        )
+    return array

@@ -1,0 +1,327 @@
+"""Tensors of a builder: names that are computed with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from .arithmetic import Arithmetic
+from .dims import normalize_axis
+from .dtypes import kind_of
+from .errors import OperatorError, ShapeError
+from .names import did_you_mean
+from .operator_methods import method_names, reduce, run_method
+from .subscripts import subscript
+from .tensor import Shape, TensorSpec
+
+if TYPE_CHECKING:
+    from .builder import GraphBuilder
+
+
+class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensors
+    """A tensor's name that computes: what the methods of a `GraphBuilder` return.
+
+    It is text, and goes wherever a name is asked for: as a key, as an output, in an f-string.
+    ``==`` and ``hash`` are those of the name; all other operators of Python add a node and return
+    what that yields, and so do indices and slices, as numpy has them. Numbers take the tensor's
+    dtype, arrays become constants. Every operator is a method, called ``log_softmax`` where the
+    operator is ``LogSoftmax``; reductions also as numpy has them, ``x.sum(axis=1)``.
+    A copy in another process, or in a file, is the plain name.
+
+    Attributes
+    ----------
+    builder : GraphBuilder
+        What has it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("layer")
+    >>> x = b.input("x", "float32", ("batch", 4))
+    >>> w, bias = b.constant(np.ones((4, 3), "float32")), b.constant(np.ones(3, "float32"))
+    >>> y = (x @ w + bias).relu()
+    >>> y, y.shape, y[:, 1:].sum(axis=1).shape
+    ('relu.2', ('batch', 3), ('batch',))
+    """
+
+    __slots__ = ("builder",)
+
+    builder: GraphBuilder
+
+    # numpy's arrays and numbers leave operators with a tensor to the tensor.
+    __array_ufunc__ = None
+
+    def __new__(cls, name: str, builder: GraphBuilder) -> Tensor:
+        """Return a builder's tensor of that name, which is there."""
+        made = super().__new__(cls, name)
+        made.builder = builder
+        return made
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Its dtype and shape, as far as they are known."""
+        return self.builder.spec(self)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of its elements."""
+        return self.spec.dtype
+
+    @property
+    def shape(self) -> Shape:
+        """Its lengths: numbers, or the symbols that stand for them.
+
+        Raises
+        ------
+        ShapeError
+            If not even the number of dimensions is known.
+        """
+        shape = self.spec.shape
+        if shape is None:
+            raise ShapeError(
+                f"how many dimensions {self!r} has is not known",
+                at=self.builder.name,
+                fix="declare the shapes of inputs, with symbols for unknown lengths",
+            )
+        return shape
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions it has; raises ShapeError where that is not known."""
+        return len(self.shape)
+
+    @property
+    def T(self) -> Tensor:  # noqa: N802  # as numpy has it
+        """With its axes in reverse order."""
+        return self.transpose()
+
+    def transpose(self, *axes: int | Sequence[int]) -> Tensor:
+        """Return it with its axes in another order, in reverse order where none is given."""
+        order = _flat(axes)
+        if not order:
+            return self._node("Transpose", self)
+        rank = self.spec.rank
+        listed = order if rank is None else [normalize_axis(axis, rank) for axis in order]
+        return self._node("Transpose", self, perm=listed)
+
+    def reshape(self, *shape: int | str | Sequence[int | str] | Tensor) -> Tensor:
+        """Return its elements in another shape.
+
+        Parameters
+        ----------
+        *shape : int or str, sequence of these, or Tensor
+            One length may be -1: what is left over. Symbols of its own shape may stand at their
+            own places, and one of them elsewhere. A tensor is a computed shape, of int64.
+
+        Raises
+        ------
+        ShapeError
+            If it has not that many elements, or symbols say too little.
+        """
+        if len(shape) == 1 and isinstance(shape[0], Tensor):
+            return self._node("Reshape", self, shape[0])
+        listed = _flat(shape)
+        known = not any(isinstance(one, str) for one in listed)
+        lengths = np.asarray(listed if known else self._places(listed), np.int64)
+        # A length of 0 is one, unless symbols are written as 0: "as it is".
+        return self._node("Reshape", self, lengths, allowzero=known and 0 in listed)
+
+    def flatten(self, axis: int | None = None) -> Tensor:
+        """Return it in one dimension; in two where an axis says which is the second's first."""
+        if axis is None:
+            return self.reshape(-1)
+        return self._node("Flatten", self, axis=axis)
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Tensor:
+        """Return it without axes of length 1: those given, or all."""
+        return self._node("Squeeze", self, *([] if axis is None else [_flat([axis])]))
+
+    def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
+        """Return parts along an axis: as many as an integer says, or of the lengths in a list.
+
+        Given text, or nothing, it splits the name as text does.
+        """
+        if not into or into[0] is None or isinstance(into[0], str):
+            return super().split(*into, **given)
+        if isinstance(into[0], int):
+            return self.builder.op("Split", self, outputs=into[0], axis=axis)
+        sizes = np.asarray(into[0], np.int64)
+        names = len(sizes)
+        made = self.builder.op("Split", self, sizes, outputs=names, axis=axis)
+        return made if names > 1 else (made,)
+
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """Return it in another dtype: itself where that is its own."""
+        return self if self.dtype == TensorSpec(dtype).dtype else self._node("Cast", self, to=dtype)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Return where its largest element is along an axis, or in it as one vector."""
+        return self._place("ArgMax", axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """Return where its smallest element is along an axis, or in it as one vector."""
+        return self._place("ArgMin", axis, keepdims)
+
+    def cumsum(self, axis: int) -> Tensor:
+        """Return the sums of its elements up to each of them, along an axis."""
+        return self._node("CumSum", self, np.int64(axis))
+
+    def assign(self, value: Any) -> Tensor:
+        """Have the variable that it is hold a value from the next item on: `GraphBuilder.assign`.
+
+        Returns the value's tensor.
+        """
+        return self.builder.assign(self, value)
+
+    def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        """Return the method that an operator is, or numpy's reduction that one computes."""
+        found = method_names().get(name)
+        if found is None:
+            text = f"a tensor has no method or attribute {name!r}"
+            if not name.startswith("_"):
+                text += f": {did_you_mean(name, dir(self), 'methods are called as operators are')}"
+            raise AttributeError(text, name=name, obj=self)
+        run = reduce if found.reduces else run_method
+
+        def method(*operands: Any, **given: Any) -> Any:
+            return run(self, found.op, *operands, **given)
+
+        method.__name__ = method.__qualname__ = name
+        method.__doc__ = found.describe()
+        return method
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *method_names()})
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print it in IPython and notebooks; errors and `print` have the name alone."""
+        printer.text(f"{self}: {self.spec}")
+
+    def __bool__(self) -> bool:
+        raise OperatorError(
+            f"whether {self!r} is true is not known while the graph is built",
+            at=self.builder.name,
+            fix="choose by b.op('Where', condition, x, y) or 'If'; compare names by ==, sort them "
+            "by key=str",
+        )
+
+    def __len__(self) -> int:
+        length = self.shape[0] if self.shape else None
+        if not isinstance(length, int):
+            raise TypeError(f"{self!r}, {self.spec}, has no known length")
+        return length
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return subscript(self, key)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+    def __copy__(self) -> Tensor:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Tensor:
+        return self
+
+    def __rmod__(self, other: Any) -> Any:
+        # "%s" % name is text: the subclass is asked first.
+        return other % (str(self),) if isinstance(other, str) else super().__rmod__(other)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        self._check_quotient()
+        return super().__truediv__(other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        self._check_quotient()
+        return super().__rtruediv__(other)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return self._floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return self._floor_divide(other, self)
+
+    def __round__(self, digits: int = 0) -> Tensor:
+        if digits:
+            raise TypeError(f"a tensor is rounded to whole numbers, not to {digits} digits")
+        return self._node("Round", self)
+
+    def __floor__(self) -> Tensor:
+        return self._node("Floor", self)
+
+    def __ceil__(self) -> Tensor:
+        return self._node("Ceil", self)
+
+    def _node(self, op: str, *operands: Any, **attributes: Any) -> Tensor:
+        for operand in operands:
+            if isinstance(operand, str) and not isinstance(operand, Tensor):
+                raise OperatorError(
+                    f"text, {operand!r}, is no operand of {op}",
+                    at=self.builder.name,
+                    fix="pass b.tensor(name) for a tensor of that name; join names as text with "
+                    "str(x) or an f-string",
+                )
+        made: Tensor = self.builder.op(op, *operands, **attributes)
+        return made
+
+    def _is_bool(self) -> bool:
+        return kind_of(self.dtype) == "b"
+
+    def _place(self, op: str, axis: int | None, keepdims: bool) -> Tensor:
+        if axis is None:
+            return self.flatten()._place(op, 0, keepdims)
+        return self._node(op, self, axis=axis, keepdims=keepdims)
+
+    def _check_quotient(self) -> None:
+        if kind_of(self.dtype) in "biu":
+            raise ShapeError(
+                f"{self!r} is {self.spec}: / yields floats in numpy, and integers in a graph",
+                at=self.builder.name,
+                fix='write x // y, or x.astype("float32") / y',
+            )
+
+    def _floor_divide(self, a: Any, b: Any) -> Tensor:
+        kind = kind_of(self.dtype)
+        if kind not in "iu":
+            raise ShapeError(
+                f"{self!r} is {self.spec}: // is for integers",
+                at=self.builder.name,
+                fix="write (x / y).floor()",
+            )
+        quotient = self._node("Div", a, b)
+        if kind == "u":
+            return quotient
+        # Div rounds towards zero, which is one too much where Mod, which has the sign of b, and
+        # what is left over differ.
+        exact = self._node("Mod", a, b).equal(self._node("Mod", a, b, fmod=True))
+        return quotient - (~exact).astype(self.dtype)
+
+    def _places(self, shape: Sequence[int | str]) -> list[int]:
+        """Return a shape with symbols as Reshape has them: 0 is "as it is", -1 what is left."""
+        own = self.shape
+        found = [
+            (0 if own[place : place + 1] == (one,) else -1) if isinstance(one, str) else one
+            for place, one in enumerate(shape)
+        ]
+        strange = [one for one in shape if isinstance(one, str) and one not in own]
+        if strange or found.count(-1) > 1 or 0 in own or 0 in shape:
+            raise ShapeError(
+                f"{self!r} is {self.spec}: how it becomes {tuple(shape)} is not known",
+                at=self.builder.name,
+                fix="use symbols of its own shape, at most one of them in another place, or -1",
+            )
+        return found
+
+
+def _flat(given: Sequence[Any]) -> list[Any]:
+    """Return integers that were given one by one, or as one sequence."""
+    if len(given) == 1 and not isinstance(given[0], int | str | np.integer):
+        return list(given[0])
+    return list(given)

@@ -1,0 +1,111 @@
+"""Operators as methods of tensors, found by their names and signatures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from keyword import iskeyword
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .attribute import REQUIRED, Kind
+from .errors import OperatorError
+from .operator import Operator, find_operator, operators
+from .registrations import registrations
+
+if TYPE_CHECKING:
+    from .named_tensor import Tensor
+
+_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z](?!$))|(?<=[A-Z])(?=[A-Z][a-z])")
+"""Where a word of an operator's name begins: IsNaN has two, DFT one."""
+
+_REDUCES = "Reduce"
+
+
+class Method(NamedTuple):
+    """A method of tensors: an operator whose first input the tensor is.
+
+    Attributes
+    ----------
+    op : str
+    reduces : bool
+        True where it is called as numpy's reductions are: by `axis` and `keepdims`.
+    """
+
+    op: str
+    reduces: bool = False
+
+    def describe(self) -> str:
+        """Return how it is called, for `help`."""
+        if self.reduces:
+            return f"{self.op} over an axis, a tuple of them, or all: (axis=None, keepdims=False)."
+        operator = find_operator(self.op)
+        inputs = [f"{one[:-1]}=None" if one[-1] == "?" else one for one in _others(operator)]
+        attributes = [
+            name if attribute.default is REQUIRED else f"{name}={attribute.default!r}"
+            for name, attribute in operator.attributes.items()
+        ]
+        return f"{self.op} of this tensor: ({', '.join([*inputs, *attributes])})."
+
+
+def method_names() -> Mapping[str, Method]:
+    """Return the methods that all registered operators are, but those of a domain, by name."""
+    return _method_names(registrations())
+
+
+@lru_cache(maxsize=1)
+def _method_names(count: int) -> Mapping[str, Method]:
+    found: dict[str, Method] = {}
+    for op in operators():
+        operator = find_operator(op)
+        if "." in op or not _is_method(operator):
+            continue
+        name = _WORDS.sub("_", op).lower()
+        found.setdefault(f"{name}_" if iskeyword(name) else name, Method(op))
+        if op.startswith(_REDUCES) and {"keepdims"} <= operator.attributes.keys():
+            # Before the operators Sum, Mean, Max and Min, which take several tensors.
+            found[name.removeprefix(f"{_REDUCES.lower()}_")] = Method(op, reduces=True)
+    return found
+
+
+def _is_method(operator: Operator) -> bool:
+    """True where the first input is there, and how many outputs there are is known."""
+    first, counted = operator.inputs.split()[:1], "+" not in operator.outputs
+    has_graphs = any(one.kind is Kind.GRAPH for one in operator.attributes.values())
+    return bool(first) and first[0][-1] not in "?*" and counted and not has_graphs
+
+
+def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **given: Any) -> Any:
+    """Add a node; inputs may be given by their names, and one axis where axes are an input."""
+    operator = find_operator(op)
+    formals = [one.rstrip("?*+") for one in _others(operator)]
+    if "axes" in formals and "axis" in given:
+        given["axes"] = _listed(given.pop("axis"))
+    inputs = list(operands)
+    for place, formal in enumerate(formals):
+        if formal in given and formal not in operator.attributes:
+            if place < len(operands):
+                raise OperatorError(f"{op} is given its input {formal} twice", fix="pass it once")
+            inputs += [None] * (place + 1 - len(inputs))
+            inputs[place] = given.pop(formal)
+    required = sum(one[-1] != "?" for one in operator.outputs.split())
+    return x.builder.op(op, x, *inputs, name=name, outputs=max(required, 1), **given)
+
+
+def reduce(x: Tensor, op: str, axis: Any = None, keepdims: bool = False, **given: Any) -> Any:
+    """Add a reduction over an axis, several, or all; over none it is of each element by itself."""
+    axes = [] if axis is None else [_listed(axis)]
+    given["noop_with_empty_axes"] = axis == ()
+    return x.builder.op(op, x, *axes, keepdims=keepdims, **given)
+
+
+def _others(operator: Operator) -> list[str]:
+    formals = operator.inputs.split()
+    return formals if formals[0][-1] == "+" else formals[1:]
+
+
+def _listed(axis: Any) -> Any:
+    """Return axes as a vector; a tensor as it is."""
+    return axis if isinstance(axis, str) else np.atleast_1d(np.asarray(axis, np.int64))
