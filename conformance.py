@@ -30,7 +30,7 @@ from .graph.formats.onnx.nodes import operator_name
 from .graph.formats.onnx.upgrade import newest_name
 from .graph.nested import all_nodes
 from .graph.operator import find_operator, is_operator
-from .graph.unknown_operators import has_runtime_domain
+from .graph.traits import RUNTIME
 from .scheduler.runtime.opened.leases import close_shared, open_shared
 from .testing import OnnxBackend, UnsupportedError
 
@@ -165,7 +165,7 @@ def groups() -> Mapping[str, str]:
 def _family(model: Any) -> str:
     nodes = model.graph.node
     op = newest_name(operator_name(nodes[0])) if len(nodes) == 1 else ""
-    if not is_operator(op) or has_runtime_domain(op):
+    if not is_operator(op) or RUNTIME in find_operator(op).traits:
         return WRITTEN_OUT
     return find_operator(op).module.rpartition(".")[2].replace("_", " ")
 

@@ -27,7 +27,7 @@ from .graph.ir import Graph
 from .graph.nested import all_nodes
 from .graph.operators.control import CONTROL_FLOW
 from .graph.tensor import Array
-from .graph.unknown_operators import has_runtime_domain
+from .graph.traits import RUNTIME
 from .scheduler import plan, run
 from .scheduler.runtime.opened.leases import close_shared, open_shared
 
@@ -107,7 +107,7 @@ class OnnxBackend:
         names = [one if isinstance(one, str) else one.name for one in cls.devices]
         has_runtime = any(name.startswith("ort") for name in names)
         for *_where, node in all_nodes(graph):
-            if has_runtime_domain(node.op) and not has_runtime:
+            if RUNTIME in node.operator.traits and not has_runtime:
                 raise UnsupportedError(f"only ONNX Runtime has {node.op}")
         return Prepared(graph, cls.devices, cls.alternate)
 

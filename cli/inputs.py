@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import is_extension, kind_of
+from ..graph.dtypes import TEXT, is_extension, kind_of
 from ..graph.errors import PlaitError
 from ..graph.ir import Graph
 from ..graph.names import did_you_mean
@@ -140,6 +140,7 @@ def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
     """Return random numbers for a static spec.
 
     Floats lie in [0, 1), bytes anywhere; wider integers in [0, 100), as they are often indices.
+    Text is such an integer in digits.
     """
     shape, kind = spec.static_shape, kind_of(spec.dtype)
     if kind in "fce":
@@ -147,6 +148,8 @@ def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
         return (values + 1j * generator.random(shape) if kind == "c" else values).astype(spec.dtype)
     if kind == "b":
         return generator.integers(0, 2, shape).astype(spec.dtype)
+    if spec.dtype == TEXT:
+        return generator.integers(0, 100, shape).astype(str).astype(TEXT)
     if spec.dtype.itemsize == 1:
         limits = np.iinfo(spec.dtype)
         return generator.integers(limits.min, limits.max + 1, shape).astype(spec.dtype)

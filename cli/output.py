@@ -15,6 +15,7 @@ from typing import Any
 import click
 import numpy as np
 
+from ..graph.dtypes import TEXT
 from ..graph.errors import Argument, PlaitError
 from ..graph.escaping import printable
 from ..graph.formats.files import replacing
@@ -97,6 +98,8 @@ def as_option(argument: Argument) -> str:
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays to an .npz file, each as the member that `member_name` says.
 
+    Text is as wide there as the longest one: files of objects would be pickles.
+
     Raises
     ------
     CommandError
@@ -109,7 +112,8 @@ def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
     ):
         for name, array in arrays.items():
             with archive.open(f"{member_name(name)}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+                held = array.astype(str) if array.dtype == TEXT else np.asanyarray(array)
+                np.lib.format.write_array(member, held, allow_pickle=False)
 
 
 @contextmanager
@@ -173,8 +177,9 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 def _summary(array: Array) -> dict[str, Any]:
-    summary: dict[str, Any] = {"dtype": array.dtype.name, "shape": list(array.shape)}
-    if array.size == 0 or array.dtype.kind == "c":
+    name = "str" if array.dtype == TEXT else array.dtype.name
+    summary: dict[str, Any] = {"dtype": name, "shape": list(array.shape)}
+    if array.size == 0 or array.dtype.kind in "cO":
         return {**summary, "min": None, "max": None, "mean": None}
     # Sums of half precision overflow soon.
     mean = array.mean(dtype=np.float64)

@@ -19,6 +19,7 @@ from typing import (
     runtime_checkable,
 )
 
+from ..graph.dtypes import TEXT
 from ..graph.infer import asking
 from ..graph.ir import Graph, Node
 from ..graph.nested import awaited
@@ -68,6 +69,8 @@ class Capabilities:
     takes_donations : bool
         True when programs read the arrays of views' donations, if there are any: those of Python
         functions, and where programs are one piece all. What functions return is donated then.
+    takes_text : bool
+        True when its programs read and write tensors of text, in this process.
     software : str
         What its kernels come from, with the version, where that is not numpy: a saved plan is
         loaded for the same one only.
@@ -90,6 +93,7 @@ class Capabilities:
     awaits: bool = False
     atomic_programs: bool = False
     takes_donations: bool = False
+    takes_text: bool = False
     software: str = ""
     copies_from: frozenset[str] = frozenset()
 
@@ -394,6 +398,9 @@ def support(graph: Graph, node: Node, device: Device) -> Support:
     """Say whether a device can run a node of a graph."""
     if awaited(node) is not None and not device.capabilities.awaits:
         return Support(False, f"async functions do not run on {device.name!r}")
+    tensors = (graph.tensors[name] for name in (*node.inputs, *node.outputs) if name)
+    if any(spec.dtype == TEXT for spec in tensors) and not device.capabilities.takes_text:
+        return Support(False, f"text does not go to {device.name!r}")
     bounded = node.operator.bounded
     asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)
     with asking(node, call):

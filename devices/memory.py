@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..graph.dtypes import TEXT
 from ..graph.tensor import Array, TensorSpec
 from .donation import Donation
 from .errors import DeviceMemoryError
@@ -41,6 +42,8 @@ class Arena:
         What the owning device addresses: for host memories a uint8 array of `nbytes`.
     donations : Mapping of str to Donation
         Of tensors that lie here, by name.
+    texts : Array or None
+        What tensors of text refer to: an object for every 8 bytes; None before there are any.
     """
 
     def __init__(self, memory: str, nbytes: int, buffer: Any) -> None:
@@ -48,10 +51,11 @@ class Arena:
         self.nbytes = nbytes
         self.buffer = buffer
         self.donations: dict[str, Donation] = {}
+        self.texts: Array | None = None
 
     def close(self) -> None:
         """Free the memory; views on it must not be used any more."""
-        self.buffer = None
+        self.buffer = self.texts = None
         self.donations.clear()
 
 
@@ -125,8 +129,23 @@ def host_view(arena: Arena, offset: int, spec: TensorSpec) -> View:
     if arena.buffer is None:  # numpy would quietly allocate memory of its own
         raise DeviceMemoryError("the arena is closed", fix="report this: a view is made too late")
     check_fits(arena, offset, spec)
+    if spec.dtype == TEXT:
+        return View(arena, offset, spec, _texts_of(arena, offset, spec))
     array = np.ndarray(spec.static_shape, spec.dtype, buffer=arena.buffer, offset=offset)
     return View(arena, offset, spec, array)
+
+
+def _texts_of(arena: Arena, offset: int, spec: TensorSpec) -> Array:
+    """Return the objects beside the bytes of a tensor of text: bytes cannot refer to any.
+
+    Who may use the bytes may use these, so that the memory plan holds for both.
+    """
+    if arena.texts is None:  # pages that nobody touches cost nothing
+        arena.texts = np.empty(arena.nbytes // TEXT.itemsize, TEXT)
+    start = offset // TEXT.itemsize
+    found = arena.texts[start : start + spec.size]
+    found[[one is None for one in found]] = ""
+    return found.reshape(spec.static_shape)
 
 
 def check_fits(arena: Arena, offset: int, spec: TensorSpec, alignment: int = ALIGNMENT) -> None:

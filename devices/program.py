@@ -14,6 +14,7 @@ from operator import sub
 from typing import Any, Protocol
 
 from ..graph.aliasing import Run, only_copies, runs_of
+from ..graph.dtypes import TEXT
 from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
 from ..graph.generators import (
     Receive,
@@ -291,6 +292,8 @@ def supports(
         if runs_python:
             return Support(True, "runs Python functions")
         return Support(False, f"Python functions do not run on {kind!r} devices")
+    if call is not None and _has_text(node, call):
+        return Support(False, f"text goes to Python functions alone on {kind!r} devices")
     found = find_kernel(node.op, kind, call)
     if found is None:
         other = " that serves here" if find_kernel(node.op, kind) is not None else ""
@@ -298,6 +301,12 @@ def supports(
     if found.is_usual:
         return Support(True, "has a kernel")
     return Support(True, f"has the kernel {getattr(found.function, '__name__', 'without a name')}")
+
+
+def _has_text(node: Node, call: Call) -> bool:
+    """True when a node reads text, or is asked to make some."""
+    is_read = any(spec is not None and spec.dtype == TEXT for spec in call.inputs)
+    return is_read or TEXT.name in node.attributes.values()
 
 
 def _supports_inside(kind: str, node: Node, call: Call) -> Support:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .check import check_precision, check_structure
-from .errors import GraphError, OperatorError
+from .errors import GraphError, OperatorError, ShapeError
 from .exact_number import exact_number
 from .infer import infer_node
 from .ir import ASSIGN, VARIABLE, Graph, Node, call_of, with_renamed
@@ -83,6 +83,13 @@ class GraphBuilder:
         `precision` is how many bits its integers have, where that is less than their dtype's.
         """
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
+        if array.dtype.kind in "OUST":
+            raise ShapeError(
+                f"a constant is {array.dtype.name}, not numbers",
+                at=name,
+                fix="list text in the operator 'Constant' of ONNX Runtime: "
+                "op('Constant', value_strings=words)",
+            )
         spec = spec_of(array)
         array = array.astype(spec.dtype, copy=False)  # native byte order, as every device expects
         name = self._claim(name) if name else self._fresh("constant")

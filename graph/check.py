@@ -85,7 +85,9 @@ def _check_given(graph: Graph) -> set[str]:
         defined.add(name)
     defined.update(graph.variables)
     for name, array in graph.constants.items():
-        if not isinstance(array, np.ndarray) or spec_of(array) != graph.tensors[name]:
+        if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+            raise _broken_error(f"constant {name!r} is no array of numbers", graph.name)
+        if spec_of(array) != graph.tensors[name]:
             raise _broken_error(f"constant {name!r} does not match its spec", graph.name)
     for name, precision in graph.precisions.items():
         if name in defined:  # passes may leave the precision of what they removed

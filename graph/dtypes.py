@@ -1,4 +1,4 @@
-"""Dtypes by name, and the kind of number that each holds.
+"""Dtypes by name, and the kind of number that each holds, or text.
 
 Numpy has no bfloat16 and no floats of 8 bits: they come from the package `ml_dtypes`, which is
 imported when one of them is first named.
@@ -21,9 +21,12 @@ FLOATS_OF_8_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e
 EXTENSIONS = ("bfloat16", *FLOATS_OF_8_BITS)
 """The dtypes of `ml_dtypes`."""
 
+TEXT: np.dtype[Any] = np.dtype(object)
+"""The dtype of text: arrays of `str`, each of any length."""
+
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return a dtype, given as numpy takes it or by the name of one of the extensions.
+    """Return a dtype, given as numpy takes it, by the name of one of the extensions, or as `str`.
 
     Raises
     ------
@@ -34,7 +37,8 @@ def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
     """
     if isinstance(dtype, str) and dtype in EXTENSIONS:
         _extensions(dtype)
-    return np.dtype(dtype)
+    is_named = dtype is str or (isinstance(dtype, str) and dtype == "str")
+    return TEXT if is_named or isinstance(dtype, np.dtypes.StringDType) else np.dtype(dtype)
 
 
 @cache
@@ -49,6 +53,17 @@ def kind_of(dtype: np.dtype[Any]) -> str:
 def is_extension(dtype: np.dtype[Any]) -> bool:
     """True for a dtype that only numpy arrays on the host can have."""
     return dtype.name in EXTENSIONS
+
+
+def as_text(array: Any) -> Any:
+    """Return an array of text as one of objects; None if not all that it holds is text.
+
+    Those that are such arrays already are returned as they are.
+    """
+    if array.dtype.kind not in "UTO":
+        return None
+    objects = array.astype(TEXT, copy=False)
+    return objects if all(isinstance(one, str) for one in objects.flat) else None
 
 
 def largest(dtype: np.dtype[Any]) -> float:

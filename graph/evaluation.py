@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from .dtypes import TEXT
 from .infer import asking
 from .ir import Node
 from .operator import Call
@@ -52,8 +53,11 @@ def is_known_ahead(
 ) -> bool:
     """True when all that a node reads is known, and running it twice is running it once.
 
-    Not where it decodes what is held in fewer bytes: weights stay as the model has them.
+    Not where it decodes what is held in fewer bytes: weights stay as the model has them. Text is
+    never kept.
     """
+    if any(name and tensors[name].dtype == TEXT for name in node.outputs):
+        return False
     if LENGTHS in node.operator.traits:
         return tensors[node.inputs[0]].is_static
     if any(name and name not in values for name in node.inputs) or _decodes(node, tensors):

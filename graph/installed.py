@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 OPERATORS, DEVICES, FORMATS = "plait.operators", "plait.devices", "plait.formats"
 """The groups of entry points."""
 
+STANDARD = "ai.onnx"
+"""The name under which operators of ONNX are offered that plait has not."""
+
 KERNELS, CODEGEN, DEFINITIONS = "plait.kernels", "plait.codegen", "plait.definitions"
 """Groups of modules that register what devices have for operators of a name, or of its parts."""
 

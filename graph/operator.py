@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
-from .installed import OPERATORS, leading_parts, load, load_own, offered, package_of
+from .installed import OPERATORS, STANDARD, leading_parts, load, load_own, offered, package_of
 from .names import did_you_mean
 from .registrations import note_registration
 from .tensor import Array, TensorSpec
@@ -407,8 +407,11 @@ def _import_own() -> None:
 
 
 def _is_installed(name: str) -> bool:
-    """Import the package that offers an operator, or all operators of its name's first parts."""
-    for offer in leading_parts(name):
+    """Import the package that offers an operator, or all operators of its name's first parts.
+
+    For names without a dot those are ONNX's.
+    """
+    for offer in leading_parts(name) if "." in name else (name, STANDARD):
         with _all_or_none():
             found = load(OPERATORS, offer, OperatorError)
         if name in _operators:

@@ -19,6 +19,7 @@ import numpy as np
 
 from .attribute import RESERVED, Attribute, Kind
 from .dims import broadcast, computable
+from .dtypes import TEXT, as_text
 from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
 from .generators import check_has_rows, yields_rows
 from .operator import Call, InferRule, Operator, elements, register_operator
@@ -402,6 +403,24 @@ def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(dtype, broadcast([spec.shape or () for spec in present])),)
 
 
+def _arrays_of(
+    at: str, results: Sequence[Any], dtypes: Sequence[np.dtype[Any] | None]
+) -> tuple[Array, ...]:
+    """Return results as arrays, those of text as they are handed on."""
+    arrays = list(map(np.asarray, results))
+    for index, dtype in enumerate(dtypes):
+        if dtype == TEXT:  # not so where it is None
+            array = as_text(arrays[index])
+            if array is None:
+                raise GraphError(
+                    f"output {index} of the function is not only text, as was declared",
+                    at=at,
+                    fix="return an array of str: np.array(words)",
+                )
+            arrays[index] = array
+    return tuple(arrays)
+
+
 def check_within(
     at: str, results: Any, largest: Sequence[Array], dims: Sequence[str]
 ) -> tuple[tuple[Array, ...], list[int]]:
@@ -415,7 +434,7 @@ def check_within(
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(largest):
         raise _count_error(at, results, len(largest))
-    arrays = tuple(map(np.asarray, given))
+    arrays = _arrays_of(at, given, [output.dtype for output in largest])
     named, lengths, known = iter(dims), list[int](), dict[str, int]()
     for index, (output, array) in enumerate(zip(largest, arrays, strict=True)):
         wanted = [next(named) for _ in range(output.ndim)]
@@ -471,7 +490,7 @@ def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) ->
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(wanted):
         raise _count_error(at, results, len(wanted))
-    arrays = tuple(map(np.asarray, given))
+    arrays = _arrays_of(at, given, [spec.dtype if spec else None for spec in wanted])
     for index, spec in enumerate(wanted):
         array = arrays[index]
         if spec is None or (array.shape == spec.shape and array.dtype == spec.dtype):

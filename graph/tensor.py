@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .dtypes import dtype_of, kind_of
+from .dtypes import TEXT, dtype_of, kind_of
 from .errors import ShapeError
 
 Array: TypeAlias = Any
@@ -39,8 +39,8 @@ class TensorSpec:
     Parameters
     ----------
     dtype : DTypeLike
-        Any numeric or boolean numpy dtype, or the name of a small float of `ml_dtypes`, such as
-        ``"bfloat16"``.
+        Any numeric or boolean numpy dtype, the name of a small float of `ml_dtypes`, such as
+        ``"bfloat16"``, or ``"str"``: text, in arrays of objects.
     shape : sequence of int or str, or None
         One entry per dimension; a string is a symbolic dimension, such as ``"batch"`` or
         ``"(h+1)//2"``; None means that not even the rank is known.
@@ -48,7 +48,8 @@ class TensorSpec:
     Raises
     ------
     ShapeError
-        If the dtype is not numeric, a dimension is no length or symbol, or there are more than 64.
+        If the dtype is neither numeric nor text, a dimension is no length or symbol, or there are
+        more than 64.
     """
 
     dtype: np.dtype[Any]
@@ -93,13 +94,12 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes (static specs only)."""
+        """Number of bytes (static specs only); of text, those of references to it."""
         return math.prod(self.static_shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
-        if self.shape is None:
-            return f"{self.dtype.name}[*]"
-        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+        name = "str" if self.dtype is TEXT else self.dtype.name
+        return f"{name}[{'*' if self.shape is None else ', '.join(map(str, self.shape))}]"
 
 
 def spec_of(array: Array) -> TensorSpec:
@@ -124,10 +124,12 @@ def _numeric(dtype: DTypeLike) -> np.dtype[Any]:
         known = dtype_of(dtype)
     except TypeError as error:
         raise ShapeError(f"{dtype!r} is not a dtype", fix="use a numpy dtype: 'float32'") from error
-    if kind_of(known) not in "biufce" or known.hasobject or known.names is not None:
+    if known == TEXT:
+        return TEXT
+    if kind_of(known) not in "biufce" or known.names is not None:
         raise ShapeError(
             f"dtype {known.name!r} cannot live in an arena",
-            fix="use a boolean or numeric dtype; encode text as uint8",
+            fix="use a boolean or numeric dtype, or 'str' for text",
         )
     # The one object that numpy has for it: ufuncs in place copy where dtypes are equal but two.
     return np.dtype(known.type)

@@ -44,12 +44,15 @@ class Trait(Flag):
     """Yields what its inputs hold in fewer bytes: constants are not decoded ahead."""
     MEASURES = auto()
     """Yields what depends on the extremes of all its input: with other rows, a row is another."""
+    RUNTIME = auto()
+    """One of ONNX Runtime's own, which `ort` devices alone run as it is."""
 
 
 NO_TRAITS = Trait(0)
 ELEMENTWISE, COMMUTATIVE = Trait.ELEMENTWISE, Trait.COMMUTATIVE
 ROUNDS, DECODES, SELECTS = Trait.ROUNDS, Trait.DECODES, Trait.SELECTS
 LENGTHS, FLAT, MEASURES = Trait.LENGTHS, Trait.FLAT, Trait.MEASURES
+RUNTIME = Trait.RUNTIME
 NEVER_NEGATIVE, MAXIMA, EPILOGUE = Trait.NEVER_NEGATIVE, Trait.MAXIMA, Trait.EPILOGUE
 PRODUCT = Trait.PRODUCT | EPILOGUE
 FULLY_CONNECTED = Trait.FULLY_CONNECTED

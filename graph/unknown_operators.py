@@ -11,11 +11,6 @@ RUNTIME_DOMAINS = ("com.microsoft", "ai.onnx.ml")
 """Their operators are ONNX Runtime's: which there are, the installed release says."""
 
 
-def has_runtime_domain(op: str) -> bool:
-    """True for the name of an operator of ONNX Runtime's own domains."""
-    return op.rpartition(".")[0] in RUNTIME_DOMAINS
-
-
 def advise(ops: Iterable[str], otherwise: str) -> str:
     """Return how to get operators that are not registered; `otherwise` where ONNX Runtime has none.
 

@@ -73,6 +73,7 @@ class OrtDevice(HostDevice):
             memory_bytes=physical_memory(),
             atomic_programs=True,
             takes_donations=True,
+            takes_text=True,
             software=f"onnxruntime {runtime().__version__}",
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from ...graph.dtypes import is_extension
+from ...graph.dtypes import TEXT, is_extension
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.ir import Graph
 from ...graph.tensor import Array
@@ -55,6 +55,11 @@ class OrtProgram:
         self._run: Any = _nothing
         self._binding: Any = None
         if session.inference is None:
+            return
+        if any(view.spec.dtype == TEXT for view in self._views.values()):
+            fed = {**{name: views[name] for name in inputs}, **session.given}
+            written = {name: views[name].array for name in outputs}
+            self._run = partial(_run_with_text, session.inference, fed, written)
             return
         binding = session.inference.io_binding()
         for name in inputs:
@@ -132,6 +137,24 @@ class OrtProgram:
 
 def _nothing(*_: object) -> None:
     """Stand for a run where there is nothing to compute."""
+
+
+def _run_with_text(
+    inference: Any,
+    inputs: Mapping[str, View | Array],
+    outputs: Mapping[str, Array],
+    _: None,
+    options: Any,
+) -> None:
+    """Run with arrays that are handed over and back: tensors of text cannot be bound."""
+    fed = {name: _array_of(one) if isinstance(one, View) else one for name, one in inputs.items()}
+    found = inference.run(list(outputs), fed, options)
+    for target, array in zip(outputs.values(), found, strict=True):
+        target[...] = array
+
+
+def _array_of(view: View) -> Array:
+    return view.array if view.donation is None else view.donation.array
 
 
 def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, options: Any) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...devices.ort.runtime import load, newest_opset, options, summary
 from ...graph.dims import UNKNOWN
+from ...graph.dtypes import TEXT
 from ...graph.errors import OperatorError
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call
-from ...graph.tensor import Array, Dim, TensorSpec, spec_of
+from ...graph.tensor import Array, Dim, Shape, TensorSpec, spec_of
 
 SMALL = 64
 """Elements; constants up to this size may decide shapes, and become part of the model."""
 
 KEPT_RESULTS = 4096
 
-_TYPES = {"float": "float32", "double": "float64"}
+_TYPES = {"float": "float32", "double": "float64", "string": "str"}
 _FIX = "correct its inputs and attributes, or export the model without it"
 
 _results: dict[Hashable, tuple[TensorSpec, ...]] = {}
@@ -32,7 +33,7 @@ def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
     Raises
     ------
     OperatorError
-        If ONNX Runtime refuses the node, or it yields what is no tensor of numbers.
+        If ONNX Runtime refuses the node, or it yields what is no tensor.
     """
     values = [_decisive(value) for value in call.values]
     key = (
@@ -47,7 +48,8 @@ def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
 
 
 def _decisive(value: Array | None) -> Array | None:
-    return value if value is not None and value.size <= SMALL else None
+    is_small = value is not None and value.size <= SMALL and value.dtype != TEXT
+    return value if is_small else None
 
 
 def _asked(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, ...]:
@@ -63,12 +65,11 @@ def _asked(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec,
     try:
         session = load(_model(node, fed, constants), options(optimize=False))
         found = session.get_outputs()
-        shapes = [_known(output.shape, fed) for output in found]
+        shapes: Sequence[Shape | None] = [_known(output.shape, fed) for output in found]
         # Kernels of static inputs know what the rules behind the schema leave open.
         unknown = any(shape is None or UNKNOWN in shape for shape in shapes)
         if unknown and all(spec.is_static for spec in fed.values()):
-            zeros = {name: np.zeros(spec.static_shape, spec.dtype) for name, spec in fed.items()}
-            shapes = [np.shape(value) for value in session.run(None, zeros)]
+            shapes = _found(session, fed)
     except Exception as error:
         raise OperatorError(f"ONNX Runtime refuses {op}: {summary(error)}", fix=_FIX) from error
     return tuple(
@@ -90,7 +91,7 @@ def _model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) 
     return model
 
 
-def _known(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> tuple[Dim, ...] | None:
+def _known(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape | None:
     """Return a shape, whose symbols are those of the inputs or unknown; None for an unknown rank.
 
     ONNX Runtime reports an unknown rank as that of a scalar.
@@ -103,12 +104,39 @@ def _known(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> tuple[
     )
 
 
+def _found(session: Any, fed: Mapping[str, TensorSpec]) -> list[Shape]:
+    """Return the shapes that a node's kernel makes; lengths that values decide are unknown.
+
+    Those are taken to differ between what is all the same and what is all different; where they do
+    not, and values decide all the same, a run that makes other lengths fails.
+    """
+    runs = [
+        session.run(None, {name: make(spec) for name, spec in fed.items()})
+        for make in (_all_same, _all_different)
+    ]
+    pairs = zip(*(map(np.shape, found) for found in runs), strict=True)
+    return [
+        tuple(one if one == other else UNKNOWN for one, other in zip(*pair, strict=True))
+        for pair in pairs
+    ]
+
+
+def _all_same(spec: TensorSpec) -> Array:
+    return np.full(spec.static_shape, "" if spec.dtype == TEXT else 0, spec.dtype)
+
+
+def _all_different(spec: TensorSpec) -> Array:
+    numbers = np.arange(spec.size).reshape(spec.static_shape)
+    if spec.dtype == TEXT:
+        return np.array([f"{n} {n}" for n in numbers.flat], TEXT).reshape(spec.static_shape)
+    return numbers.astype(spec.dtype)
+
+
 def _dtype(op: str, type_: str) -> str:
     """Return the dtype that ONNX Runtime calls ``tensor(float)``, and so on."""
-    element = type_.removeprefix("tensor(").removesuffix(")")
-    if not type_.startswith("tensor(") or element == "string":
+    if not type_.startswith("tensor("):
         raise OperatorError(
-            f"{op} yields {type_}, plait has tensors of numbers",
-            fix="export the model with integers as labels, and without ZipMap (zipmap=False)",
+            f"{op} yields {type_}, which is no tensor", fix="export the model with tensors alone"
         )
+    element = type_.removeprefix("tensor(").removesuffix(")")
     return _TYPES.get(element, element)

@@ -1,6 +1,7 @@
 """Operators made of ONNX Runtime's own schemas: nodes that only `ort` devices run.
 
-Where ONNX Runtime is not installed there are none.
+They are those of its domains, and those of ONNX that plait neither has nor writes out: of text, and
+some that are no part of the standard. Where ONNX Runtime is not installed there are none.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from ...devices.errors import DeviceUnavailableError
 from ...devices.ort.runtime import operator_schemas
 from ...graph.attribute import REQUIRED, RESERVED, Attribute, Kind
 from ...graph.decompositions import decompositions
+from ...graph.formats.onnx.expansion import can_be_expanded
 from ...graph.formats.onnx.nodes import default_value
-from ...graph.operator import Operator, free, register_operator
-from ...graph.traits import Part, never
+from ...graph.operator import Operator, free, is_operator, register_operator
+from ...graph.traits import RUNTIME, Part, never
 from ...graph.unknown_operators import RUNTIME_DOMAINS
 from . import decompositions as decompositions_of_own  # noqa: F401, for what it registers
 from .inference import infer
@@ -42,7 +44,9 @@ def _register() -> None:
         attributes = dict(_attributes(schema))
         if any(one.required and key not in attributes for key, one in schema.attributes.items()):
             continue  # it takes graphs
-        name = f"{schema.domain}.{schema.name}"
+        name = _name(schema)
+        if not schema.domain and (is_operator(name) or _is_left_out(schema)):
+            continue
         register_operator(
             Operator(
                 name,
@@ -53,6 +57,7 @@ def _register() -> None:
                 free,
                 module=__name__,
                 float16=never("its dtypes are those that the model has"),
+                traits=RUNTIME,
                 lacks=_WRITTEN_OUT if name in decompositions() else _RUN_BY_ORT,
                 version=schema.since_version,
             )
@@ -60,12 +65,24 @@ def _register() -> None:
 
 
 def _newest_schemas() -> Iterator[Any]:
-    """Yield the newest schema of each operator that is not deprecated."""
+    """Yield the newest schema of each operator, of ONNX's own where that is not deprecated."""
     newest: dict[tuple[str, str], Any] = {}
     for schema in sorted(operator_schemas(), key=lambda one: int(one.since_version)):
-        if schema.domain in RUNTIME_DOMAINS and not schema.deprecated:
+        # Of what is deprecated in its own domains there are kernels: tree ensembles, above all.
+        if not schema.domain or (schema.domain in RUNTIME_DOMAINS and not schema.deprecated):
             newest[schema.domain, schema.name] = schema
-    yield from newest.values()
+    yield from (schema for schema in newest.values() if not schema.deprecated)
+
+
+def _name(schema: Any) -> str:
+    return f"{schema.domain}.{schema.name}" if schema.domain else str(schema.name)
+
+
+def _is_left_out(schema: Any) -> bool:
+    """True for an operator of ONNX that has no tensors, or whose body is read in its place."""
+    formals = (*schema.inputs, *schema.outputs)
+    tensors = all(type_.startswith("tensor(") for formal in formals for type_ in formal.types)
+    return not tensors or can_be_expanded(schema.domain, schema.name)
 
 
 def _formals(formals: Sequence[Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..dtypes import EXTENSIONS
+from ..dtypes import EXTENSIONS, TEXT
 from ..errors import GraphError
 from ..ir import Graph, Node
 from ..tensor import Dim, TensorSpec
@@ -25,7 +25,7 @@ DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128", *EXTENSIONS),
 )
-"""The dtypes a file may hold; those of one size and meaning on every machine."""
+"""The dtypes of constants in a file; those of one size and meaning on every machine."""
 
 PRECISIONS = "precisions"
 """What stands before the declared precisions, where there are any."""
@@ -107,7 +107,7 @@ class _Writer(ScalarWriter):
             self.put_spec(name, graph.tensors[name])
 
     def put_spec(self, name: str, spec: TensorSpec) -> None:
-        if spec.dtype.name not in DTYPES:
+        if spec.dtype.name not in DTYPES and spec.dtype != TEXT:
             raise GraphError(
                 f"tensor {name!r} has the dtype {spec.dtype.name!r}, which differs by machine",
                 fix="insert a Cast to float64 or complex128",
@@ -169,7 +169,7 @@ class _Reader(ScalarReader):
 
     def spec(self) -> TensorSpec:
         name, rank = self.text(), self.scalar()
-        if name not in DTYPES:
+        if name not in (*DTYPES, TEXT.name):
             raise ValueError(f"{name!r} is not a dtype")
         if rank is None:
             return TensorSpec(name, None)
@@ -185,7 +185,10 @@ class _Reader(ScalarReader):
         return value  # type: ignore[no-any-return]
 
     def constant(self) -> StoredConstant:
-        return StoredConstant(self.text(), self.spec(), self.count(), self.count())
+        name, spec = self.tensor()
+        if spec.dtype == TEXT:
+            raise ValueError(f"the constant {name!r} is text")
+        return StoredConstant(name, spec, self.count(), self.count())
 
     def node(self, specs: dict[str, TensorSpec], depth: int) -> Node:
         name, op = self.text(), self.text()

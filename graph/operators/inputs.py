@@ -19,7 +19,8 @@ SIGNED = "if"
 INTEGERS = "iu"
 NUMBERS = "iuf"
 REALS = "biuf"
-ANY = "biufce"
+REALS_OR_TEXT = "biufO"
+ANY = "biufceO"
 
 _WORDS = {
     FLOATS: "a float",
@@ -28,6 +29,7 @@ _WORDS = {
     INTEGERS: "an integer",
     NUMBERS: "a float or integer",
     REALS: "a float, an integer or bool",
+    REALS_OR_TEXT: "a float, an integer, bool or text",
     ANY: "any dtype",
 }
 

@@ -17,7 +17,7 @@ from ..traits import (
     NOTHING,
     PRIMITIVE,
 )
-from .inputs import BOOLS, FLOATS, NUMBERS, REALS, check_dtype, common_dtype
+from .inputs import BOOLS, FLOATS, NUMBERS, REALS_OR_TEXT, check_dtype, common_dtype
 from .rules import EITHER, FIRST, broadcast_of, broadcast_shape, same_of
 
 
@@ -39,7 +39,7 @@ define(
     traits=ELEMENTWISE | COMMUTATIVE,
     float16=IN_STEPS,
     lacks=PRIMITIVE | NO_SLOPE_OF_TRUTH,
-)(broadcast_of(REALS, "bool"))
+)(broadcast_of(REALS_OR_TEXT, "bool"))
 
 for _op in ("Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
     define(_op, inputs="a b", traits=ELEMENTWISE, float16=IN_STEPS)(broadcast_of(NUMBERS, "bool"))

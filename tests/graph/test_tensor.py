@@ -107,14 +107,22 @@ def test_a_dimension_is_a_length_or_a_name(dim: object) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", ["U3", "S3", "O", "datetime64[s]", "timedelta64[s]", "f4,f4"])
-def test_only_numbers_and_booleans_live_in_arenas(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["U3", "S3", "datetime64[s]", "timedelta64[s]", "f4,f4"])
+def test_only_numbers_booleans_and_text_are_tensors(dtype: str) -> None:
     with pytest.raises(ShapeError) as caught:
         TensorSpec(dtype, (2,))
     assert str(caught.value) == (
         f"dtype {np.dtype(dtype).name!r} cannot live in an arena\n"
-        "  fix: use a boolean or numeric dtype; encode text as uint8"
+        "  fix: use a boolean or numeric dtype, or 'str' for text"
     )
+
+
+@pytest.mark.parametrize("dtype", [str, "str", object, np.dtypes.StringDType()])
+def test_text_is_objects(dtype: Any) -> None:
+    spec = TensorSpec(dtype, ("n", 2))
+    assert spec.dtype == object
+    assert str(spec) == "str[n, 2]"
+    assert TensorSpec(spec.dtype, None) == TensorSpec("str", None)
 
 
 def test_a_spec_has_no_more_dimensions_than_an_array() -> None:

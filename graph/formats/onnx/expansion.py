@@ -40,7 +40,7 @@ def expand(model: Any, at: str) -> Any:
         model = _written_out(model, functions, at)
     for _ in range(ROUNDS):
         missing = {_key(node) for node in all_nodes(model.graph) if _is_missing(node)}
-        expandable = [key for key in sorted(missing) if _has_body(key)]
+        expandable = [key for key in sorted(missing) if can_be_expanded(*key)]
         if not expandable:
             break
         for node in all_nodes(model.graph):
@@ -60,10 +60,10 @@ def _key(node: Any) -> Key:
     return domain, text(node.op_type)
 
 
-def _has_body(key: Key) -> bool:
+def can_be_expanded(domain: str, op: str) -> bool:
+    """Say whether ONNX defines an operator by simpler ones, all of them of tensors."""
     from onnx import defs
 
-    domain, op = key
     if not defs.has(op, domain):
         return False
     schema: Any = defs.get_schema(op, domain)  # its type stubs leave these two out

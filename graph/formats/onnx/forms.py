@@ -14,16 +14,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...attribute import Kind, array_in
+from ...dtypes import TEXT
 from ...ir import ASSIGN, VARIABLE, Node
 from ...operator import find_operator
 from ...operators.control import CONTROL_FLOW, UNWRITTEN
 from ...tensor import TensorSpec
-from .tensors import ELEMENT_TYPES
+from .tensors import ELEMENT_TYPES, STRING
 
-ELEMENT_TYPE_OF: Mapping[str, int] = {name: number for number, name in ELEMENT_TYPES.items()}
+ELEMENT_TYPE_OF: Mapping[str, int] = {
+    **{name: number for number, name in ELEMENT_TYPES.items()},
+    TEXT.name: STRING,
+}
 """The element type of ONNX for each dtype."""
 
-_TYPE_NAMES = {"float32": "float", "float64": "double"}
+_TYPE_NAMES = {"float32": "float", "float64": "double", TEXT.name: "string"}
 
 _TEXT: Callable[[str], bytes] = str.encode
 _FIELDS: Mapping[Kind, tuple[str, str, Callable[[Any], Any]]] = {

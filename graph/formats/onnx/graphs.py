@@ -12,16 +12,17 @@ import numpy as np
 
 from ...dims import UNKNOWN
 from ...errors import ParseError
+from ...extras import how_to_install
 from ...ir import ABSENT, Graph, Node
 from ...names import Names
-from ...operator import find_operator
-from ...tensor import Dim, TensorSpec
+from ...operator import find_operator, is_operator
+from ...tensor import Dim, TensorSpec, frozen_copy
 from ..assembly import Assembly, understanding
 from . import upgrade_rules as upgrade_rules
 from .nested import NestedProto, formal_specs, with_captured
-from .nodes import attributes_of, constant_value, dtypes_named, operator_name
+from .nodes import attributes_of, constant_value, dtypes_named, operator_name, text_held, text_in
 from .ordering import in_topological_order
-from .tensors import TensorReader, dtype_name, text
+from .tensors import STRING, TensorReader, spec_dtype_name, text
 from .upgrade import Context, newest_name, upgrade
 
 _EXPORT = "export the model again: the file is damaged"
@@ -124,14 +125,21 @@ class GraphReader:
     def _nodes_and_constants(self) -> tuple[list[Node], dict[str, Any]]:
         """Return the nodes in file order, and the TensorProto or array of each constant."""
         constants: dict[str, Any] = {}
-        for tensor in self._proto.initializer:
-            self._claim(constants, text(tensor.name), tensor)
         nodes: list[Node] = []
+        for tensor in self._proto.initializer:
+            if tensor.data_type == STRING:
+                nodes += self._text_nodes(text(tensor.name), tensor, constants)
+            else:
+                self._claim(constants, text(tensor.name), tensor)
         for index, proto in enumerate(self._proto.node):
             op = operator_name(proto)
             name = self._names.take(text(proto.name) or f"{text(proto.op_type)}_{index}")
             outputs = _stripped(proto.output)
             where = f"node {name!r} ({op}), {self._at}"
+            held = text_held(proto) if op == "Constant" and outputs else None
+            if held is not None:
+                nodes += self._text_nodes(outputs[0], held, constants)
+                continue
             attributes = attributes_of(proto, self._tensors, where)
             if op == "Constant":
                 value = constant_value(attributes, where)
@@ -140,6 +148,24 @@ class GraphReader:
                 node = Node(name, op, _stripped(proto.input), outputs, attributes)
                 nodes.append(with_captured(node, where))
         return nodes, constants
+
+    def _text_nodes(self, name: str, tensor: Any, constants: dict[str, Any]) -> Iterator[Node]:
+        """Yield the nodes of a constant of text: ONNX Runtime lists it, and gives it its shape."""
+        where = f"constant {name!r}, {self._at}"
+        if not is_operator("Constant"):
+            raise ParseError(
+                "constants of text need ONNX Runtime",
+                at=where,
+                fix=how_to_install("onnx", "ort"),
+            )
+        made = {"value_strings": text_in(tensor, where)}
+        if len(tensor.dims) == 1:
+            yield Node(self._names.take(name), "Constant", (), (name,), made)
+            return
+        row, shape = f"{name}/row", f"{name}/shape"
+        self._claim(constants, shape, frozen_copy(np.array(tensor.dims, np.int64)))
+        yield Node(self._names.take(row), "Constant", (), (row,), made)
+        yield Node(self._names.take(name), "Reshape", (row, shape), (name,), {})
 
     def _claim(self, constants: dict[str, Any], name: str, value: Any) -> None:
         if not name or name in constants:
@@ -245,7 +271,7 @@ def _spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
             fix="export the model with tensors as inputs",
         )
     tensor = value.type.tensor_type
-    dtype = dtype_name(tensor.elem_type, where)
+    dtype = spec_dtype_name(tensor.elem_type, where)
     if not tensor.HasField("shape"):
         return TensorSpec(dtype, None)
     return TensorSpec(dtype, [_dim(dim, symbols) for dim in tensor.shape.dim])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +15,7 @@ from ...errors import ParseError
 from ...ir import Node
 from ...operator import find_operator
 from .nested import NestedProto
-from .tensors import TensorReader, dtype_name, text
+from .tensors import STRING, TensorReader, spec_dtype_name, text
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -31,7 +32,7 @@ _READERS: Mapping[int, Callable[[Any], Any]] = {
 }
 """How to read an attribute of each type of ONNX (AttributeProto.AttributeType) but tensors."""
 
-_TENSOR = 4
+_STRING, _TENSOR, _STRINGS = 3, 4, 8
 
 _UNDEFINED = 0
 """The element type that says that none is given."""
@@ -114,6 +115,40 @@ def constant_value(attributes: Mapping[str, Any], at: str) -> Any:
     )
 
 
+def text_held(proto: Any) -> Any:
+    """Return the text that a NodeProto of a Constant holds as a TensorProto; None if it is none."""
+    from onnx import TensorProto
+
+    if len(proto.attribute) != 1:
+        return None
+    (attribute,) = proto.attribute
+    if attribute.type == _TENSOR:
+        return attribute.t if attribute.t.data_type == STRING else None
+    if attribute.type == _STRING:
+        return TensorProto(data_type=STRING, string_data=[attribute.s])
+    if attribute.type == _STRINGS:
+        listed = attribute.strings
+        return TensorProto(data_type=STRING, string_data=listed, dims=[len(listed)])
+    return None
+
+
+def text_in(tensor: Any, at: str) -> tuple[str, ...]:
+    """Return the elements of a TensorProto of text, in a row.
+
+    Raises
+    ------
+    ParseError
+        If they are not text, or not as many as its dimensions say.
+    """
+    try:
+        found = tuple(element.decode() for element in tensor.string_data)
+    except UnicodeDecodeError as error:
+        raise ParseError("a constant is not text in UTF-8", at=at, fix=_EXPORT) from error
+    if len(found) != math.prod(tensor.dims) or min(tensor.dims, default=0) < 0:
+        raise ParseError(f"str{list(tensor.dims)} has {len(found)} elements", at=at, fix=_EXPORT)
+    return found
+
+
 def dtypes_named(node: Node, at: str) -> Node:
     """Return the node with names of dtypes where ONNX has numbers.
 
@@ -130,5 +165,5 @@ def dtypes_named(node: Node, at: str) -> Node:
         if value == _UNDEFINED and known[name].default is None:
             del attributes[name]
         else:
-            attributes[name] = dtype_name(value, f"attribute {name!r}, {at}")
+            attributes[name] = spec_dtype_name(value, f"attribute {name!r}, {at}")
     return replace(node, attributes=attributes)

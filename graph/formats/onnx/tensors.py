@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import EXTENSIONS, dtype_of
+from ...dtypes import EXTENSIONS, TEXT, dtype_of
 from ...errors import ParseError
 from ...tensor import Array
 from ..constants import frozen
@@ -42,6 +42,9 @@ ELEMENT_TYPES: Mapping[int, str] = {
 }
 """The dtype of each element type of ONNX (TensorProto.DataType) that arrays can have."""
 
+STRING = 8
+"""The element type of text, which constants are not: see `text_in`."""
+
 OF_4_BITS: Mapping[int, str] = {21: "uint8", 22: "int8"}
 """The dtypes that hold elements of UINT4 and INT4, of which a file has two in a byte."""
 
@@ -66,7 +69,7 @@ def text(value: str | bytes) -> str:
 
 
 def dtype_name(element_type: int, at: str) -> str:
-    """Return the dtype of an element type.
+    """Return the dtype of an element type of numbers.
 
     Raises
     ------
@@ -80,6 +83,17 @@ def dtype_name(element_type: int, at: str) -> str:
             fix=f"convert them to one of {', '.join(ELEMENT_TYPES.values())}",
         )
     return ELEMENT_TYPES[element_type]
+
+
+def spec_dtype_name(element_type: int, at: str) -> str:
+    """Return the dtype of an element type, which may be text.
+
+    Raises
+    ------
+    ParseError
+        If numpy has none.
+    """
+    return TEXT.name if element_type == STRING else dtype_name(element_type, at)
 
 
 class TensorReader:

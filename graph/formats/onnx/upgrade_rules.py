@@ -215,3 +215,9 @@ def _resize(name: str, x: str, scales: str, y: str, mode: str, rounding: str) ->
     attributes: dict[str, Any] = {"coordinate_transformation_mode": "asymmetric"}
     attributes |= {"mode": mode, "nearest_mode": rounding}
     return Node(name, "Resize", (x, ABSENT, scales), (y,), attributes)
+
+
+@rule("ai.onnx.ml.ZipMap", before=NEWEST_OPSET + 1)
+def _zip_map(node: Node, context: Context) -> Sequence[Node]:
+    """Classes and their numbers stay a table: one column for each of the classes that it lists."""
+    return (replace(node, op="Identity", attributes={}),)

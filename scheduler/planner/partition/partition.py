@@ -16,7 +16,7 @@ from ....devices.kinds import device_kind
 from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes, waits
 from ....graph.passes import Placing, attempts, can_be_written_out
-from ....graph.unknown_operators import has_runtime_domain
+from ....graph.traits import RUNTIME
 from ...errors import UnsupportedOpError
 from ...plans.partition import SESSION
 from ...plans.pins import Pins, pin_of
@@ -188,7 +188,7 @@ def _way_out(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: 
         changed = ", ".join(repr(pattern) for pattern in given if pattern is not None)
         return f"change the pin {changed}: {able[0]!r} runs them"
     kinds = {device_kind(name) for name in devices}
-    if "ort" not in kinds and any(has_runtime_domain(each.node.op) for each in homeless):
+    if "ort" not in kinds and any(RUNTIME in each.node.operator.traits for each in homeless):
         return "add 'ort' to the devices: only ONNX Runtime has kernels for its own operators"
     if "cpu" in kinds:
         return "register kernels for them, or change the graph"

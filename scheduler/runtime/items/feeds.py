@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....devices.exchange import Loan
+from ....graph.dtypes import TEXT, as_text
 from ....graph.errors import PlaitError, text_of
 from ....graph.ir import Graph
 from ....graph.names import did_you_mean
@@ -48,7 +49,9 @@ def check_feeds(
         value, wanted = inputs[name], graph.tensors[name].dtype
         array = value if type(value) is np.ndarray else _as_array(name, value)
         dtype = array.dtype
-        if dtype is not wanted and dtype != wanted and dtype.newbyteorder("=") != wanted:
+        if wanted is TEXT:
+            array = _as_text(graph, name, value, array)
+        elif dtype is not wanted and dtype != wanted and dtype.newbyteorder("=") != wanted:
             raise _dtype_error(graph, name, value, array)
         arrays[name] = array
     return arrays
@@ -79,6 +82,16 @@ def _as_array(name: str, value: Any) -> Array:
         ) from error
 
 
+def _as_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
+    """Return an array of text as one of objects; raise FeedError for one that is none."""
+    found = None if isinstance(array, Loan) else as_text(array)
+    if found is not None:
+        return found
+    if array.dtype == TEXT and any(one is None or one != one for one in array.flat):
+        raise _nulls_error(f"input {name!r}")
+    raise _dtype_error(graph, name, value, array)
+
+
 def _is_on_device(value: Any) -> bool:
     """True for arrays that the host cannot read where they are."""
     if hasattr(value, "__cuda_array_interface__"):
@@ -99,15 +112,19 @@ def as_array(value: Any, at: str | None = None) -> Array:
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8)
     if has_nulls(value):
-        raise FeedError(
-            "values are missing in what is fed",
-            at=at,
-            fix="fill them in first, or drop their rows: fill_null(0), fillna(0), dropna()",
-        )
+        raise _nulls_error(at)
     ways = ("__array__", "__array_interface__", "__array_struct__", "__buffer__")
     if hasattr(value, "__dlpack__") and not any(hasattr(value, way) for way in ways):
         return np.from_dlpack(value)  # numpy would take it for a scalar
     return np.asarray(value)
+
+
+def _nulls_error(at: str | None) -> FeedError:
+    return FeedError(
+        "values are missing in what is fed",
+        at=at,
+        fix="fill them in first, or drop their rows: fill_null(0), fillna(0), dropna()",
+    )
 
 
 def _dtype_error(graph: Graph, name: str, value: Any, array: Array) -> FeedError:

@@ -72,3 +72,29 @@ def test_they_compute_what_onnxruntime_does_of_them(estimator: Any, data: Any) -
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
     assert "ai.onnx.ml." in plan.report()
+
+
+@pytest.mark.parametrize("estimator", CLASSIFIERS, ids=lambda one: type(one).__name__)
+def test_labels_are_text_where_the_classes_are(estimator: Any) -> None:
+    iris = datasets.load_iris()
+    table, names = iris.data.astype(np.float32), iris.target_names[iris.target]
+    model = skl2onnx.to_onnx(estimator.fit(table, names), table[:1])  # with ZipMap
+    graph = around(model)
+    found = pl.run(graph, {"table": table}, devices=["cpu", "ort"])
+    assert found["output_label"].tolist() == estimator.predict(table[::-1]).tolist()
+    wanted = estimator.predict_proba(table)
+    np.testing.assert_allclose(found["output_probability"], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_columns_of_text_are_encoded() -> None:
+    table = np.array(
+        [["red", "big"], ["blue", "small"], ["red", "small"], ["green", "big"]], object
+    )
+    estimator = pipeline.make_pipeline(
+        preprocessing.OneHotEncoder(), linear_model.LogisticRegression()
+    )
+    estimator.fit(table, [0, 1, 1, 0])
+    types = [("X", skl2onnx.common.data_types.StringTensorType([None, 2]))]
+    graph = pl.load(skl2onnx.to_onnx(estimator, initial_types=types))
+    found = pl.run(graph, {"X": table.astype(str)}, devices=["ort"])
+    assert found["output_label"].tolist() == [0, 1, 1, 0]

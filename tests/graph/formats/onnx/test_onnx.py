@@ -248,8 +248,6 @@ def test_constant_nodes_become_constants(
 @pytest.mark.parametrize(
     "attributes",
     [
-        {"value_string": "text"},
-        {"value_strings": ["text"]},
         {},
         {"value_int": 1, "value_float": 1.0},
     ],
@@ -311,9 +309,7 @@ def test_an_input_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
     assert "input 'x'" in str(caught.value.at)
 
 
-@pytest.mark.parametrize(
-    ("element_type", "name"), [(22, "INT4"), (8, "STRING"), (0, "UNDEFINED"), (999, "999")]
-)
+@pytest.mark.parametrize(("element_type", "name"), [(22, "INT4"), (0, "UNDEFINED"), (999, "999")])
 def test_an_input_of_a_foreign_element_type_is_refused(
     element_type: int, name: str, tmp_path: Path
 ) -> None:
