@@ -30,7 +30,7 @@ rm -rf $(BUILT)
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke check fix bench fuzz gpu pythons lowest dist release clean install
+.PHONY: help demo test smoke check fix docs bench fuzz gpu pythons lowest dist release clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
@@ -50,12 +50,15 @@ check: install  ## lint and types only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p plait
-	$(BIN)/mypy examples benchmarks tools setup.py
+	$(BIN)/mypy examples benchmarks docs/site tools setup.py
 	cd tests && $(abspath $(BIN))/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache .
 
 fix: $(VENV)/ready  ## format, and repair what ruff can repair
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: install  ## build the site into site/: any warning is an error
+	$(BIN)/python docs/site/build_site.py site
 
 bench: install  ## measure; results go to benchmarks/results
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
@@ -82,7 +85,7 @@ release: $(VENV)/ready  ## all but to publish VERSION=: changelog, version, buil
 	$(BIN)/python tools/release.py $(VERSION)
 
 clean:  ## remove what the other targets made
-	rm -rf .venv-test .venv-demo .venv-gpu $(BUILT) dist
+	rm -rf .venv-test .venv-demo .venv-gpu $(BUILT) dist site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,0 +1,276 @@
+"""Pages of the reference, from the code: public names, the command line, the operators."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import click
+import plait
+from plait import devices, learning, sources
+from plait.cli.group import cli
+from plait.dialects import cvm
+from plait.graph.operator import Operator, find_operator, operators
+from plait.graph.traits import Part
+from plait.scheduler import ray
+
+
+class Page(NamedTuple):
+    """A page of the reference.
+
+    Attributes
+    ----------
+    title, about : str
+    homes : tuple of str
+        Where the public names on it are defined, as beginnings of the names of modules.
+    module : ModuleType, optional
+        Its public names follow.
+    others : tuple of str
+        What else is on it, by full names.
+    """
+
+    title: str
+    about: str
+    homes: tuple[str, ...] = ()
+    module: ModuleType | None = None
+    others: tuple[str, ...] = ()
+
+
+PAGES = {
+    "graphs": Page(
+        "Graphs",
+        "What to compute: graphs are built, checked and printed with these.",
+        ("plait.graph",),
+    ),
+    "files": Page(
+        "Files and weights",
+        "Models, weights and checkpoints in files. [Formats](../formats.md) and"
+        " [state](../state.md) tell of them.",
+        ("plait.graph.formats",),
+    ),
+    "plans": Page(
+        "Plans",
+        "What is decided before anything runs, predicted, compared, tuned and kept."
+        " [Plans](../plans.md) and [simulation](../simulation.md) tell of them.",
+        (
+            *("plait.scheduler.planner", "plait.scheduler.plans", "plait.scheduler.costs"),
+            *("plait.scheduler.reports", "plait.scheduler.simulation", "plait.scheduler.tuning"),
+            *("plait.scheduler.quantization", "plait.devices.model"),
+        ),
+    ),
+    "sessions": Page(
+        "Sessions",
+        "Plans at work: items, streams, micro-batches, profiles. [Streams](../streams.md) and"
+        " [profiling](../profiling.md) tell of them.",
+        ("plait.scheduler.runtime", "plait.scheduler.bridges", "plait.scheduler.profile"),
+    ),
+    "training": Page(
+        "Training",
+        "Gradients, losses and optimizers as nodes of the same graph. [Train](../learning.md) and"
+        " [gradients](../gradients.md) tell of them.",
+        ("plait.graph.gradients",),
+        learning,
+    ),
+    "sources": Page(
+        "Sources",
+        "Items from files, cameras and microphones. [Live streams](../live.md) tells of them.",
+        module=sources,
+    ),
+    "clusters": Page(
+        "Clusters",
+        "Devices and replicas of sessions on the hosts of a Ray cluster. [Cluster](../ray.md)"
+        " tells of them.",
+        module=ray,
+    ),
+    "errors": Page("Errors", "Each says what went wrong, where, and how to fix it."),
+    "devices": Page(
+        "Devices",
+        "Where nodes run, and the protocol of a device of your own. [Add a device](../devices.md)"
+        " tells of it.",
+        ("plait.devices",),
+        devices,
+    ),
+    "integers": Page(
+        "Exact integers",
+        "Networks that yield the same bits everywhere, and cvm models."
+        " [Exact integers](../integers.md) tells of them.",
+        module=cvm,
+    ),
+    "extending": Page(
+        "Extension interfaces",
+        "What operators, kernels, gradients and passes of your own are made with, and what tests"
+        " them. [Add an operator](../operators.md) and [write a pass](../passes.md) tell of them;"
+        " formats are on the page of [files](files.md), devices on [their own](devices.md).",
+        others=(
+            *("plait.graph.operator.define", "plait.graph.operator.Call"),
+            *("plait.graph.attribute.Attribute", "plait.graph.attribute.Kind"),
+            *("plait.graph.traits.Trait", "plait.graph.traits.Part"),
+            *("plait.devices.kernels.kernel", "plait.graph.decompositions.decomposition"),
+            *("plait.graph.gradients.gradient", "plait.graph.passes.rewriting.Rewriter"),
+            *("plait.graph.passes.matching.Pattern", "plait.graph.passes.matching.Rule"),
+            *("plait.graph.passes.matching.apply", "plait.graph.passes.simplify"),
+            *("plait.graph.passes.selected", "plait.graph.editing.Editor"),
+            *("plait.conformance.run_suite", "plait.testing.OnnxBackend"),
+        ),
+    ),
+}
+
+
+def code_pages() -> dict[str, str]:
+    """Return all pages that are written from the code."""
+    found = {f"reference/{name}.md": api_page(name) for name in PAGES}
+    found["reference/index.md"] = index_page()
+    found["reference/command_line.md"] = command_line_page()
+    found["reference/operators.md"] = operators_page()
+    return found
+
+
+def names_on(page: str) -> list[str]:
+    """Return the full names that are described on a page."""
+    own = [name for name in _values() if page_of(name) == page]
+    module = PAGES[page].module
+    more = [] if module is None else [f"{_public_name(module)}.{one}" for one in module.__all__]
+    return [*(f"plait.{name}" for name in own), *more, *PAGES[page].others]
+
+
+def page_of(name: str) -> str:
+    """Return the page of a public name: the one with the longest beginning of its home.
+
+    Raises
+    ------
+    LookupError
+        If there is none: a page has to say that it takes what is defined there.
+    """
+    value = _values()[name]
+    if inspect.isclass(value) and issubclass(value, Exception):
+        return "errors"
+    homes = {home: page for page, one in PAGES.items() for home in one.homes}
+    fitting = [home for home in homes if f"{value.__module__}.".startswith(f"{home}.")]
+    if not fitting:
+        raise LookupError(f"no page of the reference takes plait.{name} of {value.__module__}")
+    return homes[max(fitting, key=len)]
+
+
+def api_page(name: str) -> str:
+    """Return a page of the API, for mkdocstrings to fill in."""
+    page = PAGES[name]
+    parts = [f"# {page.title}\n\n{page.about}"]
+    parts += [f"::: {each}" for each in names_on(name)]
+    return "\n\n".join(parts) + "\n"
+
+
+def index_page() -> str:
+    """Return the page that lists all public names with the first line of each."""
+    lines = ["# API", "", "`import plait as pl` offers these names."]
+    for name, page in PAGES.items():
+        lines += ["", f"## [{page.title}]({name}.md)", "", "| name | is |", "|---|---|"]
+        for full in names_on(name):
+            about = first_line(_look_up(full)).replace("|", "\\|")
+            lines.append(f"| [`{full.removeprefix('plait.')}`][{full}] | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+def first_line(value: Any) -> str:
+    """Return the first line of a docstring."""
+    return (inspect.getdoc(value) or "").partition("\n")[0]
+
+
+def command_line_page() -> str:
+    """Return the page of all commands with their options."""
+    context = click.Context(cli, info_name="plait")
+    lines = ["# Command line", "", cli.help or "", "", "`plait COMMAND --help` prints the same."]
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
+        assert command is not None
+        lines += _command_lines(command, click.Context(command, context, name))
+    return "\n".join(lines) + "\n"
+
+
+def _command_lines(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield from ("", f"## plait {context.info_name}", "", _prose(command.help or ""))
+    yield from ("", "```text", command.get_usage(context).removeprefix("Usage: "), "```")
+    records = [one.get_help_record(context) for one in command.get_params(context)]
+    yield from ("", "| option | does |", "|---|---|")
+    for record in filter(None, records):
+        if record[0] == "--help" or not record[1]:
+            continue
+        option, text = (" ".join(part.split()).replace("|", "\\|") for part in record)
+        yield f"| `{option}` | {_escaped(text)} |"
+
+
+def _prose(text: str) -> str:
+    """Return a command's help as Markdown: what click is told to leave as it is stays so."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    kept = ("\b" in one for one in paragraphs)
+    return "\n\n".join(
+        f"```text\n{one.replace(chr(8), '').strip()}\n```" if keep else _escaped(one)
+        for one, keep in zip(paragraphs, kept, strict=True)
+    )
+
+
+def _escaped(text: str) -> str:
+    return text.replace("<", "&lt;").replace("*", "\\*")
+
+
+def operators_page() -> str:
+    """Return the page of all operators, with what each has."""
+    known = [find_operator(name) for name in operators() if not name.startswith("Bounded.")]
+    own = sorted((one for one in known if one.function is None), key=lambda one: one.name.lower())
+    lines = [
+        "# Operators",
+        "",
+        f"These {len(own)} are plait's own; they mean what ONNX says where ONNX has them. `?` marks",
+        "an input that may be left out, `*` any number of inputs, `+` one or more. A gradient is",
+        "what training needs; what is written out in simpler operators has a decomposition.",
+        "[Add an operator](../operators.md) tells how to add one; those of",
+        "[ONNX Runtime](../devices.md#operators-that-only-onnx-runtime-has) run on `ort` alone.",
+        "",
+        "| operator | inputs | attributes | gradient | decomposition |",
+        "|---|---|---|---|---|",
+        *(_operator_row(one) for one in own),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _operator_row(operator: Operator) -> str:
+    has = (_has(operator, part) for part in (Part.GRADIENT, Part.DECOMPOSITION))
+    attributes = ", ".join(f"`{name}`" for name in operator.attributes)
+    inputs = f"`{operator.inputs}`" if operator.inputs else ""
+    return f"| `{operator.name}` | {inputs} | {attributes} | {' | '.join(has)} |"
+
+
+def _has(operator: Operator, part: Part) -> str:
+    return "" if part in operator.lacks else "yes"
+
+
+def _values() -> dict[str, Any]:
+    """Return the public names but modules: these have pages of their own."""
+    found = {name: getattr(plait, name) for name in plait.__all__}
+    return {name: value for name, value in found.items() if not isinstance(value, ModuleType)}
+
+
+def _public_name(module: ModuleType) -> str:
+    return next(f"plait.{name}" for name in plait.__all__ if getattr(plait, name) is module)
+
+
+def _look_up(full: str) -> Any:
+    """Return what a full name stands for."""
+    import importlib
+
+    parts = full.split(".")
+    for at in range(len(parts) - 1, 0, -1):
+        try:
+            value: Any = importlib.import_module(".".join(parts[:at]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[at:]:
+            value = getattr(value, part)
+        return value
+    raise LookupError(full)
+
+
+def all_names() -> Iterable[str]:
+    """Return every full name that some page describes."""
+    return [name for page in PAGES for name in names_on(page)]
