@@ -77,6 +77,12 @@ class OnnxBackend:
     devices : tuple of str or Device
     alternate : bool
         Give the nodes to the devices in turn, rather than by preference.
+
+    Examples
+    --------
+    >>> from plait.testing import OnnxBackend
+    >>> OnnxBackend.supports_device("CPU")
+    True
     """
 
     devices: ClassVar[tuple[str | Device, ...]] = ("cpu",)

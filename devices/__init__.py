@@ -1,4 +1,11 @@
-"""Devices: where nodes run, and how. One file per device behind one protocol."""
+"""Devices: where nodes run, and how. One file per device behind one protocol.
+
+Examples
+--------
+>>> import plait as pl
+>>> pl.devices.probe("cpu").found
+True
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

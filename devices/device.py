@@ -82,6 +82,12 @@ class Capabilities:
     ------
     DeviceError
         If the alignment is not such a power of two.
+
+    Examples
+    --------
+    >>> from plait.devices import Capabilities
+    >>> Capabilities(memory="npu", accesses=frozenset({"npu"}), alignment=256).runs_python
+    False
     """
 
     memory: str = HOST
@@ -108,7 +114,17 @@ class Capabilities:
 
 
 class Support(NamedTuple):
-    """Whether a device can run a node, and why or why not."""
+    """Whether a device can run a node, and why or why not.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> graph = b.build()
+    >>> pl.device("cpu").supports(graph.node("relu"), graph.call(graph.node("relu")))
+    Support(ok=True, reason='has a kernel')
+    """
 
     ok: bool
     reason: str
@@ -148,6 +164,13 @@ class Device(Protocol):
     Life cycle: constructed (cheap, holds nothing) → `open` → arena, view, compile, submit, copy →
     `close` (drains, then frees; afterwards `open` is allowed again). All methods may be called
     from any thread.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> cpu = pl.device("cpu")
+    >>> cpu.name, cpu.capabilities.memory, cpu.capabilities.runs_python
+    ('cpu', 'host', True)
     """
 
     @property
@@ -250,6 +273,13 @@ class Restartable(Protocol):
     """What a device adds that may die while this process lives on.
 
     `open` starts it in place of what has died; what was bound before is of no use then.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices import Restartable
+    >>> isinstance(pl.device("worker:0"), Restartable), isinstance(pl.device("cpu"), Restartable)
+    (True, False)
     """
 
     @property
@@ -300,7 +330,15 @@ class Remote(Protocol):
 
 @runtime_checkable
 class Configured(Protocol):
-    """What a device adds that has options."""
+    """What a device adds that has options.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices import Configured
+    >>> isinstance(pl.device("cpu", threads=2), Configured)
+    True
+    """
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -310,7 +348,15 @@ class Configured(Protocol):
 
 @runtime_checkable
 class Chaining(Protocol):
-    """What a device adds that asks for chains of elementwise nodes as one Fused node."""
+    """What a device adds that asks for chains of elementwise nodes as one Fused node.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices import Chaining
+    >>> isinstance(pl.device("cpu"), Chaining)
+    True
+    """
 
     def chains(self, node: Node, call: Call) -> bool:
         """True when a node may be part of one, given its static specs."""
@@ -382,7 +428,18 @@ def is_device(one: object) -> TypeGuard[Device]:
 
 
 def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorSpec]:
-    """Return the specs of a node's scratch buffers, by the names that they have in `views`."""
+    """Return the specs of a node's scratch buffers, by the names that they have in `views`.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices import scratch_specs
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> graph = b.build()
+    >>> scratch_specs(pl.device("cpu"), graph, graph.node("relu"))
+    {}
+    """
     call = graph.call(node)
     with asking(node, call):
         specs = device.scratch(node, call, graph.output_specs(node))
@@ -390,7 +447,17 @@ def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorS
 
 
 def scratch_name(node: Node, index: int) -> str:
-    """Return the name under which a node's scratch buffer stands in `views`; no tensor has it."""
+    r"""Return the name under which a node's scratch buffer stands in `views`; no tensor has it.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices import scratch_name
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> scratch_name(b.build().node("relu"), 0)
+    'relu\x00scratch0'
+    """
     return f"{node.name}\0scratch{index}"
 
 

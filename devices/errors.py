@@ -16,11 +16,31 @@ from ..graph.errors import PlaitError
 
 
 class DeviceError(PlaitError):
-    """A device failed."""
+    """A device failed.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.device("cpu", threads=0)
+    Traceback (most recent call last):
+    ...
+    plait.devices.errors.DeviceError: option 'threads' of device 'cpu' is 0
+      fix: it takes a whole number, 1 or more
+    """
 
 
 class DeviceUnavailableError(DeviceError):
-    """The device is unknown, missing from this machine, or closed."""
+    """The device is unknown, missing from this machine, or closed.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.device("gpu")
+    Traceback (most recent call last):
+    ...
+    plait.devices.errors.DeviceUnavailableError: there is no device 'gpu'
+      fix: did you mean 'cpu'?
+    """
 
 
 class DeviceLostError(DeviceError):
@@ -30,17 +50,48 @@ class DeviceLostError(DeviceError):
     ----------
     queued : bool
         True for work that had not begun: it is not what the device died of.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> error = pl.DeviceLostError("the worker was killed", at="worker:0")
+    >>> isinstance(error, pl.DeviceError), error.queued
+    (True, False)
     """
 
     queued = False
 
 
 class DeviceMemoryError(DeviceError):
-    """The device has too little memory."""
+    """The device has too little memory.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> print(pl.DeviceMemoryError("8000000 bytes cannot be allocated", at="cuda:0"))
+    8000000 bytes cannot be allocated
+      at:  cuda:0
+    """
 
 
 class KernelError(DeviceError):
-    """A kernel or Python function raised; ``__cause__`` is the original where there is one."""
+    """A kernel or Python function raised; ``__cause__`` is the original where there is one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> @pl.operator(pl.TensorSpec("float32", ()))
+    ... def broken(x):
+    ...     raise ValueError("not today")
+    >>> b = pl.GraphBuilder("broken")
+    >>> b.output("y", b.call(broken, b.input("x", "float32", ())))
+    >>> try:
+    ...     pl.run(b.build(), {"x": np.float32(1)})
+    ... except pl.KernelError as error:
+    ...     print(repr(error.__cause__))
+    ValueError('not today')
+    """
 
 
 class RemoteError(Exception):
@@ -57,6 +108,12 @@ class RemoteError(Exception):
         What it said.
     traceback : str, default ""
         Where it was raised, if it is known.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> print(pl.RemoteError("sqlite3.OperationalError", "database is locked"))
+    sqlite3.OperationalError: database is locked
     """
 
     def __init__(self, kind: str, text: str, traceback: str = "") -> None:

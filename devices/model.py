@@ -65,6 +65,17 @@ class DeviceModel:
     ------
     DeviceError
         If a speed is not above zero, a size is below, or a time is below or has no end.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> model = pl.DeviceModel(flops_per_s=1e12, copy_bytes_per_s=1e10, copy_latency_s=1e-5)
+    >>> b = pl.GraphBuilder("product")
+    >>> x = b.input("x", "float32", (1000, 1000))
+    >>> b.output("y", b.op("MatMul", x, x, name="product"))
+    >>> plan = pl.plan(b.build(), [pl.modelled_device("npu", model)])
+    >>> f"{pl.simulate(plan).makespan_s * 1e3:.1f} ms"
+    '3.7 ms'
     """
 
     flops_per_s: float = 4e12

@@ -55,6 +55,13 @@ class DeviceStatus:
     software : str
         What its kernels come from, with versions and hardware as far as these are told; empty where
         that is numpy.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> status = pl.devices.probe("cpu")
+    >>> status.found, status.reason
+    (True, 'self-check passed')
     """
 
     name: str
@@ -88,6 +95,15 @@ def register(
     ------
     DeviceError
         If the name is taken, or is none, or nothing of that kind makes devices.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices.sim import SimDevice, SimModel
+    >>> pl.devices.register("npu", lambda name: pl.modelled_device(name, pl.DeviceModel()))
+    >>> pl.device("npu:0").name
+    'npu:0'
+    >>> pl.devices.unregister("npu")
     """
     if not isinstance(name, str) or not name.partition(":")[0]:
         raise DeviceError(
@@ -112,7 +128,16 @@ def register(
 
 
 def unregister(name: str) -> None:
-    """Remove a kind or exact name; unknown ones raise DeviceUnavailableError."""
+    """Remove a kind or exact name; unknown ones raise DeviceUnavailableError.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.devices.register("npu", pl.device)
+    >>> pl.devices.unregister("npu")
+    >>> "npu" in pl.devices.names()
+    False
+    """
     if name not in _factories:
         raise _unknown_device_error(name)
     del _factories[name], _instances[name], _options[name]
@@ -157,6 +182,12 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
         range of devices.
     DeviceUnavailableError
         If no such kind is registered, and the message lists what is; or its package is broken.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.devices.find("cpu").name
+    'cpu'
     """
     if not isinstance(name, str):
         raise DeviceError(f"{name!r} is no name of a device", fix="use one such as 'cpu'")
@@ -186,13 +217,27 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the devices worth showing: registered kinds in order, then installed."""
+    """Return the names of the devices worth showing: registered kinds in order, then installed.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> "cpu" in pl.devices.names()
+    True
+    """
     listed = dict.fromkeys(name for listing in list(_instances.values()) for name in listing())
     return tuple(dict.fromkeys((*listed, *(n for n in offered(DEVICES) if n not in _factories))))
 
 
 def probe(name: str) -> DeviceStatus:
-    """Open a device, run one addition on it, close it, and say what was found."""
+    """Open a device, run one addition on it, close it, and say what was found.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.devices.probe("cpu").found
+    True
+    """
     try:
         device = find(name)
         offers = device.capabilities

@@ -23,7 +23,14 @@ LONGEST_SHOWN = 500
 
 
 class Kind(Enum):
-    """The type of an attribute's value."""
+    """The type of an attribute's value.
+
+    Examples
+    --------
+    >>> from plait.graph.attribute import Kind
+    >>> Kind.INTS.value
+    'a sequence of integers'
+    """
 
     INT = "an integer"
     FLOAT = "a number"
@@ -61,6 +68,13 @@ class Attribute:
         Inclusive range, for each element of a sequence.
     choices : tuple, optional
         The only values allowed.
+
+    Examples
+    --------
+    >>> from plait.graph.attribute import Attribute, Kind
+    >>> axis = Attribute(Kind.INT, 0, minimum=0)
+    >>> axis.default, axis.kind.value
+    (0, 'an integer')
     """
 
     kind: Kind

@@ -29,6 +29,15 @@ def check(graph: Graph) -> Graph:
     ------
     GraphError
         If not; the message names the node or tensor.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    >>> graph = b.build()
+    >>> pl.check(graph) is graph
+    True
     """
     check_structure(graph)
     _check_specs(graph)

@@ -79,6 +79,17 @@ class PlaitError(Exception):
         Where: a node, a file and its offset, a device.
     fix : str, optional
         What the user can do about it; a `Fix` where it names arguments.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> try:
+    ...     pl.device("cpu", thread=2)
+    ... except pl.PlaitError as error:
+    ...     print(error.what)
+    ...     print(error.fix)
+    device 'cpu' has no option 'thread'
+    did you mean 'threads'?
     """
 
     code: ClassVar[int] = 2
@@ -119,41 +130,129 @@ def _rebuild(kind: type[PlaitError], what: str, at: str | None, fix: str | None)
 
 
 class GraphError(PlaitError):
-    """The graph is not well formed."""
+    """The graph is not well formed.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.GraphBuilder("empty").build()
+    Traceback (most recent call last):
+    ...
+    plait.graph.errors.GraphError: the graph has no output
+      at:  empty
+      fix: call output(name, t)
+    """
 
     code = 1
 
 
 class OperatorError(GraphError):
-    """An operator is unknown, or called with the wrong inputs or attributes."""
+    """An operator is unknown, or called with the wrong inputs or attributes.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("wrong")
+    >>> b.op("Reluu", b.input("x", "float32", (2,)))
+    Traceback (most recent call last):
+    ...
+    plait.graph.errors.OperatorError: there is no operator 'Reluu'
+      at:  Reluu node
+      fix: did you mean 'Relu' or 'PRelu' or 'Selu'?
+    """
 
 
 class ShapeError(GraphError):
-    """Shapes or dtypes do not fit together."""
+    """Shapes or dtypes do not fit together.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("wrong")
+    >>> x, y = b.input("x", "float32", (2,)), b.input("y", "float32", (3,))
+    >>> b.op("Add", x, y, name="sum")
+    Traceback (most recent call last):
+    ...
+    plait.graph.errors.ShapeError: shapes [2] and [3] do not broadcast together
+      at:  node 'sum': Add(x, y) -> sum, inputs float32[2], float32[3]
+      fix: make the lengths equal, or 1 where one is to be repeated
+    """
 
 
 class ParseError(GraphError):
-    """A file is damaged, foreign, or uses something plait lacks."""
+    """A file is damaged, foreign, or uses something plait lacks.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.load(b"no model")
+    Traceback (most recent call last):
+    ...
+    plait.graph.errors.ParseError: neither a .plait file nor an ONNX model, or a damaged one
+      at:  model
+      fix: pass a file that plait.save or an ONNX exporter wrote
+    """
 
 
 class UnknownOperatorError(ParseError):
-    """A file uses operators that are not registered; the message names all of them."""
+    """A file uses operators that are not registered; the message names all of them.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> error = pl.UnknownOperatorError("2 operators are not known: acme.Fetch, acme.Sort")
+    >>> isinstance(error, pl.ParseError), isinstance(error, pl.OperatorError)
+    (True, False)
+    """
 
 
 class LogicError(GraphError):
-    """A rule of exact integer graphs is broken: the caller or the model is at fault."""
+    """A rule of exact integer graphs is broken: the caller or the model is at fault.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> error = pl.LogicError("12 operations are over the limit of 10", fix="use less")
+    >>> isinstance(error, pl.GraphError), error.code
+    (True, 1)
+    """
 
 
 class RuntimeFailureError(PlaitError):
-    """An exact model cannot be run for a reason that is not one of its own rules."""
+    """An exact model cannot be run for a reason that is not one of its own rules.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> error = pl.RuntimeFailureError("the model is closed", fix="load it again")
+    >>> isinstance(error, pl.GraphError), error.code
+    (False, 2)
+    """
 
 
 class WireError(PlaitError):
-    """A message is damaged or foreign."""
+    """A message is damaged or foreign.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> error = pl.WireError("message 7 answers no request")
+    >>> isinstance(error, pl.PlaitError), isinstance(error, pl.GraphError)
+    (True, False)
+    """
 
 
 class InternalError(PlaitError):
-    """Plait broke one of its own invariants: please report it."""
+    """Plait broke one of its own invariants: please report it.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> print(pl.InternalError("a step ran twice", at="item 3", fix="report it with the plan"))
+    a step ran twice
+      at:  item 3
+      fix: report it with the plan
+    """
 
 
 def all_told(errors: list[Any]) -> BaseException:

@@ -42,6 +42,15 @@ class Node:
         Tensor names; an absent optional one is ``""``.
     attributes : Mapping
         Complete: defaults are filled in.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> (node,) = b.build().nodes
+    >>> node.name, node.op, node.inputs, node.outputs
+    ('relu', 'Relu', ('x',), ('y',))
     """
 
     name: str
@@ -87,6 +96,19 @@ class Graph:
         Tensors that are there before the first item, though nothing in here writes them.
     variables : Mapping of str to Node
         Those that variables hold, and the nodes that the variables were; also what nobody reads.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> graph = b.build()
+    >>> graph.inputs, graph.outputs
+    (('x',), ('y',))
+    >>> graph.node("relu").op
+    'Relu'
+    >>> print(graph.tensors["x"])
+    float32[2]
     """
 
     name: str
@@ -262,7 +284,18 @@ def call_of(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, 
 
 
 def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
-    """Return the nodes by layer: a layer holds all nodes whose producers are in earlier ones."""
+    """Return the nodes by layer: a layer holds all nodes whose producers are in earlier ones.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("fork")
+    >>> x = b.input("x", "float32", (2,))
+    >>> left, right = b.op("Relu", x, name="left"), b.op("Tanh", x, name="right")
+    >>> b.output("y", b.op("Add", left, right, name="join"))
+    >>> [[node.name for node in layer] for layer in pl.topological_layers(b.build())]
+    [['left', 'right'], ['join']]
+    """
     layer_of: dict[str, int] = {}
     layers: list[list[Node]] = []
     for node in graph.nodes:

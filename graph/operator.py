@@ -41,6 +41,14 @@ class Call:
         Complete: defaults are filled in.
     n_outputs : int
         How many outputs the node asks for.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.operator import Call
+    >>> call = Call((pl.TensorSpec("float32", (2,)), None), (None, None), {"axis": 0})
+    >>> print(call.spec(0), call.has(1), call.attributes["axis"])
+    float32[2] False 0
     """
 
     inputs: tuple[TensorSpec | None, ...]
@@ -259,6 +267,19 @@ def define(
     largest shapes. The operator called `bounded_name` is registered too: its outputs have these
     shapes, and one more, a vector of int64, holds the true shapes, one behind the other. What an
     output truly holds is the leading box of that shape; the rest of its bytes means nothing.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.operator import define, unregister_operator
+    >>> @define("example.Halve", inputs="x", outputs="y")
+    ... def halve(call):
+    ...     return (call.spec(0),)
+    >>> b = pl.GraphBuilder("half")
+    >>> b.output("y", b.op("example.Halve", b.input("x", "float32", (2, 3))))
+    >>> print(b.build().tensors["y"])
+    float32[2, 3]
+    >>> unregister_operator("example.Halve")
     """
     known = dict(attributes or {})
     module = sys._getframe(1).f_globals["__name__"]  # as namedtuple does

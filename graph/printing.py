@@ -40,7 +40,7 @@ def to_text(graph: Graph) -> str:
 
 
 def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
-    """Return a drawing in the DOT language of Graphviz.
+    r"""Return a drawing in the DOT language of Graphviz.
 
     Constants are written into the nodes that read them.
 
@@ -55,6 +55,22 @@ def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
     ------
     GraphError
         If a group is given for a node that is not there.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> print(pl.to_dot(b.build()).rstrip())
+    digraph "relu" {
+      node [shape=box, style="filled,rounded", fillcolor=white, fontname="sans-serif"];
+      edge [fontname="sans-serif", fontsize=10];
+      in0 [label="x\nfloat32[2]", shape=oval];
+      out0 [label="y\nfloat32[2]", shape=oval, peripheries=2];
+      n0 [label="Relu\nrelu"];
+      in0 -> n0 [label="float32[2]", tooltip="x"];
+      n0 -> out0 [label="float32[2]", tooltip="y"];
+    }
     """
     groups = groups or {}
     names = {node.name for node in graph.nodes}

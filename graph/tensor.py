@@ -50,6 +50,15 @@ class TensorSpec:
     ShapeError
         If the dtype is neither numeric nor text, a dimension is no length or symbol, or there are
         more than 64.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> spec = pl.TensorSpec("float32", ("batch", 3))
+    >>> print(spec, spec.rank, spec.is_static)
+    float32[batch, 3] 2 False
+    >>> pl.TensorSpec("float32", (2, 3)).nbytes
+    24
     """
 
     dtype: np.dtype[Any]

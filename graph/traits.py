@@ -12,7 +12,15 @@ from typing import NamedTuple, TypeAlias
 
 
 class Trait(Flag):
-    """A fact about an operator; several are joined by ``|``."""
+    """A fact about an operator; several are joined by ``|``.
+
+    Examples
+    --------
+    >>> from plait.graph.operator import find_operator
+    >>> from plait.graph.traits import Trait
+    >>> Trait.ELEMENTWISE in find_operator("Relu").traits
+    True
+    """
 
     ELEMENTWISE = auto()
     """An output element follows from those at its place in inputs that broadcast together."""
@@ -100,7 +108,17 @@ NO_FLOATS = never("it computes no floats")
 
 
 class Part(Enum):
-    """What plait has for an operator, beside the shape rule and cost that all have."""
+    """What plait has for an operator, beside the shape rule and cost that all have.
+
+    Examples
+    --------
+    >>> from plait.graph.operator import find_operator
+    >>> from plait.graph.traits import Part
+    >>> find_operator("Relu").lacks.get(Part.GRADIENT, "it has one")
+    'it has one'
+    >>> find_operator("NonZero").lacks[Part.GRADIENT]
+    'it yields indices'
+    """
 
     GRADIENT = "gradient"
     DECOMPOSITION = "decomposition"

@@ -18,39 +18,155 @@ from ..graph.errors import PlaitError
 
 
 class PlanError(PlaitError):
-    """The graph cannot be planned for these devices."""
+    """The graph cannot be planned for these devices.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> pl.plan(b.build(), pin={"rely": "cpu"})
+    Traceback (most recent call last):
+    ...
+    plait.scheduler.errors.PlanError: the pin 'rely' matches no node of 'relu'
+      fix: did you mean 'relu'?
+    """
 
 
 class UnsupportedOpError(PlanError):
-    """Some nodes run on none of the devices they may be given to."""
+    """Some nodes run on none of the devices they may be given to.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> npu = pl.modelled_device("npu", pl.DeviceModel(supports=frozenset({"MatMul"})))
+    >>> try:
+    ...     pl.plan(b.build(), [npu])
+    ... except pl.UnsupportedOpError as error:
+    ...     print(error.what.splitlines()[0])
+    1 of 1 nodes run on none of the devices they may use:
+    """
 
 
 class DoesNotFitError(PlanError):
-    """The plan needs more memory than a device has."""
+    """The plan needs more memory than a device has.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("large")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (1000, 1000)), name="relu"))
+    >>> try:
+    ...     pl.plan(b.build(), memory_limits={"cpu": 1000})
+    ... except pl.DoesNotFitError as error:
+    ...     print(error.what)
+    the plan needs at least 4,000,000 bytes of memory 'host'; memory_limits['cpu'] has 1,000
+    """
 
 
 class SourceError(PlaitError):
-    """What items come from cannot be read, or not be joined."""
+    """What items come from cannot be read, or not be joined.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> list(pl.sources.read_image_files("photos"))
+    Traceback (most recent call last):
+    ...
+    plait.scheduler.errors.SourceError: photos is no folder
+      fix: pass the folder that has the images
+    """
 
 
 class SessionError(PlaitError):
-    """A session was used wrongly: it is closed, or not opened yet."""
+    """A session was used wrongly: it is closed, or not opened yet.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    >>> session = pl.BlockingSession(pl.plan(b.build()))
+    >>> session.close()
+    >>> session.run({"x": np.ones(2, "float32")})
+    Traceback (most recent call last):
+    ...
+    plait.scheduler.errors.SessionError: the session is closed
+      fix: open another one
+    """
 
 
 class FeedError(SessionError):
-    """What was fed does not fit the graph's inputs."""
+    """What was fed does not fit the graph's inputs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    >>> pl.run(b.build(), {"x": np.ones(3, "float32")})
+    Traceback (most recent call last):
+    ...
+    plait.scheduler.errors.FeedError: input 'x' must be float32[2], got shape [3]
+      fix: reshape or pad it
+    """
 
 
 class FetchError(SessionError):
-    """What is to be fetched is no tensor of the graph."""
+    """What is to be fetched is no tensor of the graph.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    >>> pl.run(b.build(), {"x": np.ones(2, "float32")}, fetches="z")
+    Traceback (most recent call last):
+    ...
+    plait.scheduler.errors.FetchError: graph 'relu' has no tensor 'z'
+      fix: fetch one that it has, such as 'y'
+    """
 
 
 class DeadlineError(SessionError):
-    """An item was not done within its deadline."""
+    """An item was not done within its deadline.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> import trio
+    >>> @pl.operator(pl.TensorSpec("float32", ()))
+    ... async def answer(x):
+    ...     await trio.sleep_forever()
+    >>> b = pl.GraphBuilder("patient")
+    >>> b.output("y", b.call(answer, b.input("x", "float32", ())))
+    >>> with pl.BlockingSession(pl.plan(b.build())) as session:
+    ...     try:
+    ...         session.run({"x": np.float32(1)}, deadline_s=0.01)
+    ...     except pl.DeadlineError as error:
+    ...         print(error.what)
+    the item was not done within 0.01 s
+    """
 
 
 class QueueFullError(SessionError):
-    """As many items wait for a batch as may."""
+    """As many items wait for a batch as may.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> try:
+    ...     raise pl.QueueFullError("256 items wait for a batch")
+    ... except pl.SessionError as error:
+    ...     print(error)
+    256 items wait for a batch
+    """
 
 
 def forked_session_error() -> SessionError:

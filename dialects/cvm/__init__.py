@@ -1,4 +1,14 @@
-"""Exact integer networks: cvm's operators and models, and its calls as `plait.cvm`."""
+"""Exact integer networks: cvm's operators and models, and its calls as `plait.cvm`.
+
+Examples
+--------
+>>> import plait as pl
+>>> b = pl.GraphBuilder("doubled")
+>>> x = b.input("x", "int32", (4,), precision=8)
+>>> b.output("y", b.op("cvm.elemwise_add", x, x))
+>>> pl.cvm.infer_precision(b.build())
+{'x': 8, 'y': 9}
+"""
 
 from typing import TYPE_CHECKING
 

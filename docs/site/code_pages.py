@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Iterable, Iterator
 from types import ModuleType
@@ -13,7 +14,8 @@ from plait import devices, learning, sources
 from plait.cli.group import cli
 from plait.dialects import cvm
 from plait.graph.operator import Operator, find_operator, operators
-from plait.graph.traits import Part
+from plait.graph.traits import IN_PLANS_ALONE, Part
+from plait.graph.unknown_operators import has_runtime_domain
 from plait.scheduler import ray
 
 
@@ -167,7 +169,7 @@ def index_page() -> str:
     for name, page in PAGES.items():
         lines += ["", f"## [{page.title}]({name}.md)", "", "| name | is |", "|---|---|"]
         for full in names_on(name):
-            about = first_line(_look_up(full)).replace("|", "\\|")
+            about = first_line(look_up(full)).replace("|", "\\|")
             lines.append(f"| [`{full.removeprefix('plait.')}`][{full}] | {about} |")
     return "\n".join(lines) + "\n"
 
@@ -216,15 +218,14 @@ def _escaped(text: str) -> str:
 
 def operators_page() -> str:
     """Return the page of all operators, with what each has."""
-    known = [find_operator(name) for name in operators() if not name.startswith("Bounded.")]
-    own = sorted((one for one in known if one.function is None), key=lambda one: one.name.lower())
+    own = sorted(own_operators(), key=lambda one: one.name.lower())
     lines = [
         "# Operators",
         "",
-        f"These {len(own)} are plait's own; they mean what ONNX says where ONNX has them. `?` marks",
-        "an input that may be left out, `*` any number of inputs, `+` one or more. A gradient is",
-        "what training needs; what is written out in simpler operators has a decomposition.",
-        "[Add an operator](../operators.md) tells how to add one; those of",
+        f"plait has {len(own)} operators of its own. Those that ONNX has too mean what ONNX says.",
+        "`?` marks an input that may be left out, `*` any number of inputs, `+` one or more.",
+        "Training needs gradients. An operator with a decomposition can be written out in simpler",
+        "operators, for devices that lack it. You can [add operators](../operators.md); those of",
         "[ONNX Runtime](../devices.md#operators-that-only-onnx-runtime-has) run on `ort` alone.",
         "",
         "| operator | inputs | attributes | gradient | decomposition |",
@@ -232,6 +233,13 @@ def operators_page() -> str:
         *(_operator_row(one) for one in own),
     ]
     return "\n".join(lines) + "\n"
+
+
+def own_operators() -> list[Operator]:
+    """Return plait's operators: not those of users, of ONNX Runtime, or for plans alone."""
+    known = (find_operator(name) for name in operators() if not has_runtime_domain(name))
+    own = (one for one in known if one.module.startswith("plait."))
+    return [one for one in own if one.lacks != IN_PLANS_ALONE]
 
 
 def _operator_row(operator: Operator) -> str:
@@ -255,10 +263,8 @@ def _public_name(module: ModuleType) -> str:
     return next(f"plait.{name}" for name in plait.__all__ if getattr(plait, name) is module)
 
 
-def _look_up(full: str) -> Any:
+def look_up(full: str) -> Any:
     """Return what a full name stands for."""
-    import importlib
-
     parts = full.split(".")
     for at in range(len(parts) - 1, 0, -1):
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 HEAD = """# Examples
 
-Programs to read and to run. Each starts with `python examples/NAME.py` in a clone; the numbered ones take no
+Programs to read and to run: `python examples/NAME.py` in a clone. The numbered ones take no
 arguments and end within seconds.
 
 """

@@ -14,10 +14,11 @@ MOST_ROWS = 60
 
 HEAD = """# All results
 
-Every figure that the documents name was taken by a script of `benchmarks/`, which states its question and what it is
-compared with. This page shows what is on file in `benchmarks/results/`, with date and machine. Times and ratios
-of times: lower is better; "times as fast", items per second and hit rates: higher is better. [In short](docs/figures.md)
-has the figures that matter most. `make bench` takes all of them on your machine.
+Every figure in these pages was taken by a script in `benchmarks/`. Each script states its question
+and what it compares with. Below are all results on file, with their dates and machines. Of times,
+and of ratios of times, lower is better; of "times as fast" and of items per second, higher is
+better. [In short](docs/figures.md) has the figures that matter most; `make bench` takes all of
+them on your machine.
 
 """
 
@@ -40,12 +41,12 @@ def script_of(benchmarks: Path, result: str) -> Path:
 def _section(file: Path, script: Path) -> Iterator[str]:
     record = json.loads(file.read_text())
     question = (ast.get_docstring(ast.parse(script.read_text())) or "").partition("\n\n")[0]
-    yield f"## {file.stem.replace('_', ' ').capitalize()}\n"
+    yield f"## `{file.stem}`\n"
     yield f"{' '.join(question.split())}\n"
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     yield (
-        f"Taken on {record['date'][:10]} by [`{script.name}`](benchmarks/{script.name}) on"
-        f" {record['cores']} cores of an {record['cpu']} with Python {record['python']}: {versions}.\n"
+        f"Taken on {record['date'][:10]} by [`{script.name}`](benchmarks/{script.name}) with"
+        f" {record['cores']} cores ({record['cpu']}) and Python {record['python']}: {versions}.\n"
     )
     figures = {key: value for key, value in record.items() if key not in MACHINE}
     yield '<details markdown="1"><summary>Figures</summary>\n'

@@ -45,6 +45,18 @@ class Checkpoint:
     notes : Mapping
         What else was noted.
     path : Path
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> with TemporaryDirectory() as folder:
+    ...     checkpoints = pl.Checkpoints(folder, keep=1)
+    ...     _ = checkpoints.save(10, {"w": np.ones(2)}, {"epoch": 1})
+    ...     newest = checkpoints.newest()
+    >>> newest.step, newest.variables["w"], newest.notes
+    (10, array([1., 1.]), {'epoch': 1})
     """
 
     step: int

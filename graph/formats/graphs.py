@@ -164,6 +164,19 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     GraphError
         If the name ends in none of these, the graph breaks an invariant or holds what cannot be
         written, or the file cannot be.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    >>> graph = b.build()
+    >>> with TemporaryDirectory() as folder:
+    ...     pl.save(graph, f"{folder}/relu.plait")
+    ...     loaded = pl.load(f"{folder}/relu.plait")
+    >>> loaded == graph
+    True
     """
     if not isinstance(graph, Graph):
         raise GraphError(

@@ -273,6 +273,19 @@ def register_format(format: Format) -> None:
     ------
     GraphError
         If its name, a suffix or its magic is taken.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.formats import dump_bytes, load_bytes, unregister_format
+    >>> def read(data, path):
+    ...     return load_bytes(bytes(data[4:]))
+    >>> pl.register_format(pl.Format(name="boxed", magic=b"BOX1", read=read))
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    >>> pl.load(b"BOX1" + dump_bytes(b.build())).name
+    'relu'
+    >>> unregister_format("boxed")
     """
     if not isinstance(format, Format):
         raise GraphError(f"a {type(format).__name__} is no format", fix="pass a plait.Format")

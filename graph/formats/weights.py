@@ -69,6 +69,18 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
         If one is missing, damaged or foreign, or holds a dtype that plait lacks.
     ShapeError
         If one holds bfloat16 or floats of 8 bits and `ml_dtypes` is not installed.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> with TemporaryDirectory() as folder:
+    ...     path = f"{folder}/weights.safetensors"
+    ...     pl.save_weights({"w": np.ones(2, "float32")}, path)
+    ...     weights = pl.load_weights(path)
+    >>> weights
+    {'w': array([1., 1.], dtype=float32)}
     """
     if not isinstance(path, str | os.PathLike):
         raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a file")
@@ -81,6 +93,16 @@ def weights_of(graph: Graph) -> dict[str, Array]:
     """Return a graph's constants, and the initial values of its variables, by name; read-only.
 
     Variables whose initial value is computed are left out, as is what lies in nested graphs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("layer")
+    >>> w = b.constant(np.eye(2, dtype="float32"), "w")
+    >>> b.output("y", b.op("MatMul", b.input("x", "float32", (1, 2)), w))
+    >>> list(pl.weights_of(b.build()))
+    ['w']
     """
     initial = {node.name: node.attributes["initial"] for node in graph.nodes if node.op == VARIABLE}
     given = {

@@ -2,6 +2,22 @@
 
 All of these are functions of a GraphBuilder; what they add is planned like everything else. What
 lasts from one item to the next, such as weights and momenta, is in variables of the graph.
+
+Examples
+--------
+>>> import numpy as np
+>>> import plait as pl
+>>> b = pl.GraphBuilder("regression")
+>>> x, label = b.input("x", "float32", (8, 2)), b.input("label", "float32", (8, 1))
+>>> w = b.variable("w", np.zeros((2, 1), "float32"))
+>>> loss = pl.learning.mean_squared_error(b, b.op("MatMul", x, w), label)
+>>> _ = pl.learning.minimize(b, loss, pl.learning.SGD(0.5))
+>>> b.output("loss", loss)
+>>> feeds = {"x": np.eye(8, 2, dtype="float32"), "label": np.eye(8, 1, dtype="float32")}
+>>> with pl.BlockingSession(pl.plan(b.build())) as session:
+...     losses = [session.run(feeds)["loss"].item() for _ in range(3)]
+>>> losses[0] > losses[1] > losses[2]
+True
 """
 
 from ..gradients import clip_by_global_norm

@@ -123,7 +123,18 @@ OPTIONAL_PASSES: tuple[Pass, ...] = (
 
 
 def simplify(graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = always) -> Graph:
-    """Return the graph after some passes; floats differ by rounding, nothing else does."""
+    """Return the graph after some passes; floats differ by rounding, nothing else does.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.passes import simplify
+    >>> b = pl.GraphBuilder("copy")
+    >>> x = b.input("x", "float32", (2,))
+    >>> b.output("y", b.op("Relu", b.op("Identity", x)))
+    >>> [node.op for node in simplify(b.build()).nodes]
+    ['Relu']
+    """
     return run_passes(graph, passes, may_merge)[0]
 
 
@@ -136,5 +147,11 @@ def selected(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
     ------
     GraphError
         If there is no pass of a name.
+
+    Examples
+    --------
+    >>> from plait.graph.passes import PASSES, selected
+    >>> len(PASSES) - len(selected(["-fold_scale", "-fuse_chains"]))
+    2
     """
     return select(passes, PASSES, OPTIONAL_PASSES)

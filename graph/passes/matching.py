@@ -59,6 +59,21 @@ class Pattern:
         True where others may read the output too: the node then stays.
     output : int
         Which of the outputs is meant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> from plait.graph.passes.matching import Pattern, matches
+    >>> from plait.graph.passes.rewriting import Rewriter
+    >>> b = pl.GraphBuilder("soft")
+    >>> x = b.input("x", "float32", (4,))
+    >>> b.output("y", b.op("Log", b.op("Add", b.op("Exp", x), np.float32(1)), name="last"))
+    >>> rewriter = Rewriter(b.build())
+    >>> softplus = Pattern("Log", (Pattern("Add", (Pattern("Exp", ("x",)), 1.0)),))
+    >>> (match,) = matches(rewriter, softplus, rewriter.node("last"))
+    >>> [node.op for node in match.nodes], match.tensors
+    (['Log', 'Add', 'Exp'], {'x': 'x'})
     """
 
     op: str | tuple[str, ...]
@@ -116,6 +131,22 @@ class Rule:
     pattern : Pattern
     build : callable
         Takes the `Rewriter` and the match; returns nodes that write what the last one wrote.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.passes.matching import Pattern, Rule, apply
+    >>> from plait.graph.passes.rewriting import Rewriter
+    >>> def build(rewriter, match):
+    ...     x, last = match.tensors["x"], match.last
+    ...     return [rewriter.make("Abs", (x,), last.outputs, name=last.name)]
+    >>> b = pl.GraphBuilder("root")
+    >>> x = b.input("x", "float32", (4,))
+    >>> b.output("y", b.op("Sqrt", b.op("Mul", x, x)))
+    >>> rewriter = Rewriter(b.build())
+    >>> apply(rewriter, [Rule("abs", Pattern("Sqrt", (Pattern("Mul", ("x", "x")),)), build)])
+    >>> [node.op for node in rewriter.result().nodes]
+    ['Abs']
     """
 
     name: str
@@ -141,6 +172,21 @@ def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) 
     ------
     GraphError
         If that is not enough: the rules undo one another. The message names the last one.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.passes.matching import Pattern, Rule, apply
+    >>> from plait.graph.passes.rewriting import Rewriter
+    >>> b = pl.GraphBuilder("twice")
+    >>> b.output("y", b.op("Relu", b.op("Relu", b.input("x", "float32", (4,)))))
+    >>> def build(rewriter, match):
+    ...     last = match.last
+    ...     return [rewriter.make("Relu", (match.tensors["x"],), last.outputs, name=last.name)]
+    >>> rewriter = Rewriter(b.build())
+    >>> apply(rewriter, [Rule("once", Pattern("Relu", (Pattern("Relu", ("x",)),)), build)])
+    >>> len(rewriter.result().nodes)
+    1
     """
     by_op: dict[str, list[Rule]] = {}
     for rule in rules:

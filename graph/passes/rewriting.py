@@ -43,6 +43,20 @@ class Rewriter:
     tensors : Mapping of str to TensorSpec
     constants : Mapping of str to Array
         Both as they are at the moment.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.passes.rewriting import Rewriter
+    >>> b = pl.GraphBuilder("copy")
+    >>> x = b.input("x", "float32", (2,))
+    >>> b.output("y", b.op("Relu", b.op("Identity", x, name="copy"), name="relu"))
+    >>> rewriter = Rewriter(b.build())
+    >>> copy = rewriter.node("copy")
+    >>> rewriter.bypass(copy, {copy.outputs[0]: "x"})
+    True
+    >>> [node.op for node in rewriter.result().nodes]
+    ['Relu']
     """
 
     def __init__(self, graph: Graph, may_merge: MayMerge = always) -> None:

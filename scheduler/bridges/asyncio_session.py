@@ -39,13 +39,19 @@ class AsyncioSession:
 
     Examples
     --------
-    ::
-
-        async with pl.AsyncioSession(plan) as session:
-            outputs = await session.run({"x": image})
-            async with session.stream(frames, max_in_flight=4) as results:
-                async for item in results:
-                    show(item["boxes"])
+    >>> import asyncio
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("double")
+    >>> b.output("y", b.op("Mul", b.input("x", "float32", (1,)), 2.0))
+    >>> plan = pl.plan(b.build(), max_in_flight=2)
+    >>> async def main():
+    ...     feeds = ({"x": np.array([n], "float32")} for n in range(3))
+    ...     async with pl.AsyncioSession(plan) as session:
+    ...         async with session.stream(feeds) as results:
+    ...             return [item["y"].item() async for item in results]
+    >>> asyncio.run(main())
+    [0.0, 2.0, 4.0]
 
     Notes
     -----

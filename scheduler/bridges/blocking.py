@@ -87,6 +87,15 @@ def run(
     PlaitError
         Whatever planning and running raise.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    >>> pl.run(b.build(), {"x": np.array([-1, 1], "float32")})
+    {'y': array([0., 1.], dtype=float32)}
+
     Notes
     -----
     In a notebook, where an asyncio loop runs, it works on a thread of its own. The plans of the

@@ -49,12 +49,17 @@ class BlockingSession:
 
     Examples
     --------
-    ::
-
-        with pl.BlockingSession(plan) as session:
-            outputs = session.run({"x": image})
-            for item in session.stream(frames, max_in_flight=4):
-                show(item["boxes"])
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("double")
+    >>> b.output("y", b.op("Mul", b.input("x", "float32", (1,)), 2.0))
+    >>> plan = pl.plan(b.build(), max_in_flight=2)
+    >>> feeds = ({"x": np.array([n], "float32")} for n in range(3))
+    >>> with pl.BlockingSession(plan) as session:
+    ...     print(session.run({"x": np.array([7], "float32")})["y"])
+    ...     print([item["y"].item() for item in session.stream(feeds)])
+    [14.]
+    [0.0, 2.0, 4.0]
 
     Notes
     -----

@@ -54,13 +54,18 @@ class MicroBatches:
 
     Examples
     --------
-    ::
-
-        async with (
-            pl.Session(plan) as session,
-            pl.MicroBatches(session, size=8, max_delay_s=0.002) as batches,
-        ):
-            outputs = await batches.run({"x": image[None]}, deadline_s=0.5, client=user)
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> import trio
+    >>> b = pl.GraphBuilder("double")
+    >>> b.output("y", b.op("Mul", b.input("x", "float32", ("batch", 1)), 2.0))
+    >>> plan = pl.plan(b.build(), bounds={"batch": 8})
+    >>> async def main():
+    ...     async with pl.Session(plan) as session, pl.MicroBatches(session, size=8) as batches:
+    ...         outputs = await batches.run({"x": np.array([[3]], "float32")}, client="a user")
+    ...     print(outputs["y"])
+    >>> trio.run(main)
+    [[6.]]
 
     Notes
     -----
@@ -166,13 +171,17 @@ class BlockingMicroBatches:
 
     Examples
     --------
-    ::
-
-        with (
-            pl.BlockingSession(plan) as session,
-            pl.BlockingMicroBatches(session, size=8, max_delay_s=0.002) as batches,
-        ):
-            outputs = batches.run({"x": image[None]}, deadline_s=0.5, client=user)
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("double")
+    >>> b.output("y", b.op("Mul", b.input("x", "float32", ("batch", 1)), 2.0))
+    >>> plan = pl.plan(b.build(), bounds={"batch": 8})
+    >>> with (
+    ...     pl.BlockingSession(plan) as session,
+    ...     pl.BlockingMicroBatches(session, size=8) as batches,
+    ... ):
+    ...     print(batches.run({"x": np.array([[3]], "float32")})["y"])
+    [[6.]]
     """
 
     def __init__(

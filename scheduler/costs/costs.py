@@ -50,6 +50,17 @@ class Costs(Figures):
     ----------
     factors : Mapping of str to float
         By what an operator, or the node of that name, is taken to be slower: what if.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("product")
+    >>> x = b.input("x", "float32", (1000, 1000))
+    >>> b.output("y", b.op("MatMul", x, x, name="product"))
+    >>> graph = b.build()
+    >>> costs = pl.Costs().with_models({"cpu": pl.DeviceModel(flops_per_s=1e9)})
+    >>> f"{pl.simulate(pl.plan(graph, costs=costs)).makespan_s:.1f} s"
+    '2.0 s'
     """
 
     factors: Mapping[str, float] = field(default_factory=dict)

@@ -53,6 +53,17 @@ class Plan:
         None while dimensions are symbolic.
     memory : MemoryPlan or None
         None while dimensions are symbolic.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> plan = pl.plan(b.build(), ["cpu"])
+    >>> plan.assignment
+    {'relu': 'cpu'}
+    >>> plan.is_static, plan.max_in_flight
+    (True, 1)
     """
 
     graph: Graph

@@ -44,6 +44,19 @@ class Profile:
         What rows ran in that were batched across items, the latest last.
     row_batches : Mapping of str to RowBatchFigures
         By the name of `GraphBuilder.each`, how many batches that were.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> with pl.BlockingSession(pl.plan(b.build()), measure=True) as session:
+    ...     for _ in range(3):
+    ...         _ = session.run({"x": np.ones(2, "float32")})
+    ...     profile = session.profile()
+    >>> len(profile.records), [node.name for node in profile.nodes]
+    (3, ['relu'])
     """
 
     records: tuple[Record, ...]

@@ -63,6 +63,18 @@ class Quantized:
         Between which numbers the inputs of products were.
     activations, form : str
         As they were asked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("layer")
+    >>> x = b.input("x", "float32", (4, 64))
+    >>> weights = np.random.default_rng(0).normal(size=(64, 64)).astype("float32")
+    >>> b.output("y", b.op("MatMul", x, weights, name="dense"))
+    >>> quantized = pl.quantize(b.build(), [{"x": np.ones((4, 64), "float32")}])
+    >>> list(quantized.products), dict(quantized.kept)
+    (['dense'], {})
     """
 
     graph: Graph

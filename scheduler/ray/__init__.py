@@ -4,6 +4,14 @@ Ray starts processes on the nodes of a cluster, carries calls to them and says w
 an optional package, which only engine.py and nodes.py import. The parts: cluster.py (joining a
 cluster, or starting one on this machine), host.py (what runs on a node), remote/ (devices there),
 pools/ (whole sessions on many hosts), cluster_simulation/ (what many hosts would do).
+
+Examples
+--------
+>>> import plait as pl
+>>> hosts = [pl.ray.HostKind("gpu", count=8, item_s=0.05, in_flight=2)]
+>>> found = pl.ray.simulate_pool(hosts, items=2000, feed_bytes=1 << 20)
+>>> found.limit
+'hosts'
 """
 
 from .cluster import Cluster

@@ -79,6 +79,16 @@ class PlanDiff:
         The nodes that only one of the plans has.
     copied : Mapping of (str, str) to (int, int)
         Bytes per item from a memory to another, before and after, where they differ.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> graph = b.build()
+    >>> found = pl.diff(pl.plan(graph, ["cpu"]), pl.plan(graph, ["worker:0"]))
+    >>> [(one.node, one.source, one.target) for one in found.moved]
+    [('relu', 'cpu', 'worker:0')]
     """
 
     before: PlanSummary
@@ -131,6 +141,15 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
     ------
     PlanError
         If one of them is no plan.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> plan = pl.plan(b.build())
+    >>> pl.diff(plan, plan).is_empty
+    True
     """
     for one in (before, after):
         if not isinstance(one, Plan):

@@ -55,10 +55,18 @@ class Session:
 
     Examples
     --------
-    ::
-
-        async with pl.Session(plan) as session:
-            outputs = await session.run({"x": image})
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> import trio
+    >>> b = pl.GraphBuilder("double")
+    >>> b.output("y", b.op("Mul", b.input("x", "float32", (1,)), 2.0))
+    >>> plan = pl.plan(b.build())
+    >>> async def main():
+    ...     async with pl.Session(plan) as session:
+    ...         outputs = await session.run({"x": np.array([3], "float32")})
+    ...     print(outputs["y"])
+    >>> trio.run(main)
+    [6.]
 
     Notes
     -----

@@ -69,7 +69,17 @@ def load_model(path: str | Path, name: str) -> DeviceModel:
 
 
 def modelled_device(name: str, model: DeviceModel) -> SimDevice:
-    """Return a simulated device of that name, to plan for hardware that is not here."""
+    """Return a simulated device of that name, to plan for hardware that is not here.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("relu")
+    >>> b.output("y", b.op("Relu", b.input("x", "float32", (2,)), name="relu"))
+    >>> gpu = pl.modelled_device("gpu", pl.DeviceModel(flops_per_s=1e13))
+    >>> pl.plan(b.build(), [gpu]).assignment
+    {'relu': 'gpu'}
+    """
     if not isinstance(model, SimModel):
         values = {one.name: getattr(model, one.name) for one in fields(DeviceModel)}
         if model.memory_bytes is None:

@@ -41,6 +41,19 @@ class Simulation:
         How many items were under way at a time, on all replicas together.
     variants : tuple of Plan
         One for each set of replicas that items may go to; one alone without replicas.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("product")
+    >>> x = b.input("x", "float32", (256, 256))
+    >>> b.output("y", b.op("MatMul", x, x, name="product"))
+    >>> npu = pl.modelled_device("npu", pl.DeviceModel(flops_per_s=1e9))
+    >>> simulation = pl.simulate(pl.plan(b.build(), [npu]), items=10)
+    >>> simulation.bottleneck
+    'npu'
+    >>> f"{simulation.items_per_s:.0f} items per second"
+    '30 items per second'
     """
 
     plan: Plan

@@ -1,6 +1,19 @@
 """Sources that people have: video, sound and image files, cameras and microphones.
 
 Each takes an optional package, imported when it is first needed, and yields items with stamps.
+
+Examples
+--------
+>>> from tempfile import TemporaryDirectory
+>>> import plait as pl
+>>> with TemporaryDirectory() as folder:
+...     for name in ("a.png", "b.png"):
+...         with open(f"{folder}/{name}", "wb") as file:
+...             _ = file.write(b"pixels")
+...     for one in pl.sources.read_image_files(folder, "file"):
+...         print(one.stamp, bytes(one.value["file"]))
+0 b'pixels'
+1 b'pixels'
 """
 
 from typing import TYPE_CHECKING

@@ -40,6 +40,17 @@ class Tuned:
         How many times plans were made by what had been measured until then.
     notes : tuple of str
         What was not tried, and why.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("doubled")
+    >>> x = b.input("x", "float32", ("n",))
+    >>> b.output("y", b.op("Add", x, x))
+    >>> tuned = pl.tune(b.build(), ["cpu"], feeds={"x": np.ones(1000, "float32")})
+    >>> tuned.best in tuned.trials, tuned.notes
+    (True, ())
     """
 
     plan: Plan

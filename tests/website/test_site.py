@@ -94,7 +94,7 @@ def test_figures_have_their_dates_and_machines(site: Path) -> None:
 def show(visitor: Browser, url: str, width: int = WIDE) -> None:
     """Load a page in a window of some width."""
     sizes = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < WIDE}
-    visitor.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)  # type: ignore[no-untyped-call]
+    visitor.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", sizes)
     visitor.requests()
     visitor.complaints()
     visitor.driver.get(url)
@@ -136,7 +136,7 @@ def test_the_page_is_dark_where_the_system_is_and_light_where_it_is(
     shades = {}
     for wanted in ("dark", "light"):
         media = [{"name": "prefers-color-scheme", "value": wanted}]
-        visitor.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})  # type: ignore[no-untyped-call]
+        visitor.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
         show(visitor, address)
         shades[wanted] = visitor.run(ground)[:3]
     assert max(shades["dark"]) < 80

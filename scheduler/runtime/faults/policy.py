@@ -31,6 +31,13 @@ class FaultPolicy:
     grace_s : float, default 1.0
         How long a worker may go on with an item that was given up, or with opening a plan that is
         no longer waited for, before it is killed.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> policy = pl.FaultPolicy(replays=0, restart_s=0.5, longest_restart_s=4)
+    >>> [policy.pause_s(deaths) for deaths in range(1, 6)]
+    [0.5, 1.0, 2.0, 4.0, 4]
     """
 
     replays: int = 5

@@ -209,6 +209,20 @@ class Item:
         Why it failed; the stream goes on.
     stamp : float or None
         The time, or key, that its source gave it by a `Stamped`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("double")
+    >>> b.output("y", b.op("Mul", b.input("x", "float32", (1,)), 2.0))
+    >>> feeds = [{"x": np.array([n], "float32")} for n in range(3)]
+    >>> with pl.BlockingSession(pl.plan(b.build())) as session:
+    ...     for item in session.stream(feeds):
+    ...         print(item.index, item["y"], item.error)
+    0 [0.] None
+    1 [2.] None
+    2 [4.] None
     """
 
     __slots__ = ("_arrange", "_on_release", "_outputs", "error", "index", "stamp")

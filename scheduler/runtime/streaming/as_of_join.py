@@ -40,6 +40,18 @@ class JoinStatus:
         Items of the other sources that were nobody's partner.
     waiting : Mapping of str to int
         Items that are held, for partners or for their turn.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> frames = [pl.Stamped(0.00, "f0"), pl.Stamped(0.04, "f1")]
+    >>> sounds = [pl.Stamped(0.01, "s0")]
+    >>> joined = pl.join({"frame": frames, "sound": sounds}, tolerance_s=0.02)
+    >>> len(list(joined))
+    1
+    >>> status = joined.status()
+    >>> status.matched, status.missing
+    (1, {'sound': 1})
     """
 
     matched: int

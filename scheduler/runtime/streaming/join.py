@@ -115,6 +115,17 @@ class Join(ClosableSource, AsyncClosableSource):
     Under trio and asyncio it is an async iterator: those sources that have to give something before
     an item can be matched are asked at the same time, others not. Where no source is async, it is
     also a plain iterator. Closing it closes those of its sources that are generators.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> frames = [pl.Stamped(0.00, "f0"), pl.Stamped(0.04, "f1")]
+    >>> sounds = [pl.Stamped(0.01, "s0"), pl.Stamped(0.05, "s1")]
+    >>> joined = pl.join({"frame": frames, "sound": sounds}, tolerance_s=0.02)
+    >>> for one in joined:
+    ...     print(one.stamp, one.value)
+    0.0 {'frame': 'f0', 'sound': 's0'}
+    0.04 {'frame': 'f1', 'sound': 's1'}
     """
 
     def __init__(self, sources: Mapping[str, StampedSource], matching: AsOfJoin) -> None:

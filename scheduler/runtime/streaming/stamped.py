@@ -21,6 +21,14 @@ class Stamped(NamedTuple):
     value : Mapping or array
         The feeds of an item; for `join` also what is fed to one input, or None as a heartbeat: the
         source has come as far as the stamp, and has no item there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> one = pl.Stamped(0.04, {"frame": np.zeros(2)})
+    >>> one.stamp
+    0.04
     """
 
     stamp: float

@@ -36,6 +36,24 @@ class Results:
         Of the stream, among those of the session.
     buffer : LiveBuffer or None
         Which somebody must `fill`, where the source is read without back-pressure.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> import trio
+    >>> b = pl.GraphBuilder("double")
+    >>> b.output("y", b.op("Mul", b.input("x", "float32", (1,)), 2.0))
+    >>> plan = pl.plan(b.build(), max_in_flight=2)
+    >>> async def main():
+    ...     feeds = ({"x": np.array([n], "float32")} for n in range(3))
+    ...     async with pl.Session(plan) as session, session.stream(feeds) as results:
+    ...         async for item in results:
+    ...             print(item["y"])
+    >>> trio.run(main)
+    [0.]
+    [2.]
+    [4.]
     """
 
     def __init__(

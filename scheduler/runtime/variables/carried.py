@@ -22,6 +22,13 @@ class Carried:
         Values of no variable here.
     left : tuple of str
         Variables of which there is no value.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> carried = pl.Carried(taken=("w",), unlike={}, unknown=("old",), left=())
+    >>> carried.is_whole
+    False
     """
 
     taken: tuple[str, ...]

@@ -1,0 +1,65 @@
+"""Pages that are written from the code: complete, and with examples that other tests run."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+import plait as pl
+import pytest
+from code_pages import PAGES, all_names, code_pages, command_line_page, look_up, operators_page
+from plait.cli.group import cli
+from plait.graph.operator import operators
+
+IN_DOCUMENTS = {
+    "plait.conformance.run_suite",
+    "plait.devices.Program",
+    "plait.devices.kernels.kernel",
+    "plait.graph.gradients.gradient",
+}
+"""Their examples would leave something registered, or take minutes: docs/operators.md and
+docs/devices.md have them."""
+
+
+def with_examples() -> list[str]:
+    """Return the names that need examples; of modules such as `plait.learning` one is enough."""
+    parts = {f"plait.{name}" for name in pl.__all__ if inspect.ismodule(getattr(pl, name))}
+    parts.remove("plait.devices")
+    own = [name for name in all_names() if name.rpartition(".")[0] not in parts]
+    return sorted({*own, *parts} - IN_DOCUMENTS)
+
+
+def test_every_public_name_is_on_one_page() -> None:
+    names = list(all_names())
+    assert len(names) == len(set(names))
+    values = {name for name in pl.__all__ if not inspect.ismodule(getattr(pl, name))}
+    assert {f"plait.{name}" for name in values} <= set(names)
+
+
+@pytest.mark.parametrize("name", with_examples())
+def test_a_public_name_has_an_example(name: str) -> None:
+    assert ">>>" in (inspect.getdoc(look_up(name)) or "")
+
+
+def test_the_page_of_commands_has_every_option() -> None:
+    page = command_line_page()
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command: Any = cli.get_command(context, name)
+        assert f"## plait {name}\n" in page
+        options = [text for one in command.params for text in one.opts if text.startswith("--")]
+        assert [text for text in options if text not in page] == []
+
+
+def test_the_page_of_operators_has_all_of_plaits_own() -> None:
+    page = operators_page()
+    own = [name for name in operators() if "." not in name or name.startswith("cvm.")]
+    assert len(own) > 200
+    assert [name for name in own if f"| `{name}` |" not in page] == []
+
+
+def test_every_page_has_a_title() -> None:
+    pages = code_pages()
+    assert {f"reference/{name}.md" for name in PAGES} <= set(pages)
+    assert [name for name, text in pages.items() if not text.startswith("# ")] == []
