@@ -12,6 +12,7 @@ import pytest
 from patience import WAIT_S
 
 ROOT = Path(__file__).parents[1]
+MOST_BYTES = 150_000
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 
@@ -66,6 +67,14 @@ def test_links_between_files_lead_somewhere(file: Path) -> None:
         target for target in targets if "://" not in target and not (file.parent / target).exists()
     ]
     assert missing == []
+
+
+def test_pictures_are_small_and_all_of_them_are_shown() -> None:
+    pictures = {file.name: file.stat().st_size for file in (ROOT / "docs/pictures").iterdir()}
+    text = "".join(file.read_text() for file in DOCUMENTS)
+    assert pictures
+    assert [name for name, nbytes in pictures.items() if nbytes > MOST_BYTES] == []
+    assert [name for name in pictures if f"pictures/{name})" not in text] == []
 
 
 def test_the_paths_that_documents_of_the_house_name_are_there() -> None:
