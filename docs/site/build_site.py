@@ -27,7 +27,6 @@ FILES = "files"
 """The folder of the site for files of the repository that pages link to."""
 
 OWN_PAGES = {
-    "README.md": "index.md",
     "benchmarks": "figures/results.md",
     "benchmarks/results": "figures/results.md",
     "docs/index.md": "index.md",
@@ -37,6 +36,7 @@ OWN_PAGES = {
 
 LINK = re.compile(r"(?<=\]\()([^()\s]+)(?=\))")
 FENCE = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->\n*", re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json"}
 
 
@@ -83,10 +83,12 @@ def pages() -> dict[str, str]:
     waiting = dict(_first_pages())
     while waiting:
         page, (origin, text) = waiting.popitem()
+        text = COMMENT.sub("", text)
         linked = _linked(origin, text)
         found[page] = _with_links(text, page, linked)
         for file in linked.values():
-            if (target := page_of(file)) not in found and target not in waiting:
+            target = page_of(file)
+            if target.endswith(".md") and target not in found and target not in waiting:
                 waiting[target] = (file, _file_page(file))
     return found
 
@@ -95,6 +97,8 @@ def page_of(file: str) -> str:
     """Return the page of a file or folder of the repository."""
     if file in OWN_PAGES:
         return OWN_PAGES[file]
+    if file.startswith("docs/pictures/"):
+        return file.removeprefix("docs/")
     if file.startswith("docs/") and file.endswith(".md"):
         return file.removeprefix("docs/")
     return f"{FILES}/{file}" if file.endswith(".md") else f"{FILES}/{file}.md"
@@ -111,7 +115,7 @@ def _first_pages() -> Iterator[tuple[str, tuple[str, str]]]:
         yield page, (f"docs/{page}", text)
     yield "examples.md", ("examples.md", example_page(ROOT))
     yield "figures/results.md", ("results.md", results_page(ROOT / "benchmarks"))
-    for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
+    for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
         yield f"{FILES}/{name}", (name, (ROOT / name).read_text())
 
 
@@ -123,8 +127,7 @@ def _linked(origin: str, text: str) -> dict[str, str]:
     found = {}
     for target in filter(None, targets):
         path = (folder / target).resolve()
-        inside = path.is_relative_to(ROOT) and path.exists()
-        if inside and not path.is_relative_to(DOCS / "pictures"):
+        if path.is_relative_to(ROOT) and path.exists():
             found[target] = path.relative_to(ROOT).as_posix()
     return found
 
