@@ -27,6 +27,7 @@ FILES = "files"
 """The folder of the site for files of the repository that pages link to."""
 
 OWN_PAGES = {
+    "README.md": "about.md",
     "benchmarks": "figures/results.md",
     "benchmarks/results": "figures/results.md",
     "docs/index.md": "index.md",
@@ -116,7 +117,7 @@ def _first_pages() -> Iterator[tuple[str, tuple[str, str]]]:
     yield "examples.md", ("examples.md", example_page(ROOT))
     yield "figures/results.md", ("results.md", results_page(ROOT / "benchmarks"))
     for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md"):
-        yield f"{FILES}/{name}", (name, (ROOT / name).read_text())
+        yield page_of(name), (name, (ROOT / name).read_text())
 
 
 def _linked(origin: str, text: str) -> dict[str, str]:

@@ -45,9 +45,9 @@ def main() -> None:
             )
             for label in ("measured: ", "Theme: "):  # the second: light, then
                 press(browser, label)
+            write(browser, "timeline", "timeline.png")
             browser.execute_script("plait.selection.pick(3, 'picture')")
             write(browser, "graph", "page.png")
-            write(browser, "timeline", "timeline.png")
         finally:
             browser.quit()
 
