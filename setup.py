@@ -15,18 +15,21 @@ REPOSITORY = ""
 """Where the source is published, as an address without a slash at the end; empty while nowhere.
 
 With one, links of README.md become absolute and the index shows links to source, documentation,
-changes and issues. Without one, only the words of relative links are kept.
+changes and issues. Without one, only the words of relative links are kept, and no pictures.
 """
 
 ROOT = Path(__file__).parent
 LINK = re.compile(r"(?<!!)\[([^][]*)\]\((?!\w+:|#)([^()\s]+)\)")
 """A link to a file of the repository: its words, and the path."""
+PICTURE = re.compile(r"!\[([^][]*)\]\((?!\w+:)([^()\s]+)\)\n*")
+"""A picture of the repository, likewise."""
 
 
 def index_page(readme: str, repository: str, version: str) -> str:
     """Return the text with links that work elsewhere: to the files as they were at a version."""
     if not repository:
-        return LINK.sub(r"\1", readme)
+        return LINK.sub(r"\1", PICTURE.sub("", readme))
+    readme = PICTURE.sub(rf"![\1]({repository}/raw/v{version}/\2)\n\n", readme)
     return LINK.sub(rf"[\1]({repository}/blob/v{version}/\2)", readme)
 
 

@@ -15,8 +15,10 @@ from plait.cli.group import cli
 from plait.dialects import cvm
 from plait.graph.operator import Operator, find_operator, operators
 from plait.graph.traits import IN_PLANS_ALONE, Part
-from plait.graph.unknown_operators import has_runtime_domain
 from plait.scheduler import ray
+
+OWN_OPERATORS = ("plait.graph.operators", "plait.dialects.cvm")
+"""The beginnings of the modules that define them."""
 
 
 class Page(NamedTuple):
@@ -237,8 +239,8 @@ def operators_page() -> str:
 
 def own_operators() -> list[Operator]:
     """Return plait's operators: not those of users, of ONNX Runtime, or for plans alone."""
-    known = (find_operator(name) for name in operators() if not has_runtime_domain(name))
-    own = (one for one in known if one.module.startswith("plait."))
+    known = map(find_operator, operators())
+    own = (one for one in known if one.module.startswith(OWN_OPERATORS))
     return [one for one in own if one.lacks != IN_PLANS_ALONE]
 
 

@@ -11,6 +11,7 @@ import pytest
 from patience import WAIT_S
 from tutorials import TUTORIALS, notebook_of
 
+EXECUTE = "from nbclient.cli import main; main()"  # what `jupyter execute` does
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -55,7 +56,7 @@ def test_a_notebook_runs(name: str, tmp_path: Path) -> None:
     file = tmp_path / f"{name}.ipynb"
     file.write_text(notebook_of(page_of(name)))
     ran = subprocess.run(
-        [sys.executable, "-m", "nbclient.cli", "--inplace", file.name],
+        [sys.executable, "-c", EXECUTE, "--inplace", file.name],
         cwd=tmp_path,
         capture_output=True,
         text=True,
