@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -52,13 +52,25 @@ class Engine:
         """Return what would be computed otherwise than ONNX says; None where nothing is known."""
         return difference(node, call)
 
-    def refusal(self, model: Any, like: Hashable) -> str | None:
-        """Return why there is no kernel for a model's only node; None if there is one.
+    def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
+        """Return why there is no kernel for a node; None if there is one.
 
-        `like` is the same for nodes that differ in numbers alone.
+        Parameters
+        ----------
+        write : callable
+            Returns a model of the node: as it stands for True, else for any lengths and weights.
+        like : hashable
+            The same for nodes that differ in numbers alone.
         """
+        return self.failure(write(False))
+
+    def failure(self, model: Any, **entries: str) -> str | None:
+        """Return why a model is not loaded, with these entries among the options; None if it is."""
+        chosen = self.options(optimize=False)
+        for name, value in entries.items():
+            chosen.add_session_config_entry(f"session.{name}", value)
         try:
-            self.load(model, self.options(optimize=False))
+            self.load(model, chosen)
         except Exception as error:
             return summary(error)
         return None

@@ -17,8 +17,17 @@ from ...graph.tensor import TensorSpec
 _EXACT = frozenset({"float32", "float16", "int32", "int8", "uint8", "bool"})
 """Dtypes that it computes as they are. Integers of 64 bits become such of 32, float64 float32."""
 
-_INDICES = {"Gather": 1, "GatherElements": 1, "GatherND": 1}
-"""The inputs that hold positions, which fit into 32 bits."""
+_INDICES = {
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Gather": (1,),
+    "GatherElements": (1,),
+    "GatherND": (1,),
+    "Reshape": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Tile": (1,),
+}
+"""The inputs that hold positions and lengths, which fit into 32 bits."""
 
 _POSITIONS = frozenset({"ArgMax", "ArgMin", "NonZero", "Shape", "Size", "TopK"})
 """Operators whose int64 are such."""
@@ -29,7 +38,7 @@ _PEEPHOLES = 7
 def openvino_difference(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | None:
     """Return what OpenVINO would do otherwise than ONNX; None where nothing is known."""
     for index, (spec, value) in enumerate(zip(call.inputs, call.values, strict=True)):
-        if spec is None or value is not None or index == _INDICES.get(node.op):
+        if spec is None or value is not None or index in _INDICES.get(node.op, ()):
             continue
         if spec.dtype.name not in _EXACT:
             return _rounded(spec)

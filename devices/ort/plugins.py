@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,10 +23,13 @@ from .providers import ANY, Place, Provider, Wishes
 from .runtime import INEXACT, options, runtime, summary
 from .threads import ONE_THREAD, Threads
 
-_COMPILES = "ModelRequiresCompilation"
-"""What ONNX Runtime raises where a provider takes a model that it was told not to compile."""
+_WOULD_COMPILE = "User disabled EP compilation"
+"""What ONNX Runtime says where a provider takes a model that it is told not to compile."""
 
-_LEFT_OVER = "assigned to the default CPU EP"
+_LEFT_OVER = (
+    "This session contains graph nodes that are assigned to the default CPU EP, but fallback to "
+    "CPU EP has been explicitly disabled by the user."
+)
 """What it says where a provider does not take all nodes."""
 
 _DIFFERENCES = {"openvino": openvino_difference}
@@ -81,7 +84,7 @@ class ProviderEngine(Engine):
 
     def load(self, model: Any, chosen: Any) -> Any:
         """Return ONNX Runtime's session for a model, all of which the provider runs."""
-        registered = self.place.provider.registered
+        registered = self._registered
         session = runtime().InferenceSession(
             model.SerializeToString(),
             chosen,
@@ -101,37 +104,28 @@ class ProviderEngine(Engine):
         own = _DIFFERENCES.get(self.place.provider.name)
         return found or (None if own is None else own(node, call, outputs))
 
-    def refusal(self, model: Any, like: Hashable) -> str | None:
-        """Return why the provider does not take a model's only node.
+    def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
+        """Return why the provider does not take a node.
 
         To compile one takes some 60 ms where to ask takes 5, so one of those that are alike is.
         """
-        chosen = self.options(optimize=False)
-        chosen.add_session_config_entry("session.disable_model_compile", "1")
-        refused = self._failure(model, chosen)
-        if refused != _COMPILES:
-            return refused
+        refused = self.failure(write(False), disable_model_compile="1")
+        if refused is None or _WOULD_COMPILE not in refused:
+            return f"{self._registered} does not take it" if refused == _LEFT_OVER else refused
         key = self, like
         if key not in _compiled:
             if len(_compiled) >= KEPT_ANSWERS:
                 _compiled.clear()
-            _compiled[key] = self._failure(model, self.options(optimize=False))
+            _compiled[key] = self.failure(write(True))
         return _compiled[key]
-
-    def _failure(self, model: Any, chosen: Any) -> str | None:
-        try:
-            self.load(model, chosen)
-        except Exception as error:
-            if type(error).__name__ == _COMPILES:
-                return _COMPILES
-            if _LEFT_OVER in str(error):
-                return f"{self.place.provider.registered} does not take it"
-            return summary(error)
-        return None
 
     def formed(self, graph: Graph) -> Graph:
         """Return the graph: what others are exact and fast in is their own business."""
         return graph
+
+    @property
+    def _registered(self) -> str:
+        return self.place.provider.registered
 
     def _told(self, threads: int) -> dict[str, str]:
         provider, hardware, number = self.place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from weakref import ref
 
 from ...graph.dtypes import is_extension
@@ -172,23 +172,31 @@ def _try(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
     """Return why an engine refuses the node on its own, None if it does not."""
+
+    def write(is_exact: bool) -> Any:
+        return to_onnx(_alone(node, call, outputs, is_exact), opset=newest_opset())
+
+    try:
+        return engine.refusal(write, _likeness(node, call))
+    except Exception as error:
+        return summary(error)
+
+
+def _alone(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_exact: bool) -> Graph:
+    """Return a graph of a node, as it stands or for any lengths, its weights fed."""
     tensors, constants = {}, {}
     for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
         if spec is not None:
-            tensors[name] = TensorSpec(spec.dtype, _of_any_length(spec.rank, name))
-            if value is not None and _is_small(value):
-                tensors[name], constants[name] = spec, value
+            tensors[name] = spec
+            if value is not None and (is_exact or _is_small(value)):
+                constants[name] = value
+            elif not is_exact:
+                tensors[name] = TensorSpec(spec.dtype, _of_any_length(spec.rank, name))
     for name, output in zip(node.outputs, outputs, strict=True):
         if output is not None:
             tensors[name] = TensorSpec(output.dtype, None)
     fed = tuple(name for name in dict.fromkeys(filter(None, node.inputs)) if name not in constants)
-    fetched = tuple(filter(None, node.outputs))
-    graph = Graph("probe", fed, fetched, (node,), tensors, constants)
-    try:
-        model = to_onnx(graph, opset=newest_opset())
-    except Exception as error:
-        return summary(error)
-    return engine.refusal(model, _likeness(node, call))
+    return Graph("probe", fed, tuple(filter(None, node.outputs)), (node,), tensors, constants)
 
 
 def _of_any_length(rank: int | None, name: str) -> list[str] | None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from openvino_anywhere import require_openvino
 from plait.devices.device import Support
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph, Node
@@ -29,7 +30,14 @@ SIZES = {
     "ch_ppocr_mobile_v2.0_cls_infer": [(48, 32 + 16 * i) for i in range(16)],
     "ch_PP-OCRv4_rec_infer": [(48, 24 + 16 * i) for i in range(16)],
 }
-WAYS = ("pinned", "alternating", "by support", "ort alone", "ort and cpu")
+WAYS = (
+    "pinned",
+    "alternating",
+    "by support",
+    "ort alone",
+    "ort and cpu",
+    "openvino, cpu and worker",
+)
 
 
 class Lacking(WorkerDevice):
@@ -69,6 +77,15 @@ def reference(name: str) -> list[Array]:
 def split(graph: Graph, way: str) -> tuple[list[Any], dict[str, str]]:
     """Return devices and pins for one way of splitting a graph."""
     names = [node.name for node in graph.nodes]
+    if way == "openvino, cpu and worker":
+        require_openvino()
+        # Where lengths are open cpu has the arithmetic with shapes too, which is of 64 bits.
+        third = len(names) // 3
+        elsewhere = dict.fromkeys(names[third : third + 5], "cpu")
+        return ["ort:openvino", "cpu", "worker:0"], {
+            **elsewhere,
+            **dict.fromkeys(names[-third : 5 - third], "worker:0"),
+        }
     if way == "ort alone":
         return ["ort"], {}
     if way == "ort and cpu":
@@ -98,6 +115,18 @@ async def test_a_split_model_streams_the_reference_results_in_order(name: str, w
                 got.append(item[graph.outputs[0]])  # noqa: PERF401 - an error has a place
     for index, (mine, theirs) in enumerate(zip(got, reference(name) * 3, strict=True)):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=TOLERANCE, err_msg=f"item {index}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIZES)
+def test_a_model_whose_shapes_are_known_is_whole_on_openvino(name: str) -> None:
+    require_openvino()
+    graph = pl.load(model(name))
+    for x, theirs in zip(inputs(name)[::STRIDE], reference(name), strict=True):
+        plan = pl.plan(graph, ["ort:openvino"], shapes={"x": x.shape})
+        assert len(plan.subgraphs) == 1
+        mine = pl.run(plan, {"x": x})[graph.outputs[0]]
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("way", ["pinned", "ort and cpu"])

@@ -13,6 +13,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+import pytest
+from plait.devices import find
+from plait.devices.errors import DeviceError
+
 INTEL = 0x8086
 VENDOR_ID = 308
 """The place of `HardwareDevice_VendorId` in ONNX Runtime's table of functions; it never changes."""
@@ -57,6 +61,14 @@ void *ReleaseEpFactory(void *factory) {{
     return ((void *(*)(void *))provider("ReleaseEpFactory"))(factory);
 }}
 """
+
+
+def require_openvino() -> None:
+    """Skip the test where there is no such provider, saying why."""
+    try:
+        _ = find("ort:openvino").capabilities
+    except DeviceError as error:
+        pytest.skip(f"no ort:openvino: {error.what}")
 
 
 def install() -> None:
