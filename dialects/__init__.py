@@ -12,6 +12,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "cvm": ".cvm.operators",
         "com.microsoft": ".ort_operators.operators",
         "ai.onnx.ml": ".ort_operators.operators",
+        "com.ms.internal.nhwc": ".ort_operators.operators",
         "ai.onnx": ".ort_operators.operators",
     },
     "plait.kernels": {"cvm": ".cvm.kernels"},

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from .errors import UnknownOperatorError
 from .extras import how_to_install, import_extra
 
-RUNTIME_DOMAINS = ("com.microsoft", "ai.onnx.ml")
+RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", "ai.onnx.ml")
 """Their operators are ONNX Runtime's: which there are, the installed release says."""
 
 

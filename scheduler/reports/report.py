@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ...devices.device import Device, Remote, Routed, Scaling
+from ...graph.dtypes import TEXT
 from ...graph.errors import Argument, Spelling
 from ...graph.escaping import listing
 from ...graph.gradients.recomputation import is_again
@@ -19,6 +20,7 @@ from ...graph.operators.bounded_call import called_op, calls_function
 from ...graph.passes.half_operators import UPDATED, starts_half, updates
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
+from ...graph.traits import RUNTIME
 from ..costs.costs import PYTHON_S
 from ..dispatch.core_shares import shares_of_cores
 from ..planner.joined_stages import planned_ahead
@@ -88,6 +90,7 @@ def _heading(plan: Plan) -> Iterator[str]:
             f"{name} {low:,} to {high:,}" for name, (low, high) in plan.bounds.items()
         )
         yield f"  planned for all shapes with {bounds}; figures are of the largest"
+    yield from _bound_to_runtime(plan)
     yield from precision_lines(plan)
     yield from again_lines(plan)
     if (prediction := predicted(plan)) is not None:
@@ -101,6 +104,26 @@ def _heading(plan: Plan) -> Iterator[str]:
             yield f"  {name}: {device.reached()}"
         elif isinstance(device, Scaling) and name in shares:
             yield f"  {name}: {device.computes_on(shares[name])}"
+
+
+def _bound_to_runtime(plan: Plan) -> Iterator[str]:
+    """Yield which operators bind a model to ONNX Runtime: its own, and those that have text."""
+    graphs = [plan.graph, *([] if plan.prologue is None else [plan.prologue.graph])]
+    found = Counter(
+        node.op
+        for graph in graphs
+        for _, around, node in all_nodes(graph)
+        if RUNTIME in node.operator.traits or (not calls_function(node) and _has_text(around, node))
+    )
+    if found:
+        listed = ", ".join(f"{count:,} {op}" for op, count in found.most_common(LISTED_OPS))
+        more = ", ..." if len(found) > LISTED_OPS else ""
+        nodes = counted(found.total(), "node")
+        yield f"  bound to 'ort' devices by {nodes} of ONNX Runtime's own: {listed}{more}"
+
+
+def _has_text(graph: Graph, node: Node) -> bool:
+    return any(graph.tensors[name].dtype == TEXT for name in (*node.inputs, *node.outputs) if name)
 
 
 def _guessed(plan: Plan) -> Iterator[str]:

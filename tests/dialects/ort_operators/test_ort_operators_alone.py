@@ -91,6 +91,9 @@ def test_the_report_says_which_node_binds_the_model_to_ort() -> None:
     graph = graph_of(CASES[0])
     text = pl.plan(graph, ["cpu", "ort"], shapes={"x": (3, 4)}).report(nodes=True)
     assert "no kernel for 'com.microsoft.FusedMatMul' on 'cpu' devices" in text
+    bound = "bound to 'ort' devices by 1 node of ONNX Runtime's own: 1 com.microsoft.FusedMatMul"
+    for devices in (["ort"], ["cpu", "ort"]):
+        assert bound in pl.plan(graph, devices).report()
 
 
 def test_devices_other_than_ort_are_refused_before_anything_runs() -> None:
