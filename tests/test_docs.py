@@ -69,6 +69,12 @@ def test_links_between_files_lead_somewhere(file: Path) -> None:
     assert missing == []
 
 
+def test_every_document_has_its_place_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "docs" / "site" / "zensical.toml").read_text()
+    files = [file.name for file in (ROOT / "docs").glob("*.md")]
+    assert [name for name in files if f'"{name}"' not in navigation] == []
+
+
 def test_pictures_are_small_and_all_of_them_are_shown() -> None:
     pictures = {file.name: file.stat().st_size for file in (ROOT / "docs/pictures").iterdir()}
     text = "".join(file.read_text() for file in DOCUMENTS)
