@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 WIDE, NARROW, HEIGHT = 1300, 400, 900
 SECTIONS = ["Start", "How to", "Why", "Reference", "Figures"]
-NARROW_PAGES = ["", "streams/", "figures/", "reference/plans/", "reference/command_line/"]
+NARROW_PAGES = ["", "about/", "streams/", "figures/", "reference/plans/", "reference/command_line/"]
 
 
 class Page(HTMLParser):
@@ -79,6 +79,13 @@ def test_every_name_of_the_reference_shows_its_example(site: Path) -> None:
     """Of `plait` itself: the examples are in the docstrings, where they are run."""
     shown = "".join(file.read_text() for file in (site / "reference").rglob("index.html"))
     assert shown.count(">>>") + shown.count("&gt;&gt;&gt;") > len(pl.__all__)
+
+
+def test_the_page_on_what_plait_is_shows_its_pictures_and_no_comments(site: Path) -> None:
+    about = (site / "about" / "index.html").read_text()
+    assert "pictures/timeline.png" in about
+    assert "to run this page with" not in about
+    assert "def convolved" not in about
 
 
 def test_figures_have_their_dates_and_machines(site: Path) -> None:
