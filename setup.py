@@ -50,6 +50,7 @@ if __name__ == "__main__":
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     setup(
+        script_name="setup.py",  # which lies beside the modules, and is none of them
         long_description=index_page(readme, REPOSITORY, declared["version"]),
         long_description_content_type="text/markdown",
         project_urls=addresses(REPOSITORY, declared["version"]),

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 UMASK = 0o022
 """Modes of files are in both, and not those that somebody's checkout has."""
 
-WARNING = re.compile(r"^(?!warning: no previously-included ).*(?:warn|deprecat)", re.IGNORECASE)
+WARNING = re.compile(r"(?!warning: no previously-included )(?:.*(?:\bwarning:|Warning\b)|WARNING)")
 """All but that MANIFEST.in excludes what is not there, since the copy is clean."""
 
 
@@ -113,7 +113,7 @@ def run(module: str, *arguments: object, environment: Mapping[str, str]) -> None
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
-    warnings = [line for line in done.stdout.splitlines() if WARNING.search(line)]
+    warnings = [line for line in done.stdout.splitlines() if WARNING.match(line)]
     if done.returncode or warnings:
         sys.exit(f"{' '.join(command)}\n{done.stdout}\nrefused: {warnings or done.returncode}")
 

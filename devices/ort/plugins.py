@@ -188,7 +188,7 @@ def _register(ort: Any, provider: Provider) -> None:
     if not hasattr(ort, "register_execution_provider_library"):
         raise DeviceUnavailableError(
             f"onnxruntime {ort.__version__} takes no provider from a library: 1.23 does",
-            fix=f"pip install --upgrade onnxruntime; {how_to_install('onnx', 'ort')}",
+            fix=f"pip install --upgrade onnxruntime; {how_to_install('ort')}",
         )
     try:
         ort.register_execution_provider_library(provider.registered, module.get_library_path())

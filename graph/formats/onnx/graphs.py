@@ -156,7 +156,7 @@ class GraphReader:
             raise ParseError(
                 "constants of text need ONNX Runtime",
                 at=where,
-                fix=how_to_install("onnx", "ort"),
+                fix=how_to_install("ort"),
             )
         made = {"value_strings": text_in(tensor, where)}
         if len(tensor.dims) == 1:

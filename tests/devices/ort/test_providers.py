@@ -201,7 +201,7 @@ def test_a_provider_that_somebody_registered_is_found_by_its_name(runtime: Runti
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("ort:webgpu", "'onnxruntime_ep_webgpu' is not installed; pip install '.[webgpu]'"),
+        ("ort:webgpu", "'onnxruntime_ep_webgpu' is not installed; pip install 'plait-dataflow[webgpu]'"),
         ("ort:dml", "has no DmlExecutionProvider; pip install onnxruntime-directml"),
         ("ort:AcmeExecutionProvider", "register its library with onnxruntime.register_"),
     ],

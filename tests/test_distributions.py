@@ -1,0 +1,193 @@
+"""Distributions: complete, reproducible, without warnings; hints fit what they offer."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from email.parser import HeaderParser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from patience import WAIT_S
+from plait.graph.extras import how_to_install
+from plait.version import DISTRIBUTION, VERSION
+
+for package in ("build", "twine", "check_wheel_contents", "setuptools"):
+    pytest.importorskip(package, reason="builds with what comes with [dev]")
+import distributions  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = DECLARED["optional-dependencies"]
+LAYERS = ("graph", "devices", "scheduler", "dialects", "cli")
+PUBLISHED = "https://host.example/owner/plait"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the source distribution and the wheel, of a copy of this checkout."""
+    sdist, wheel = distributions.build(ROOT, tmp_path_factory.mktemp("dist"))
+    return sdist, wheel
+
+
+def hinted_extras() -> Iterator[str]:
+    """Yield the extras in all hints of the package."""
+    for file in (*ROOT.glob("*.py"), *(f for one in LAYERS for f in (ROOT / one).rglob("*.py"))):
+        if "how_to_install(" not in (source := file.read_text()):
+            continue
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "how_to_install":
+                for argument in node.args:
+                    if not isinstance(argument, ast.Starred):  # else it is the function itself
+                        yield ast.literal_eval(argument)
+
+
+def build_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_script", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_hints_name_the_distribution_and_extras_that_it_has() -> None:
+    found = set(hinted_extras())
+    assert {"cli", "compiled", "cuda", "onnx", "opencl", "ort", "ray", "torch", "video"} <= found
+    assert found <= EXTRAS.keys()
+    assert DECLARED["name"] == DISTRIBUTION
+
+
+def test_hints_are_written_in_one_place() -> None:
+    written = [
+        str(file.relative_to(ROOT))
+        for layer in LAYERS
+        for file in (ROOT / layer).rglob("*.py")
+        if re.search(r"pip install [^\n]*plait", file.read_text())
+    ]
+    assert written == ["graph/extras.py"]
+
+
+def test_all_brings_all_extras_that_any_machine_can_use() -> None:
+    def brought(extra: str) -> set[str]:
+        own = re.compile(rf"{DISTRIBUTION}\[([^\]]*)\]")
+        found: set[str] = set()
+        for requirement in EXTRAS[extra]:
+            listed = own.match(requirement)
+            found |= set().union(*map(brought, listed[1].split(","))) if listed else {requirement}
+        return found
+
+    special = {"cuda", "torch", "bench", "test", "dev", "all"}
+    assert brought("all") == set().union(*map(brought, EXTRAS.keys() - special))
+    assert any(one.startswith("onnx>=") for one in brought("ort"))
+
+
+def test_the_version_stands_the_same_everywhere() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [VERSION]
+    assert DECLARED["version"] == VERSION
+
+
+@pytest.mark.slow
+def test_a_source_distribution_has_all_files_of_the_checkout(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[0]) as archive:
+        names = {one.name.partition("/")[2] for one in archive.getmembers() if one.isfile()}
+    made = {name for name in names if ".egg-info/" in name} | {"PKG-INFO", "setup.cfg"}
+    assert names - made == set(distributions.names_of_files(ROOT)) - made
+
+
+@pytest.mark.slow
+def test_the_same_files_make_the_same_bytes(
+    built: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out of another folder, later, by who has another umask, in another time zone."""
+    checkout = tmp_path / "elsewhere"
+    distributions.copy_files(ROOT, checkout)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(distributions.source_date(ROOT)))
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    before = os.umask(0o077)
+    try:
+        again = distributions.build(checkout, tmp_path / "dist")
+    finally:
+        os.umask(before)
+    for file, other in zip(built, again, strict=True):
+        assert file.name == other.name
+        assert file.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_wheel_says_what_an_index_shows(built: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(built[1]) as archive:
+        (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+        metadata = HeaderParser().parsestr(archive.read(name).decode())
+        tops = {one.partition("/")[0] for one in archive.namelist()}
+        assert not [one for one in archive.namelist() if one.endswith(("setup.py", ".pyc"))]
+    assert tops == {"plait", f"{DISTRIBUTION.replace('-', '_')}-{VERSION}.dist-info"}
+    assert metadata["Author"] == "The plait developers"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    page = metadata.get_payload()
+    assert isinstance(page, str)
+    assert page.startswith("# plait")
+    assert not re.search(r"\]\((?!\w+:|#)", page)
+
+
+def test_links_on_the_index_lead_to_the_files_of_the_release() -> None:
+    page = build_script().index_page
+    readme = "[a](docs/a.md#b), [benchmarks](benchmarks) [x](https://x.example) [here](#top)"
+    at = f"{PUBLISHED}/blob/v1.2.3"
+    assert page(readme, PUBLISHED, "1.2.3") == (
+        f"[a]({at}/docs/a.md#b), [benchmarks]({at}/benchmarks) [x](https://x.example) [here](#top)"
+    )
+    assert page(readme, "", "1.2.3") == "a, benchmarks [x](https://x.example) [here](#top)"
+
+
+def test_the_index_links_to_the_source_once_it_is_published() -> None:
+    script = build_script()
+    assert script.addresses("", VERSION) == {}
+    links = script.addresses(PUBLISHED, VERSION)
+    assert links["Source"] == PUBLISHED
+    assert all(address.startswith(PUBLISHED) for address in links.values())
+    files = [one.partition(f"/blob/v{VERSION}/")[2] for one in links.values() if "/blob/" in one]
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.slow
+def test_hints_can_be_followed_where_the_wheel_is_installed(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Without an index: the extras are those of what is installed, their packages are here."""
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    python = environment / "bin" / "python"
+
+    def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+
+    done = pip("install", "--no-deps", "--no-index", str(built[1]))
+    assert done.returncode == 0, done.stderr
+    told = f"from importlib.metadata import requires; print(*requires('{DISTRIBUTION}'))"
+    asked = [str(python), "-c", told]
+    listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    offered = set(re.findall(r"""extra == ['"]([\w-]+)['"]""", listed))
+    assert {extra.replace("_", "-") for extra in hinted_extras()} <= offered
+    # pip looks for the packages of extras where the tests have theirs.
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "packages_of_tests.pth").write_text("\n".join(filter(os.path.isdir, sys.path)))
+    for extra in ("cli", "nothing-of-the-kind"):
+        command = shlex.split(how_to_install(extra))
+        assert command[:2] == ["pip", "install"]
+        followed = pip("install", "--no-index", "--dry-run", *command[2:])
+        refused = f"does not provide the extra '{extra}'" in followed.stderr
+        assert refused == (extra not in EXTRAS)
+        assert followed.returncode == 0, followed.stderr
