@@ -99,7 +99,7 @@ def is_made(file: Path) -> bool:
     parts = file.parts
     return (
         file.name in ("PKG-INFO", "setup.cfg")
-        or parts[0] in ("build", "dist")
+        or parts[0] in ("build", "dist", "site", ".cache")
         or any(
             part == "__pycache__" or part.endswith((".egg-info", "_cache")) for part in parts[:-1]
         )

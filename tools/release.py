@@ -113,9 +113,9 @@ def try_out(version: str, files: Sequence[Path]) -> None:
     (wheel,) = (file for file in files if file.suffix == ".whl")
     with TemporaryDirectory() as folder:
         environment = Path(folder, "environment")
-        run(sys.executable, "-m", "venv", environment)
+        run(sys.executable, "-m", "venv", "--without-pip", environment)
         python = environment / "bin" / "python"
-        run(python, "-m", "pip", "install", "--quiet", f"{wheel}[cli]")
+        run(sys.executable, "-m", "pip", "--python", python, "install", f"{wheel}[cli]")
         told = run(python, "-I", "-c", SMOKE)
         if f"plait {version} computes" not in told:
             sys.exit(f"the installed plait is another one: {told}")

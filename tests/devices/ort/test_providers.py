@@ -28,6 +28,7 @@ from plait.devices.memory import HOST
 from plait.devices.ort import plugins
 from plait.devices.ort.providers import PROVIDERS, Wishes, device_names, place_of
 from plait.scheduler.costs import Costs
+from releases import newer_ort
 from small_graphs import X, doubling
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -201,7 +202,10 @@ def test_a_provider_that_somebody_registered_is_found_by_its_name(runtime: Runti
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("ort:webgpu", "'onnxruntime_ep_webgpu' is not installed; pip install 'plait-dataflow[webgpu]'"),
+        (
+            "ort:webgpu",
+            "'onnxruntime_ep_webgpu' is not installed; pip install 'plait-dataflow[webgpu]'",
+        ),
         ("ort:dml", "has no DmlExecutionProvider; pip install onnxruntime-directml"),
         ("ort:AcmeExecutionProvider", "register its library with onnxruntime.register_"),
     ],
@@ -326,6 +330,7 @@ def test_wrong_options_are_refused(name: str, option: dict[str, Any], told: str)
     assert told in str(raised.value)
 
 
+@newer_ort
 def test_options_reach_sessions_and_stay_in_saved_plans(runtime: Runtime, tmp_path: Path) -> None:
     more = {"cudnn_conv_algo_search": "HEURISTIC"}
     device = pl.device("ort:cuda:1", precision="tf32", settings=more)
@@ -340,6 +345,7 @@ def test_options_reach_sessions_and_stay_in_saved_plans(runtime: Runtime, tmp_pa
 # What runs there
 
 
+@newer_ort
 def test_a_session_that_falls_back_is_refused(runtime: Runtime) -> None:
     runtime.falls_back = True
     with pytest.raises(pl.PlanError, match=f"does not make a session on {CUDA}"):
@@ -352,6 +358,7 @@ def negated_then(name: str, op: str) -> pl.Graph:
     return b.build()
 
 
+@newer_ort
 def test_two_models_on_two_providers_are_streamed(runtime: Runtime) -> None:
     b = pl.GraphBuilder("two")
     first = b.include(negated_then("first", "Abs"), {"x": b.input("x", "float32", (4,))}, "first/")
