@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call
@@ -21,6 +22,10 @@ KEPT_ANSWERS = 4096
 """About nodes, of each sort."""
 
 
+Turn: TypeAlias = AbstractContextManager[object]
+ANY_TIME: Turn = nullcontext()
+
+
 @dataclass(frozen=True)
 class Engine:
     """ONNX Runtime's own kernels. Equal engines make equal sessions.
@@ -31,9 +36,12 @@ class Engine:
         Of the devices that compute with it.
     copies_inputs : bool
         True when an input is copied as it is bound, so that each run takes another binding.
+    turn : context
+        What is held while a model is loaded or run; nothing but where the engine bears one thread.
     """
 
     kind: str
+    turn: ClassVar[Turn] = ANY_TIME
     copies_inputs: ClassVar[bool] = False
 
     def options(

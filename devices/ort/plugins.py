@@ -17,9 +17,9 @@ from ...graph.ir import Graph, Node
 from ...graph.operator import Call
 from ...graph.tensor import TensorSpec
 from ..errors import DeviceUnavailableError
-from .engine import KEPT_ANSWERS, Engine
+from .engine import ANY_TIME, KEPT_ANSWERS, Engine, Turn
 from .openvino import openvino_difference
-from .providers import ANY, Place, Provider, Wishes
+from .providers import ANY, PROVIDERS, Place, Provider, Wishes
 from .runtime import INEXACT, options, runtime, summary
 from .threads import ONE_THREAD, Threads
 
@@ -38,6 +38,7 @@ _DIFFERENCES = {"openvino": openvino_difference}
 _compiled: dict[tuple[Engine, Hashable], str | None] = {}
 
 _lock = threading.Lock()
+_turns: dict[str, Turn] = {one.registered: threading.RLock() for one in PROVIDERS if one.serial}
 
 
 class Found(NamedTuple):
@@ -74,8 +75,11 @@ class ProviderEngine(Engine):
     def options(
         self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
     ) -> Any:
-        """Return options that name the provider; threads are its own, where it has any."""
-        chosen = options(optimize=optimize)
+        """Return options that name the provider; threads are its own, where it has any.
+
+        Always with optimizers: some providers take convolutions in another layout alone.
+        """
+        chosen = options()
         chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         listed = find(self.place).listed
         if listed is not None:
@@ -85,13 +89,14 @@ class ProviderEngine(Engine):
     def load(self, model: Any, chosen: Any) -> Any:
         """Return ONNX Runtime's session for a model, all of which the provider runs."""
         registered = self._registered
-        session = runtime().InferenceSession(
-            model.SerializeToString(),
-            chosen,
-            providers=None if chosen.has_providers() else [(registered, self._told(1))],
-            disabled_optimizers=INEXACT,
-            enable_fallback=0,  # else what fails is printed, and its own kernels run
-        )
+        with self.turn:
+            session = runtime().InferenceSession(
+                model.SerializeToString(),
+                chosen,
+                providers=None if chosen.has_providers() else [(registered, self._told(1))],
+                disabled_optimizers=INEXACT,
+                enable_fallback=0,  # else what fails is printed, and its own kernels run
+            )
         if session.get_providers()[0] != registered:
             raise RuntimeError(f"ONNX Runtime does not make a session on {registered}")
         return session
@@ -109,7 +114,10 @@ class ProviderEngine(Engine):
 
         To compile one takes some 60 ms where to ask takes 5, so one of those that are alike is.
         """
-        refused = self.failure(write(False), disable_model_compile="1")
+        for is_exact in (False, True):  # some want numbers, and weights that do not change
+            refused = self.failure(write(is_exact), disable_model_compile="1")
+            if refused is None or _WOULD_COMPILE in refused:
+                break
         if refused is None or _WOULD_COMPILE not in refused:
             return f"{self._registered} does not take it" if refused == _LEFT_OVER else refused
         key = self, like
@@ -122,6 +130,11 @@ class ProviderEngine(Engine):
     def formed(self, graph: Graph) -> Graph:
         """Return the graph: what others are exact and fast in is their own business."""
         return graph
+
+    @property
+    def turn(self) -> Turn:  # type: ignore[override]
+        """A lock that all programs on a provider take which bears one thread at a time."""
+        return _turns.get(self._registered, ANY_TIME)
 
     @property
     def _registered(self) -> str:

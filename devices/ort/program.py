@@ -15,6 +15,7 @@ from ..donation import Donation
 from ..errors import KernelError
 from ..event import CancelledWorkError, Event
 from ..memory import View
+from .engine import ANY_TIME, Turn
 from .runtime import runtime, summary, told
 from .session import Session, describe
 
@@ -61,11 +62,13 @@ class OrtProgram:
             written = {name: views[name].array for name in outputs}
             self._run = partial(_run_with_text, session.inference, fed, written)
             return
+        copies, turn = session.engine.copies_inputs, session.engine.turn
         binding = session.inference.io_binding()
-        for name in inputs:
+        for name in () if copies else inputs:
             binding.bind_input(*_place(name, views[name].array))
-        for name, array in session.given.items():
-            binding.bind_input(*_place(name, array))
+        with turn:
+            for name, array in session.given.items():
+                binding.bind_input(*_place(name, array))
         for name in outputs:
             binding.bind_output(*_place(name, views[name].array))
         # The public method checks, before each run, what is known here once and for all.
@@ -75,7 +78,6 @@ class OrtProgram:
             inference, inner = session.inference, binding
         self._run = inference.run_with_iobinding
         self._binding = inner
-        copies = session.engine.copies_inputs
         moving = {
             name: views[name].donation or (Donation(views[name].array) if copies else None)
             for name in inputs
@@ -86,6 +88,8 @@ class OrtProgram:
             if place is not None
         ]:
             self._run = partial(_run_rebound, rebound, self._run)
+        if turn is not ANY_TIME:
+            self._run = partial(_run_in_turn, turn, self._run)
 
     @property
     def loaded(self) -> Hashable:
@@ -155,6 +159,11 @@ def _run_with_text(
 
 def _array_of(view: View) -> Array:
     return view.array if view.donation is None else view.donation.array
+
+
+def _run_in_turn(turn: Turn, run: Any, inner: Any, options: Any) -> None:
+    with turn:
+        run(inner, options)
 
 
 def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, options: Any) -> None:

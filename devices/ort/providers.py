@@ -86,6 +86,8 @@ class Provider:
         What `precision` takes beside ``"model"``, which is the default.
     options : frozenset of str
         Which of `threads` and `cache` it can be told.
+    serial : bool
+        True when it bears one thread at a time, whatever sessions there are.
     settings : callable
         Returns what it is told.
     """
@@ -99,6 +101,7 @@ class Provider:
     systems: tuple[str, ...] = ()
     precisions: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
+    serial: bool = False
     settings: Callable[[Wishes], Settings] = lambda wishes: {}
 
 
@@ -166,6 +169,7 @@ PROVIDERS = (
         "WebGpuExecutionProvider",
         hardware=("gpu",),
         needs="a graphics processor with Vulkan, Metal or Direct3D 12",
+        serial=True,  # two threads end the process
         package="onnxruntime_ep_webgpu",
         install=how_to_install("webgpu"),
         systems=(*_DESKTOP, "darwin"),
@@ -229,6 +233,7 @@ PROVIDERS = (
         "DmlExecutionProvider",
         hardware=("gpu",),
         needs="a graphics processor with Direct3D 12",
+        serial=True,
         install="pip install onnxruntime-directml, in place of onnxruntime",
         systems=("win32",),
         settings=lambda wishes: {"device_id": str(wishes.number)},
