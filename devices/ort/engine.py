@@ -14,7 +14,7 @@ from .differences import difference
 from .faster_forms import with_faster_forms
 from .integer_biases import with_integer_biases
 from .masks import with_whole_masks
-from .runtime import load, options, summary
+from .runtime import load, newest_opset, options, summary
 from .saturation import without_saturation
 from .threads import ONE_THREAD, Threads
 
@@ -49,6 +49,10 @@ class Engine:
     ) -> Any:
         """Return the options of a session on these threads, to be loaded by `load`."""
         return options(threads, cores=cores, optimize=optimize)
+
+    def opset(self) -> int:
+        """Return the opset that models are written in."""
+        return newest_opset()
 
     def load(self, model: Any, chosen: Any) -> Any:
         """Return ONNX Runtime's session for a model; whatever it raises goes through."""

@@ -10,9 +10,14 @@ import json
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
+from ...graph.builder import GraphBuilder
 from ...graph.extras import how_to_install, import_extra
+from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call
 from ...graph.tensor import TensorSpec
@@ -20,7 +25,7 @@ from ..errors import DeviceUnavailableError
 from .engine import ANY_TIME, KEPT_ANSWERS, Engine, Turn
 from .openvino import openvino_difference
 from .providers import ANY, PROVIDERS, Place, Provider, Wishes
-from .runtime import INEXACT, options, runtime, summary
+from .runtime import INEXACT, newest_opset, options, runtime, summary
 from .threads import ONE_THREAD, Threads
 
 _WOULD_COMPILE = "User disabled EP compilation"
@@ -101,6 +106,10 @@ class ProviderEngine(Engine):
             raise RuntimeError(f"ONNX Runtime does not make a session on {registered}")
         return session
 
+    def opset(self) -> int:
+        """Return the newest opset whose convolutions it takes: providers are behind the runtime."""
+        return _newest_opset(self)
+
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
@@ -115,11 +124,11 @@ class ProviderEngine(Engine):
         To compile one takes some 60 ms where to ask takes 5, so one of those that are alike is.
         """
         for is_exact in (False, True):  # some want numbers, and weights that do not change
-            refused = self.failure(write(is_exact), disable_model_compile="1")
-            if refused is None or _WOULD_COMPILE in refused:
+            refused = self._refusal(write(is_exact))
+            if refused in (None, _WOULD_COMPILE):
                 break
-        if refused is None or _WOULD_COMPILE not in refused:
-            return f"{self._registered} does not take it" if refused == _LEFT_OVER else refused
+        if refused != _WOULD_COMPILE:
+            return refused
         key = self, like
         if key not in _compiled:
             if len(_compiled) >= KEPT_ANSWERS:
@@ -130,6 +139,13 @@ class ProviderEngine(Engine):
     def formed(self, graph: Graph) -> Graph:
         """Return the graph: what others are exact and fast in is their own business."""
         return graph
+
+    def _refusal(self, model: Any) -> str | None:
+        """Return why the provider does not take a model, which it need not compile."""
+        found = self.failure(model, disable_model_compile="1")
+        if found is not None and _WOULD_COMPILE in found:
+            return _WOULD_COMPILE
+        return f"{self._registered} does not take it" if found == _LEFT_OVER else found
 
     @property
     def turn(self) -> Turn:  # type: ignore[override]
@@ -145,6 +161,18 @@ class ProviderEngine(Engine):
         wishes = Wishes(hardware, number, self.precision, threads, self.cache)
         given: Mapping[str, str] = json.loads(self.settings)
         return {**provider.settings(wishes), **given}
+
+
+@lru_cache(maxsize=64)
+def _newest_opset(engine: ProviderEngine) -> int:
+    b = GraphBuilder("probe")
+    weights = np.ones((1, 1, 3, 3), np.float32)
+    b.output("y", b.op("Conv", b.input("x", "float32", (1, 1, 4, 4)), weights))
+    graph, newest = b.build(), newest_opset()
+    for opset in range(newest, OLDEST_WRITTEN - 1, -1):
+        if engine._refusal(to_onnx(graph, opset=opset)) in (None, _WOULD_COMPILE):
+            return opset
+    return newest
 
 
 def find(place: Place) -> Found:

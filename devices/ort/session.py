@@ -23,7 +23,7 @@ from ..errors import KernelError
 from ..memory import View
 from .empty import is_empty, without_empty_inputs
 from .engine import PROCESSOR, Engine
-from .runtime import newest_opset, runtime, summary
+from .runtime import runtime, summary
 from .support import computes_nothing
 from .threads import ONE_THREAD, Threads
 from .widening import MOST_NBYTES, given, widened
@@ -126,7 +126,7 @@ def _load(graph: Graph, chosen: Any, device: str, engine: Engine) -> Any:
     try:
         values = [runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
         chosen.add_external_initializers(list(large), values)
-        return engine.load(to_onnx(graph, opset=newest_opset(), outside=large), chosen)
+        return engine.load(to_onnx(graph, opset=engine.opset(), outside=large), chosen)
     except Exception as error:
         raise KernelError(
             f"ONNX Runtime does not take the subgraph: {summary(error)}",

@@ -19,7 +19,7 @@ from ...graph.tensor import Array, TensorSpec
 from ..device import Support
 from .empty import is_empty, makes_of_nothing, without_empty
 from .engine import KEPT_ANSWERS, PROCESSOR, Engine
-from .runtime import binds_extensions, newest_opset, runtime, summary
+from .runtime import binds_extensions, runtime, summary
 
 SMALL = 64
 """Elements; constants of integers up to this size may be shapes or axes, which kernels look at."""
@@ -78,7 +78,7 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
     present = [spec for spec in (*call.inputs, *outputs) if spec is not None]
     is_own = bool(domain_and_type(node.op)[0])
     reason = (
-        (refusal_of_own(node) if is_own else refusal(node, call.inputs, outputs, newest_opset()))
+        (refusal_of_own(node) if is_own else refusal(node, call.inputs, outputs, engine.opset()))
         or engine.difference(node, call, outputs)
         or _unbound(present)
         or _refused_by_runtime(node, call, outputs, engine)
@@ -174,7 +174,7 @@ def _try(
     """Return why an engine refuses the node on its own, None if it does not."""
 
     def write(is_exact: bool) -> Any:
-        return to_onnx(_alone(node, call, outputs, is_exact), opset=newest_opset())
+        return to_onnx(_alone(node, call, outputs, is_exact), opset=engine.opset())
 
     try:
         return engine.refusal(write, _likeness(node, call))
