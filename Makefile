@@ -1,14 +1,19 @@
 # One command sees plait work (make demo), one proves it (make test), one does on a GPU (make gpu).
-# Each makes an environment of its own in the checkout and touches nothing else. `make release`
+# Each makes an environment of its own in the checkout and touches nothing else. `make gpu-wheels`, run
+# where there is an index, fetches what `make gpu` needs where there is none; `make release`
 # does all that a release takes but to publish it.
 
 PYTHON ?= python3
 VENV ?= .venv-test
 DEMO_VENV ?= .venv-demo
 GPU_VENV ?= .venv-gpu
+GPU_SITE ?= .gpu-site
 GPU_ARGS ?=
 EXTRAS ?= dev
 VERSION ?=
+# Of the machine that has a GPU and no index.
+GPU_PYTHON ?= 3.12
+WHEELS ?= .wheels
 SECONDS ?= 3600
 SEED ?= $(shell date +%Y%m%d)
 GRAPHS ?= 2000
@@ -18,6 +23,14 @@ SMOKE = tests/graph tests/scheduler/runtime tests/scheduler/planner/memory tests
 # Only the models in these packages are used; their code asks for torch, or a second opencv.
 MODELS = silero-vad==6.2.3 rapidocr==3.10.0
 GPU_MODELS = rapidocr-onnxruntime==1.4.4
+
+# What is installed from wheels alone, and no more: CuPy, numpy, onnx, ONNX Runtime and PyTorch are taken
+# to be on such a machine. Their own dependencies are named, since a set of wheels has to be complete.
+GPU_WHEELS = trio outcome sniffio sortedcontainers attrs idna msgpack msgspec threadpoolctl \
+	click rich markdown-it-py mdurl pygments pytest iniconfig pluggy packaging pytest-trio pytest-xdist \
+	execnet hypothesis $(GPU_MODELS)
+GPU_PLATFORMS = $(foreach glibc,28 27 24 17 12 5,--platform manylinux_2_$(glibc)_x86_64) \
+	--platform manylinux2014_x86_64
 
 # Not editable: mypy does not follow editable installs, and a test must see what users get.
 # build/ goes before and after, or modules deleted long ago would stay in the wheel.
@@ -30,10 +43,10 @@ rm -rf $(BUILT)
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke check fix docs bench fuzz gpu pythons lowest dist release clean install
+.PHONY: help demo test smoke check fix docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
 
 demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one streamed pipeline
 	@$(call install_plait,$(DEMO_VENV))
@@ -68,9 +81,20 @@ fuzz: install  ## damaged files and random graphs, for SECONDS= with SEED=; fail
 	PLAIT_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/properties/test_random_partitions.py \
 		--hypothesis-seed=$(SEED) -o hang_timeout=0
 
-gpu: $(GPU_VENV)/ready  ## on a machine with an NVIDIA GPU: its tests and figures, as one file of results
+# Where there are wheels, nothing is asked of an index, and neither venv nor pip has to be there.
+gpu: $(if $(wildcard $(WHEELS)/*.whl),$(GPU_SITE)/ready,$(GPU_VENV)/ready)  ## on a machine with an NVIDIA GPU: its tests and figures, as one file of results
+ifneq ($(wildcard $(WHEELS)/*.whl),)
+	PYTHONPATH=$(abspath $(GPU_SITE)) $(PYTHON) benchmarks/run_gpu.py $(GPU_ARGS)
+else
 	@$(call install_plait,$(GPU_VENV))
 	$(GPU_VENV)/bin/python benchmarks/run_gpu.py $(GPU_ARGS)
+endif
+
+gpu-wheels:  ## what make gpu needs on a machine without an index, as wheels
+	rm -rf $(WHEELS)
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+		--python-version $(GPU_PYTHON) --implementation cp $(GPU_PLATFORMS) --dest $(WHEELS) $(GPU_WHEELS)
+	du -sh $(WHEELS)
 
 pythons:  ## the quick tests on the other Pythons that are declared, where they are installed
 	PYTHON=$(PYTHON) .ci/pythons
@@ -85,7 +109,7 @@ release: $(VENV)/ready  ## all but to publish VERSION=: changelog, version, buil
 	$(BIN)/python tools/release.py $(VERSION)
 
 clean:  ## remove what the other targets made
-	rm -rf .venv-test .venv-demo .venv-gpu $(BUILT) dist site
+	rm -rf .venv-test .venv-demo .venv-gpu .gpu-site .wheels $(BUILT) dist site
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -104,6 +128,14 @@ $(DEMO_VENV)/ready: pyproject.toml
 	rm -rf $(DEMO_VENV)
 	$(PYTHON) -m venv $(DEMO_VENV)
 	$(DEMO_VENV)/bin/pip $(INSTALL) 'setuptools>=77' '.[onnx,cli]' magika==1.0.3
+	touch $@
+
+# Wheels are archives; the checkout itself is the package.
+$(GPU_SITE)/ready: $(wildcard $(WHEELS)/*.whl) Makefile
+	rm -rf $(GPU_SITE)
+	mkdir $(GPU_SITE)
+	ln -s $(CURDIR) $(GPU_SITE)/plait
+	for wheel in $(WHEELS)/*.whl; do $(PYTHON) -m zipfile -e $$wheel $(GPU_SITE) || exit 1; done
 	touch $@
 
 # It sees what $(PYTHON) sees: PyTorch and ONNX Runtime for CUDA take part where they are installed.

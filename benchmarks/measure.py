@@ -64,7 +64,9 @@ def write(path: Path, figures: Mapping[str, Any]) -> str:
     record = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **_machine(), **figures}
     text = json.dumps(record, indent=2)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(text + "\n")
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(text + "\n")
+    unfinished.replace(path)  # whoever ends the run meanwhile leaves what there was
     return text
 
 

@@ -1,13 +1,15 @@
 """Everything that only a GPU can show, in one run and one file: what `make gpu` calls.
 
 Each question of ``gpu/`` has a process of its own and a limit of time; one that fails or takes too
-long is noted, and the next one follows. The file is written anew after each, so that what was found
-is kept whatever happens. See docs/cuda.md.
+long is noted, and the next one follows. The file is written anew with each line of an answer, so
+that what was found is kept whatever happens, and a second run of the day asks for the rest only.
+See docs/cuda.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -15,41 +17,46 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import plait
 from gpu import about
 from gpu.conformance import LIMIT_ENV
-from gpu.question import Row, text_of
+from gpu.question import Row, rows_in, text_of
 from measure import RESULTS, write
 
 HERE = Path(__file__).parent
-MINUTES = 7.0
+MINUTES = 9.0
 LIMITS_S = {
     "about": 30,
+    "first": 110,
+    "conformance": 240,
     "rounding": 40,
-    "integers": 60,
     "launching": 40,
     "completion": 45,
     "copies": 30,
-    "overlap": 45,
-    "conformance": 150,
-    "models": 100,
     "products": 40,
+    "overlap": 45,
+    "models": 100,
     "convolutions": 40,
-    "partition": 60,
-    "interop": 20,
-    "peers": 20,
     "facts": 30,
-    "sanitizer": 60,
+    "integers": 60,
+    "interop": 20,
+    "partition": 60,
+    "peers": 20,
     "broken": 30,
+    "sanitizer": 300,
 }
-"""The questions in their order, and the most that each may take: all together may take longer than
-there is time, since hardly any takes so long."""
+"""The questions, those first that tell most, and the most that each may take: all together may take
+longer than there is time, since hardly any takes so long. What is not reached is asked next time.
+"""
 TOLD = 15
 """Lines of what a process said before it failed."""
 
@@ -72,47 +79,68 @@ class Answer:
     seconds: float
     failure: str = ""
 
+    @property
+    def is_final(self) -> bool:
+        """True where it need not be asked for again: it ended well, and no step of it failed."""
+        failed = any(row.status == "failed" for row in self.rows)
+        return bool(self.rows) and not failed and not self.failure
+
     def to_dict(self) -> dict[str, Any]:
         """Return what is worth saving."""
         found = {"seconds": round(self.seconds, 1), "rows": [row.to_dict() for row in self.rows]}
         return {**found, "failure": self.failure} if self.failure else found
 
+    @classmethod
+    def from_dict(cls, name: str, found: Mapping[str, Any]) -> Answer:
+        """Return what was saved."""
+        rows = rows_in("\n".join(map(json.dumps, found["rows"])))
+        return cls(name, tuple(rows), found["seconds"], found.get("failure", ""))
 
-def ask(name: str, arguments: Sequence[str], limit_s: float) -> Answer:
-    """Ask one question in a process of its own, which is ended when its time is up."""
+
+UNDER_WAY = "was not done when the run ended"
+
+
+def ask(
+    name: str,
+    arguments: Sequence[str],
+    limit_s: float,
+    told: Callable[[Answer], None] | None = None,
+) -> Answer:
+    """Ask one question in a process of its own, which is ended when its time is up.
+
+    `told` is called with the answer as far as it goes, for each row of it.
+    """
     command = [sys.executable, "-m", f"gpu.{name}", "--json", *arguments]
     # The tests have a process of their own to end in time.
     environment = {**os.environ, LIMIT_ENV: str(max(10.0, limit_s - 30))}
-    start = time.monotonic()
-    failure = ""
+    start, rows = time.monotonic(), list[Row]()
+    late = threading.Event()
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
             command, cwd=HERE, env=environment, stdout=subprocess.PIPE, stderr=said, text=True,
             start_new_session=True,
         )  # fmt: skip
-        try:
-            printed, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            printed, _ = process.communicate()
-            failure = f"took more than {limit_s:.0f} s"
+
+        def end() -> None:
+            late.set()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(limit_s, end)
+        timer.start()
+        assert process.stdout is not None
+        with process, process.stdout:
+            for line in process.stdout:
+                rows += rows_in(line)
+                if told is not None:
+                    told(Answer(name, tuple(rows), time.monotonic() - start, UNDER_WAY))
+        timer.cancel()
+        failure = f"took more than {limit_s:.0f} s" if late.is_set() else ""
         if process.returncode and not failure:
             said.seek(0)
             last = "\n".join(said.read().splitlines()[-TOLD:])
             failure = f"ended with {process.returncode}: {last}"
-    return Answer(name, tuple(rows_in(printed)), time.monotonic() - start, failure)
-
-
-def rows_in(printed: str) -> Iterator[Row]:
-    """Return the rows among lines; the last one may have been cut off."""
-    known = {field.name for field in fields(Row)}
-    for line in printed.splitlines():
-        try:
-            found = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(found, dict) and "what" in found:
-            yield Row(**{key: value for key, value in found.items() if key in known})
+    return Answer(name, tuple(rows), time.monotonic() - start, failure)
 
 
 def summary(answers: Sequence[Answer]) -> Iterator[str]:
@@ -138,6 +166,73 @@ def name_of(answers: Sequence[Answer], otherwise: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", found.lower()).strip("-")
 
 
+def sources() -> str:
+    """Return a digest of what is measured: answers are kept for as long as it is the same."""
+    digest = hashlib.sha256()
+    for folder in (
+        Path(plait.__file__).parent / part for part in ("graph", "devices", "scheduler")
+    ):
+        for path in sorted(folder.rglob("*.py")):
+            digest.update(path.read_bytes())
+    for path in sorted(HERE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def found_before(path: Path, asked: Mapping[str, Any]) -> dict[str, Answer]:
+    """Return the answers in a file of the same day that need not be asked for again."""
+    try:
+        saved = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    if any(saved.get(key) != value for key, value in asked.items()):
+        return {}
+    answers = (Answer.from_dict(name, each) for name, each in saved["answers"].items())
+    return {each.name: each for each in answers if each.is_final}
+
+
+class Run:
+    """A run of questions, and the file that has all that is known at any moment.
+
+    Parameters
+    ----------
+    folder : Path
+    device : str
+    asked : Mapping
+        What the answers are for: saved with them.
+    """
+
+    def __init__(self, folder: Path, device: str, asked: Mapping[str, Any]) -> None:
+        self.answers: dict[str, Answer] = {}
+        self._folder, self._device, self._asked = folder, device, asked
+        self._day = datetime.now(UTC)
+        self._before: dict[str, Answer] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file; it is called after the device, which the first answer names."""
+        name = name_of([*self.answers.values()], self._device)
+        return self._folder / f"gpu-{name}-{self._day:%Y-%m-%d}.json"
+
+    def known(self, name: str) -> Answer | None:
+        """Return the answer of an earlier run of the day, if there is one that will do."""
+        return self._load().get(name)
+
+    def keep(self, answer: Answer) -> None:
+        """Write an answer, or as much of it as there is."""
+        self.answers[answer.name] = answer
+        self._load()
+        found = {name: each.to_dict() for name, each in self.answers.items()}
+        write(self.path, {**self._asked, "answers": found})
+
+    def _load(self) -> dict[str, Answer]:
+        """Read what an earlier run has found, before its file is written over."""
+        if self._before is None:
+            self._before = found_before(self.path, self._asked)
+            self.answers = {**self._before, **self.answers}
+        return self._before
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda:0")
@@ -145,25 +240,31 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of them")
     parser.add_argument("--small", action="store_true", help="try it out, with sizes for that")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for the file")
+    parser.add_argument("--again", action="store_true", help="ask what is known already, too")
     given = parser.parse_args()
-    start, deadline = datetime.now(UTC), time.monotonic() + 60 * given.minutes
+    deadline = time.monotonic() + 60 * given.minutes
     arguments = ["--device", given.device, *(["--small"] if given.small else [])]
-    answers: list[Answer] = []
+    asked = {"device": given.device, "small": given.small, "sources": sources()}
+    run = Run(given.results, given.device, asked)
     for name in given.only.split(","):
+        # What it is that is measured is asked each time: the file is called after it.
+        known = None if given.again or name == "about" else run.known(name)
         left_s = deadline - time.monotonic()
-        if left_s < 1:
-            answers.append(Answer(name, (), 0.0, "there was no time left"))
+        if known is not None:
+            answer = known
+        elif left_s < 1:
+            answer = Answer(name, (), 0.0, "there was no time left")
         else:
-            answers.append(ask(name, arguments, min(LIMITS_S[name], left_s)))
-        if name == "about" and not any(row.what == about.NAME for row in answers[-1].rows):
-            sys.exit("\n".join(["there is nothing to measure", *summary(answers)]))
-        print(f"\n{name}, {answers[-1].seconds:.0f} s", flush=True)
-        for row in answers[-1].rows:
+            told = None if name == "about" else run.keep
+            limit_s = left_s if name == given.only else min(LIMITS_S[name], left_s)
+            answer = ask(name, arguments, limit_s, told)
+        if name == "about" and not any(row.what == about.NAME for row in answer.rows):
+            sys.exit("\n".join(["there is nothing to measure", *summary([answer])]))
+        print(f"\n{name}, {'known already' if known else f'{answer.seconds:.0f} s'}", flush=True)
+        for row in answer.rows:
             print(f"  {text_of(row)}", flush=True)
-        path = given.results / f"gpu-{name_of(answers, given.device)}-{start:%Y-%m-%d}.json"
-        asked = {"device": given.device, "small": given.small}
-        write(path, asked | {"answers": {each.name: each.to_dict() for each in answers}})
-    print("", *summary(answers), f"saved as {path}", sep="\n")
+        run.keep(answer)
+    print("", *summary([*run.answers.values()]), f"saved as {run.path}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -99,8 +99,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Share out files rather than tests, and some files as one."""
+    """Share out files rather than tests, and some files as one, unless processes steal tests."""
     from sharing_out import ByFile  # where there is no xdist, nobody asks
+
+    if config.getoption("dist") == "worksteal":
+        return None
 
     return ByFile(config, log)
 

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,8 +18,13 @@ from gpu.question import Row, answer
 from gpu.target import Target, Unsuitable
 
 ROOT = Path(__file__).parents[2]
-LIMIT_ENV, LIMIT_S = "PLAIT_GPU_TESTS_S", 150.0
+LIMIT_ENV, LIMIT_S = "PLAIT_GPU_TESTS_S", 240.0
 GRACE_S = 20.0
+ALONE_SHARE = 0.25
+"""Of the time, for tests that failed: each is run again in a process of its own."""
+MOST_PROCESSES = 6
+"""What takes long in the tests is NVRTC, on the host; contexts take memory of the GPU."""
+PLUGINS = ("pytest_trio.plugin", "xdist.plugin", "_hypothesis_pytestplugin")
 FOLDERS = ("tests/conformance", "tests/devices", "tests/scheduler")
 SHOWN = 40
 """So many failures are told by name."""
@@ -27,20 +34,62 @@ def tests(target: Target) -> Iterator[Row]:
     """All tests marked `gpu`."""
     if not target.has_cupy:
         raise Unsuitable("the tests marked gpu are of CUDA devices")
-    limit_s = float(os.environ.get(LIMIT_ENV, LIMIT_S))
+    deadline = time.monotonic() + float(os.environ.get(LIMIT_ENV, LIMIT_S))
     with tempfile.TemporaryDirectory() as folder:
+        # Compiled once for all processes.
+        os.environ["PLAIT_KERNEL_CACHE"] = str(Path(folder) / "cubins")
         report = Path(folder) / "report.xml"
-        options = ["-m", "gpu", "-q", "--tb=line", "-p", "no:cacheprovider"]
-        options += ["--continue-on-collection-errors", f"--junitxml={report}"]
-        command = [sys.executable, "-m", "pytest", *options, *FOLDERS]
-        ended = run_within(command, limit_s)
+        options = ["-m", "gpu", f"--junitxml={report}", *side_by_side()]
+        limit_s = (1 - ALONE_SHARE) * (deadline - time.monotonic())
+        ended = run_within(pytest_command(*options, *FOLDERS), limit_s)
         yield from results(report)
-    yield Row("the tests came to an end in time", "yes" if ended else "no", expected="yes")
+        if not ended:
+            yield Row("the tests", "did not come to an end in time", status="failed")
+        yield from alone(failed_in(report), deadline)
+
+
+def pytest_command(*options: str) -> list[str]:
+    """Return what runs pytest with the plugins that the tests know of, whatever else there is."""
+    plugins = [option for name in PLUGINS if _is_installed(name) for option in ("-p", name)]
+    usual = ["-q", "--tb=line", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
+    return [sys.executable, "-m", "pytest", *plugins, *usual, *options]
+
+
+def side_by_side() -> list[str]:
+    """Return what has pytest run tests on several processes, where it can.
+
+    By test, not by file: two files have most of them.
+    """
+    processes = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
+    if processes < 2 or not _is_installed("xdist.plugin"):
+        return []
+    return [f"--numprocesses={processes}", "--dist=worksteal"]
+
+
+def failed_in(report: Path) -> list[str]:
+    """Return the tests that failed, as pytest takes them."""
+    failed = [case for case in _cases(report) if _outcome(case)[0] == "failed"]
+    named = [(case.get("classname", ""), case.get("name")) for case in failed]
+    return [f"{module.replace('.', '/')}.py::{name}" for module, name in named if module]
+
+
+def alone(names: list[str], deadline: float) -> Iterator[Row]:
+    """Run tests that failed again, each by itself: a GPU that one broke fails all that follow."""
+    for name in names:
+        left_s = deadline - time.monotonic() - GRACE_S
+        if left_s < GRACE_S:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            run_within(pytest_command(f"--junitxml={report}", name), left_s)
+            outcomes = {_outcome(case)[0] for case in _cases(report)} or {"not done"}
+        yield Row(f"alone: {name}"[:300], ", ".join(sorted(outcomes)))
 
 
 def run_within(command: list[str], limit_s: float) -> bool:
     """Run pytest; interrupt it when its time is up, so that it still says what it has found."""
-    with subprocess.Popen(command, cwd=ROOT, stdout=sys.stderr) as process:
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=sys.stderr) as process:
         try:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -57,7 +106,7 @@ def results(report: Path) -> Iterator[Row]:
     """Return what a report of pytest's says, by folder."""
     counts: dict[str, Counter[str]] = {}
     failures, skips = list[str](), Counter[str]()
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in _cases(report):
         outcome, told = _outcome(case)
         counts.setdefault(_folder(case.get("classname", "")), Counter())[outcome] += 1
         if outcome == "failed":
@@ -73,6 +122,15 @@ def results(report: Path) -> Iterator[Row]:
         yield Row(failure[:300], "failed", expected="passed")
     for reason, count in skips.most_common(SHOWN):
         yield Row(f"skipped: {reason[:200]}", count)
+
+
+def _cases(report: Path) -> list[ElementTree.Element]:
+    """Return the tests in a report; none where pytest was ended before it wrote one."""
+    return list(ElementTree.parse(report).iter("testcase")) if report.is_file() else []
+
+
+def _is_installed(module: str) -> bool:
+    return find_spec(module.partition(".")[0]) is not None
 
 
 def _outcome(case: ElementTree.Element) -> tuple[str, str]:

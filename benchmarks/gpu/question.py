@@ -6,13 +6,19 @@ import argparse
 import inspect
 import json
 import math
+import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 from gpu.target import Target, Unsuitable
+
+AT_ONCE = 4
+"""Processes that have an experiment each: what takes long in them is to import and to compile."""
+EXPERIMENT_S = 90.0
 
 Status: TypeAlias = Literal["measured", "failed", "left out"]
 
@@ -91,14 +97,67 @@ def rows_of(experiments: Sequence[Experiment], target: Target) -> Iterator[Row]:
             yield failed(title, error)
 
 
-def answer(*experiments: Experiment) -> None:
-    """Be the program that asks one question."""
+def rows_in(printed: str) -> Iterator[Row]:
+    """Return the rows among lines; the last one may have been cut off."""
+    known = {field.name for field in fields(Row)}
+    for line in printed.splitlines():
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict) and "what" in found:
+            yield Row(**{key: value for key, value in found.items() if key in known})
+
+
+def rows_apart(names: Sequence[str], command: Sequence[str], limit_s: float) -> Iterator[Row]:
+    """Yield what experiments find, each in a process of its own, as each is done.
+
+    Parameters
+    ----------
+    names : sequence of str
+    command : sequence of str
+        What prints the rows of an experiment, whose name is put behind.
+    limit_s : float
+        For each of them.
+    """
+
+    def ask(name: str) -> list[Row]:
+        try:
+            done = subprocess.run(
+                [*command, name], stdout=subprocess.PIPE, text=True, timeout=limit_s
+            )
+        except subprocess.TimeoutExpired:
+            return [Row(name, f"took more than {limit_s:.0f} s", status="failed")]
+        rows = list(rows_in(done.stdout))
+        if done.returncode:
+            rows.append(Row(name, f"ended with {done.returncode}", status="failed"))
+        return rows
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for done in as_completed([pool.submit(ask, name) for name in names]):
+            yield from done.result()
+
+
+def answer(*experiments: Experiment, apart: bool = False) -> None:
+    """Be the program that asks one question; `apart`, each experiment has a process of its own."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--device", default="cuda:0", help="what is measured (default cuda:0)")
     parser.add_argument("--small", action="store_true", help="try it out, with sizes for that")
     parser.add_argument("--json", action="store_true", help="a row of JSON for each figure")
+    names = {each.__name__: each for each in experiments}
+    parser.add_argument("--experiment", choices=names, help="one of them alone")
     given = parser.parse_args()
-    for row in rows_of(experiments, Target.named(given.device, small=given.small)):
+    chosen = experiments if given.experiment is None else (names[given.experiment],)
+    rows: Iterable[Row]
+    if apart and given.experiment is None:
+        options = ["--json", "--device", given.device, *(["--small"] if given.small else [])]
+        spec = sys.modules["__main__"].__spec__
+        assert spec is not None, "run by its name: python -m gpu.first"
+        command = [sys.executable, "-m", spec.name, *options, "--experiment"]
+        rows = rows_apart(list(names), command, EXPERIMENT_S)
+    else:
+        rows = rows_of(chosen, Target.named(given.device, small=given.small))
+    for row in rows:
         print(json.dumps(row.to_dict()) if given.json else text_of(row), flush=True)
 
 

@@ -16,7 +16,7 @@ PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck")
 QUESTIONS = ("rounding", "convolutions", "products")
 """What runs under it, in small: elementwise kernels, windows, products."""
-LIMIT_S = 40.0
+LIMIT_S = 48.0
 FOUND = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 
 

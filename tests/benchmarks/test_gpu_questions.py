@@ -19,6 +19,7 @@ from gpu import (
     broken,
     conformance,
     facts,
+    first,
     integers,
     interop,
     models,
@@ -37,6 +38,10 @@ from pocl import pocl_device
 from real_models import RealModel
 
 QUESTIONS = {
+    "first": (
+        *("one_kernel", "kernels_in_a_row", "products", "other_threads"),
+        *("page_locking", "sessions", "opening"),
+    ),
     "launching": ("submissions",),
     "completion": ("programs", "items"),
     "copies": ("planned",),
@@ -50,10 +55,10 @@ QUESTIONS = {
 }
 """What any device can be asked, by module."""
 
-WITH_OPTIONS = ("launching", "completion", "copies", "products", "overlap")
+WITH_OPTIONS = ("first", "launching", "completion", "copies", "products", "overlap")
 """Where a CUDA device is given options, or its streams and graphs matter."""
 
-OF_TIME = ("launching", "completion", "copies", "overlap", "partition")
+OF_TIME = ("first", "launching", "completion", "copies", "overlap", "partition")
 """At toy sizes their figures mean nothing."""
 
 
@@ -193,7 +198,9 @@ def test_an_operator_that_differs_from_its_definition_is_named(
 
 @pytest.mark.parametrize(
     "experiment",
-    [facts.launches, facts.hidden_allocations, facts.threads, facts.other_libraries, facts.marks,
+    [first.cupy_alone, first.libraries, first.cold_threads, first.arrays_on_the_gpu,
+     first.compiling, facts.launches, facts.hidden_allocations, facts.threads,
+     facts.other_libraries, facts.marks,
      interop.cupys, interop.torchs, broken.illegal_writes, conformance.tests, sanitizer.kernels],
 )  # fmt: skip
 def test_what_only_cupy_knows_is_left_out_elsewhere(experiment: Experiment) -> None:

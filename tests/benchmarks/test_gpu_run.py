@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import pytest
 import run_gpu
 from gpu import conformance
-from gpu.question import Row, text_of
-from run_gpu import Answer, ask, name_of, rows_in, summary
+from gpu.question import Row, rows_apart, rows_in, text_of
+from run_gpu import UNDER_WAY, Answer, ask, name_of, summary
 
 ON_CPU = ["--device", "cpu", "--small"]
 
@@ -48,7 +49,7 @@ def test_a_line_that_was_cut_off_is_no_row() -> None:
 def test_one_file_is_written_whatever_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def asked(name: str, arguments: list[str], limit_s: float) -> Answer:
+    def asked(name: str, arguments: list[str], limit_s: float, told: object) -> Answer:
         if name == "copies":
             return Answer(name, (), 1.0, "ended with 1: out of luck")
         return Answer(name, (Row("device", "Fast GPU 3"), Row("a", 3, at_most=2)), 2.0)
@@ -71,6 +72,58 @@ def test_one_file_is_written_whatever_fails(
     told = capsys.readouterr().out
     assert "0 of 1 goals and expectations are met" in told
     assert "copies did not end well: ended with 1: out of luck" in told
+
+
+def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *options: str) -> list[str]:
+    """Run questions on a device that knows all answers but one; return those that were asked."""
+    asked: list[str] = []
+
+    def ask(name: str, arguments: list[str], limit_s: float, told: object) -> Answer:
+        asked.append(name)
+        if name == "copies" and len(asked) < 4:
+            return Answer(name, (Row("half", 1),), 1.0, "took more than 30 s")
+        return Answer(name, (Row("device", "Fast GPU 3"),), 2.0)
+
+    monkeypatch.setattr(run_gpu, "ask", ask)
+    command = ["run_gpu.py", "--only", "about,launching,copies", "--results", str(folder)]
+    monkeypatch.setattr(sys, "argv", [*command, *options])
+    run_gpu.main()
+    return asked
+
+
+def test_a_second_run_asks_for_what_the_first_one_did_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(monkeypatch, tmp_path) == ["about", "launching", "copies"]
+    assert run(monkeypatch, tmp_path) == ["about", "copies"]
+    (file,) = tmp_path.iterdir()
+    answers = json.loads(file.read_text())["answers"]
+    assert set(answers) == {"about", "launching", "copies"}
+    assert run(monkeypatch, tmp_path, "--again") == ["about", "launching", "copies"]
+
+
+def test_other_sources_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(monkeypatch, tmp_path)
+    monkeypatch.setattr(run_gpu, "sources", lambda: "others")
+    assert run(monkeypatch, tmp_path) == ["about", "launching", "copies"]
+
+
+def test_an_answer_is_told_as_it_is_found() -> None:
+    told: list[Answer] = []
+    answer = ask("about", ON_CPU, limit_s=60, told=told.append)
+    assert told[-1].rows == answer.rows
+    assert told[-1].failure == UNDER_WAY
+
+
+def test_steps_that_have_a_process_each_are_named_where_they_end_badly(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; sys.argv[-1] == 'bad' and os.abort();"
+        """print('{"what": "' + sys.argv[-1] + '", "value": 1}')"""
+    )
+    found = list(rows_apart(["good", "bad"], [sys.executable, "-c", program], 60))
+    assert sorted((row.what, row.value) for row in found) == [("bad", "ended with -6"), ("good", 1)]
+    (late,) = rows_apart(["late"], [sys.executable, "-c", "input()", "<"], 0.01)
+    assert (late.status, late.what) == ("failed", "late")
 
 
 def test_questions_for_which_there_is_no_time_are_told(
@@ -131,6 +184,15 @@ def test_tests_are_counted_by_folder(tmp_path: Path) -> None:
     assert any("test_two: ValueError: two is wrong" in what for what in rows)
     assert any("No module named 'missing_one'" in what for what in rows)
     assert rows["not collected: failed"].value == 1
+    assert conformance.failed_in(report) == ["tests/some/test_numbers.py::test_two"]
+
+
+def test_tests_are_run_by_plugins_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    assert conformance.side_by_side() == ["--numprocesses=6", "--dist=worksteal"]
+    monkeypatch.setattr(conformance, "find_spec", lambda name: None)
+    assert conformance.side_by_side() == []
+    assert "xdist.plugin" not in conformance.pytest_command()
 
 
 def test_tests_that_take_too_long_are_interrupted() -> None:

@@ -7,10 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
-import soundfile
-from PIL import Image
 
 Array = np.ndarray[Any, Any]
 RATE = 8000
@@ -18,6 +15,8 @@ RATE = 8000
 
 def write_video(path: Path, shades: Iterable[int], stamps_ms: Iterable[int]) -> Path:
     """Write frames of one shade of grey each, without loss, each to be shown at its time."""
+    import av
+
     with av.open(str(path), "w") as container:
         stream: Any = container.add_stream("ffv1", rate=25)
         stream.width, stream.height, stream.pix_fmt = 32, 16, "bgr0"
@@ -32,10 +31,14 @@ def write_video(path: Path, shades: Iterable[int], stamps_ms: Iterable[int]) -> 
 
 def write_sound(path: Path, samples: Array) -> Path:
     """Write samples from -1 to 1, of shape (n, channels), without loss."""
+    import soundfile
+
     soundfile.write(path, samples, RATE, subtype="FLOAT")
     return path
 
 
 def write_image(path: Path, pixels: Array) -> Path:
+    from PIL import Image
+
     Image.fromarray(pixels).save(path)
     return path
