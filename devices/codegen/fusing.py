@@ -30,16 +30,31 @@ MOST_TENSORS = 32
 """Of one kernel: more would not stay in registers."""
 
 
+LEFT = "\0left"
+"""Behind a tensor's name: what something else has left in its place, to be gone on with."""
+
+
 def fused(
-    graph: Graph, views: Mapping[str, View], *, epilogues: Callable[[Node], bool] | None = None
+    graph: Graph,
+    views: Mapping[str, View],
+    *,
+    epilogues: Callable[[Node], bool] | None = None,
+    begun: Callable[[Node], Member | None] | None = None,
 ) -> tuple[Piece | Node, ...]:
     """Return a static subgraph's pieces in order; a node itself where no kernel is generated.
 
     Nodes that have nothing to do are left out. `epilogues` says which products are computed by
-    generated kernels, and may have an epilogue; none, if left out.
+    generated kernels, and may have an epilogue; none, if left out. `begun` says of others what is
+    to be done with what a library leaves in their output: the member reads that by the output's
+    name and `LEFT`. They come back as nodes, in their places, and once more in a piece with nodes
+    behind them, if there are any.
     """
     working = working_nodes(graph, views)
-    groups = _Fusing(graph, views, working, epilogues or _never).groups()
+    members = {} if begun is None else {node.name: begun(node) for node in working}
+    rests = {name: member for name, member in members.items() if member is not None}
+    left = {each.output + LEFT: each.output for each in rests.values() if each.output in views}
+    seen = {**views, **{name: views[output] for name, output in left.items()}}
+    groups = _Fusing(graph, seen, working, epilogues or _never, rests).groups()
     last = {group.nodes[-1].name: group for group in groups if len(group.nodes) > 1}
     inside = {node.name for group in last.values() for node in group.nodes}
     found: list[Piece | Node] = []
@@ -48,6 +63,8 @@ def fused(
         # results sooner.
         if node.name in last:
             found.append(last[node.name].piece())
+        elif node.name in rests:
+            found.append(node)
         elif node.name not in inside:
             found.append(piece_of(graph, node, views) or node)
     return tuple(found)
@@ -108,7 +125,13 @@ class _Group:
         tensors = {tensor for _, tensor, _ in self.reads}
         if len(self.nodes) > MOST_NODES or len(tensors) + len(self.stored) > MOST_TENSORS:
             return False
+        if not all(map(self._is_computed, self._chain, self.members)):
+            return False
         return all(map(self._begins, self.products)) and all(map(self._fits_in, self.members))
+
+    def _is_computed(self, node: Node, member: Member) -> bool:
+        """True when what a library is given is not made here, if a library begins with the node."""
+        return member.inputs == node.inputs or self.outputs.isdisjoint(node.inputs)
 
     def _begins(self, product: Node) -> bool:
         """True when a product can have all others as its epilogue."""
@@ -145,10 +168,12 @@ class _Fusing:
         views: Mapping[str, View],
         working: Sequence[Node],
         epilogues: Callable[[Node], bool],
+        rests: Mapping[str, Member],
     ) -> None:
         self._graph = graph
         self._views = views
         self._epilogues = epilogues
+        self._rests = rests
         self._working = {node.name for node in working}
         self._places = {node.name: place for place, node in enumerate(graph.nodes)}
         self._members: dict[str, Member] = {}
@@ -157,6 +182,10 @@ class _Fusing:
     def groups(self) -> list[_Group]:
         """Return all groups."""
         for node in self._graph.nodes:
+            if node.name in self._rests:
+                self._members[node.name] = self._rests[node.name]
+                self._group_of[node.name] = _Group(self._graph, [node], self._members)
+                continue
             if node.name not in self._working or not self._is_candidate(node):
                 continue
             if takes_epilogue(node.op):

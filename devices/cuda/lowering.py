@@ -10,7 +10,8 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .. import program as programs
 from ..codegen import registry as generated
-from ..codegen.fusing import fused
+from ..codegen.formulas import Member, has_formula
+from ..codegen.fusing import LEFT, fused
 from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..device import Support, scratch_name
@@ -78,7 +79,7 @@ class Lowering:
 
     def refuse(self, product: Product) -> None:
         """Leave products like this one to generated kernels from now on."""
-        self._refused.add(product)
+        self._refused.add(product.bare)
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether a node runs, in one way or another; its shapes may be symbolic."""
@@ -107,16 +108,24 @@ class Lowering:
         def product(node: Node) -> Product | None:
             return self._product(node, graph.call(node), graph.output_specs(node))
 
+        def rest(node: Node) -> Member | None:
+            found = product(node)
+            return None if found is None else _added(graph, node, found)
+
         def part(item: Piece | Node) -> Part:
             nodes, queued = item if isinstance(item, Piece) else ((item,), None)
             node, found = nodes[-1], product(nodes[-1])
             if found is None:
-                return Part(nodes, queued)
+                return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
+            if node.name in gone_on_with:
+                found = found.bare
             own = self._own_scratch(node, graph.call(node), graph.output_specs(node))
             return Part(nodes, _multiply(node, found, len(own)))
 
-        found = fused(graph, views, epilogues=lambda node: product(node) is None)
-        return tuple(map(part, found))
+        items = fused(graph, views, epilogues=lambda node: product(node) is None, begun=rest)
+        pieces = [item for item in items if isinstance(item, Piece)]
+        gone_on_with = {node.name for piece in pieces for node in piece.nodes[:-1]}
+        return tuple(map(part, items))
 
     def _own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of a node that cuBLAS does not compute."""
@@ -126,7 +135,28 @@ class Lowering:
 
     def _product(self, node: Node, call: Call, outputs: Specs) -> Product | None:
         product = product_of(node, call, outputs) if self.multiplies else None
-        return None if product in self._refused else product
+        return None if product is None or product.bare in self._refused else product
+
+
+def _added(graph: Graph, node: Node, product: Product) -> Member | None:
+    """Return the addition that kernels behind a product can begin with; None where there is none.
+
+    By cuBLAS itself, it would take a kernel that writes the output ahead of it, and cuBLAS would
+    read that.
+    """
+    if product.added is None or product.beta != 1:
+        return None
+    y, bias = graph.tensors[node.outputs[0]], graph.tensors[node.inputs[2]]
+    call = Call((y, TensorSpec(bias.dtype, product.added)), (None, None), {})
+    inputs = (node.outputs[0] + LEFT, node.inputs[2])
+    return Member("Add", call, inputs, node.outputs[0], y) if has_formula("Add", call) else None
+
+
+def _in_place(item: Transfer | Launch) -> Transfer | Launch:
+    """Return a launch whose buffers are tensors, where it goes on with what lies in one."""
+    if isinstance(item, Transfer):
+        return item
+    return item._replace(buffers=tuple(name.removesuffix(LEFT) for name in item.buffers))
 
 
 def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:

@@ -59,8 +59,10 @@ class Product(NamedTuple):
     a, b : Factor
     m, n, k, batch : int
     alpha, beta : float
+    added : tuple of int or None
+        From which shape input 2 is broadcast to the output, where it is added, times `beta`.
     fill : Kernel or None
-        Writes what `beta` is multiplied with into the output.
+        Writes that into the output.
     turn : Kernel or None
         Writes b with its columns as rows where cuBLAS reads it from: into the last scratch buffer.
     """
@@ -74,8 +76,14 @@ class Product(NamedTuple):
     batch: int = 1
     alpha: float = 1.0
     beta: float = 0.0
+    added: tuple[int, ...] | None = None
     fill: Kernel | None = None
     turn: Kernel | None = None
+
+    @property
+    def bare(self) -> Product:
+        """The product alone, with nothing added."""
+        return self._replace(beta=0.0, added=None, fill=None)
 
     @property
     def scratch(self) -> tuple[TensorSpec, ...]:
@@ -157,9 +165,7 @@ def _gemm(call: Call, output: TensorSpec) -> Product | None:
     product = Product(call.spec(0).dtype.name, left, right, m, n, a[0] if left.transposed else a[1])
     beta = given["beta"] if call.has(2) else 0.0
     if beta:
-        shape = call.spec(2).static_shape
-        fill = _fill(output, broadcast(shape, output.static_shape))
-        product = product._replace(beta=beta, fill=fill)
+        product = _plus(product, beta, call.spec(2).static_shape, output)
     return product._replace(alpha=given["alpha"])
 
 
@@ -176,9 +182,14 @@ def _pointwise(call: Call, output: TensorSpec) -> Product | None:
     dtype, images = call.spec(0).dtype.name, Factor(0, stride=k * cells)
     product = Product(dtype, Factor(1), images, features, cells, k, batch=x[0])
     if call.has(2):
-        per_channel = tuple(int(axis == 1) for axis in range(len(x)))
-        product = product._replace(beta=1.0, fill=_fill(output, per_channel))
+        product = _plus(product, 1.0, (features, *(1 for _ in x[2:])), output)
     return product
+
+
+def _plus(product: Product, beta: float, shape: tuple[int, ...], output: TensorSpec) -> Product:
+    """Add input 2, broadcast from a shape of as many elements."""
+    fill = _fill(output, broadcast(shape, output.static_shape))
+    return product._replace(beta=beta, added=shape, fill=fill)
 
 
 def _fill(output: TensorSpec, strides: Sequence[int]) -> Kernel:
