@@ -8,19 +8,12 @@ from contextlib import closing
 import numpy as np
 import plait as pl
 import pytest
-import trio
 from cupy_double import CupyDouble
 from fake_cublas import FakeCublas
-from fake_gpu import SEEDS
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from patience import WAIT_S
-from plait.devices.codegen.pieces import Launch
 from plait.devices.cuda.cublas import find_cublas
-from plait.devices.cuda.lowering import Lowering
 from plait.devices.cuda.products import Product, product_of
 from plait.devices.errors import KernelError
-from plait.devices.memory import host_arena, host_view
 from plait.graph.dtypes import dtype_of
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -169,116 +162,6 @@ def test_a_product_is_right(double: CupyDouble, name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_no_product_of_cublas_is_left_alone(name: str) -> None:
     assert product(graph_of(*OTHERS[name])) is None
-
-
-def bottleneck(b: pl.GraphBuilder, x: str) -> str:
-    """Return two layers of single cells, the first one's input added to the second one's output."""
-    h = b.op("Relu", b.op("Conv", x, numbers(5, 3, 1, 1), numbers(5)))
-    y = b.op("Conv", h, numbers(3, 5, 1, 1), numbers(3))
-    end: str = b.op("Relu", b.op("Add", y, x))
-    return end
-
-
-def projected(b: pl.GraphBuilder, x: str) -> str:
-    """Return the sum of two layers of single cells that read the same."""
-    one, two = (b.op("Conv", x, numbers(4, 3, 1, 1), numbers(4)) for _ in range(2))
-    end: str = b.op("Relu", b.op("Add", one, two))
-    return end
-
-
-def read_twice(b: pl.GraphBuilder, x: str) -> str:
-    """Return a layer whose input is made by what its output would be computed with."""
-    doubled = b.op("Add", x, x)
-    y = b.op("Conv", doubled, numbers(3, 3, 1, 1), numbers(3))
-    end: str = b.op("Sub", b.op("Neg", y), doubled)
-    return end
-
-
-@pytest.mark.parametrize(
-    ("make", "kernels", "calls"), [(bottleneck, 2, 2), (projected, 1, 2), (read_twice, 2, 1)]
-)
-@pytest.mark.parametrize("seed", SEEDS[:3])
-def test_biases_are_added_by_the_kernel_behind_a_product(
-    make: Make, kernels: int, calls: int, seed: int
-) -> None:
-    double = CupyDouble(seed)
-    library, graph = Library(double), graph_of(IMAGE, make)
-    plan = pl.plan(graph, [double.generating(cublas=library, graphs=False)], max_in_flight=2)
-    feeds = [{"x": IMAGE + number} for number in range(4)]
-    wanted = [pl.run(graph, fed, devices=["cpu"])["y"] for fed in feeds]
-
-    async def run() -> tuple[int, int]:
-        async with pl.Session(plan) as session:
-            before = double.cuda.driver.launches, library.cublas.calls
-            async with session.stream(feeds) as results:
-                async for item in results:
-                    np.testing.assert_array_equal(item["y"], wanted[item.index])
-            return double.cuda.driver.launches - before[0], library.cublas.calls - before[1]
-
-    assert trio.run(run) == (kernels * len(feeds), calls * len(feeds))
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_what_a_product_left_is_gone_on_with_unless_it_is_written_over_before(shared: bool) -> None:
-    b = pl.GraphBuilder()
-    x = b.input("x", "float32", (2, 3, 4, 5))
-    product = b.op("Conv", x, numbers(3, 3, 1, 1), numbers(3))
-    wide = b.op("Cast", product, to="float64")  # from here on nobody reads the product's bytes
-    sums = b.op("CumSum", x, np.int64(2))
-    b.output("y", b.op("Add", wide, b.op("Cast", sums, to="float64")))
-    graph = b.build()
-    arena = host_arena(1 << 14)
-    names = [name for name in graph.tensors if name not in graph.constants]
-    places = {name: 1024 * place for place, name in enumerate(names)}
-    places |= {sums: places[product]} if shared else {}
-    views = {name: host_view(arena, at, graph.tensors[name]) for name, at in places.items()}
-    parts = Lowering(generates=True, multiplies=True).parts(graph, views)
-    queued = [item for part in parts for item in part.queued or ()]
-    launched = [item.buffers for item in queued if isinstance(item, Launch)]
-    (reader,) = (place for place, buffers in enumerate(launched) if product in buffers)
-    (writer,) = (place for place, buffers in enumerate(launched) if buffers[-1] == sums)
-    assert (reader < writer) == shared
-
-
-@st.composite
-def networks(draw: st.DrawFn) -> Graph:
-    """Draw layers of single cells among elementwise nodes, reductions and sums of any two."""
-    b, rng = pl.GraphBuilder(), np.random.default_rng(draw(st.integers(0, 99)))
-    tensors = [b.input("x", "float32", (1, 3, 2, 2))]
-    for _ in range(draw(st.integers(2, 9))):
-        # Far ones too: what lies between is still to be read, or written over.
-        one, two = (draw(st.sampled_from(tensors[-4:])) for _ in range(2))
-        op = draw(st.sampled_from(["Conv", "Conv", "Relu", "Neg", "Add", "Sub", "CumSum"]))
-        if op == "Conv":
-            weights = rng.integers(-1, 2, (3, 3, 1, 1)).astype(np.float32)
-            tensors.append(b.op(op, one, weights, numbers(3)))
-        elif op == "CumSum":
-            tensors.append(b.op(op, one, np.int64(2)))
-        else:
-            tensors.append(b.op(op, one, two) if op in ("Add", "Sub") else b.op(op, one))
-    b.output("y", tensors[-1])
-    b.output("z", draw(st.sampled_from(tensors[1:])))
-    return b.build()
-
-
-@settings(max_examples=40, deadline=None)
-@given(networks(), st.sampled_from(SEEDS), st.booleans())
-def test_layers_are_right_where_tensors_share_memory(graph: Graph, seed: int, plans: bool) -> None:
-    x = np.arange(12, dtype=np.float32).reshape(1, 3, 2, 2) - 5
-    found = pl.run(graph, {"x": x}, devices=[CupyDouble(seed).generating(graphs=plans)])
-    wanted = pl.run(graph, {"x": x}, devices=["cpu"])
-    for name in wanted:
-        np.testing.assert_array_equal(found[name], wanted[name])
-
-
-def test_a_product_that_was_begun_without_its_bias_and_is_refused_has_it_generated(
-    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(15, monkeypatch)
-    graph = graph_of(IMAGE, bottleneck)
-    wanted = pl.run(graph, {"x": IMAGE}, devices=["cpu"])["y"]
-    found = pl.run(graph, {"x": IMAGE}, devices=[double.generating()])["y"]
-    np.testing.assert_array_equal(found, wanted)
 
 
 def test_the_workspace_grows_with_the_product() -> None:
