@@ -16,7 +16,7 @@ from ..kernels import ANY, find_kernel
 Question = Callable[[Call], bool]
 
 MAX_ITEMSIZE = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
-"""Bytes per element by kind of dtype: CUDA has no wider ones."""
+"""Bytes per element by kind of dtype: CUDA has no wider ones, and no other kinds, such as text."""
 
 
 def _dtypes(node: Node, call: Call) -> Iterator[np.dtype[Any]]:
@@ -51,7 +51,7 @@ DENIED: dict[str, tuple[Question, str]] = {
 def why_no_array(node: Node, call: Call) -> str | None:
     """Return which dtype of a node CuPy has no arrays of; None when it has all."""
     for dtype in _dtypes(node, call):
-        if not is_extension(dtype) and dtype.itemsize > MAX_ITEMSIZE[dtype.kind]:
+        if not is_extension(dtype) and dtype.itemsize > MAX_ITEMSIZE.get(dtype.kind, 0):
             return f"CuPy has no dtype {dtype.name!r}"
     return None
 

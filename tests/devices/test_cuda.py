@@ -180,6 +180,14 @@ def test_support_is_told_without_a_gpu_or_cupy() -> None:
     assert (support.ok, support.reason) == (False, f"CuPy has no dtype {wide.spec(0).dtype.name!r}")
 
 
+def test_strings_are_refused_rather_than_stumbled_over() -> None:
+    graph = chain("Identity")
+    strings = Call((TensorSpec("object", (1,)),), (None,), {})
+    support = CudaDevice().supports(graph.nodes[0], strings)
+    assert not support.ok
+    assert "text goes to Python functions alone" in support.reason
+
+
 def test_bfloat16_runs_where_kernels_are_generated_and_on_no_kernel_of_cupys() -> None:
     graph = chain("Relu", dtype="bfloat16")
     call = graph.call(graph.nodes[0])

@@ -58,7 +58,7 @@ class Network:
         return name
 
     def step(self) -> None:
-        x = self.one_of(sorted(self.shapes))
+        x = self.one_of(sorted(self.shapes, key=str))
         shape = self.shapes[x]
         kinds: list[Callable[[str, tuple[int, ...]], Any]] = [self.unary, self.binary, self.reshape]
         if shape:

@@ -32,7 +32,7 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
     known = {builder.input(f"x{i}", "int32", shape): shape for i, shape in enumerate(shapes)}
     for _ in range(draw(st.integers(1, max_nodes))):
-        name = draw(st.sampled_from(sorted(known)))
+        name = draw(st.sampled_from(sorted(known, key=str)))
         shape: tuple[int, ...] = known[name]
         kind = draw(st.sampled_from((*BINARY, *BINARY, *UNARY, "Reshape", "constant")))
         if kind == "Reshape":
@@ -41,7 +41,8 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
         elif kind == "constant":
             made = builder.op("Add", name, np.arange(6, dtype=np.int32).reshape(shape))
         elif kind in BINARY:
-            fitting = sorted(other for other, length in known.items() if length == shape)
+            same = (other for other, length in known.items() if length == shape)
+            fitting = sorted(same, key=str)  # tensors that are compared are nodes
             made = builder.op(kind, name, draw(st.sampled_from(fitting)))
         else:
             made = builder.op(kind, name)
