@@ -194,7 +194,7 @@ def _on_ray(name: str) -> devices.Device:
 devices.register("ray", _on_ray, instances=tuple)
 
 
-__getattr__ = lazily(  # what takes long: the scheduler, with it trio, and the formats
+__getattr__, __dir__ = lazily(  # what takes long: the scheduler, with it trio, and the formats
     __name__,
     {
         ".dialects.cvm": "",

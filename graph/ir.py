@@ -127,6 +127,12 @@ class Graph:
         counts = ", ".join(f"{part} {len(getattr(self, part))}" for part in parts)
         return f"<Graph {self.name!r}: {counts}>"
 
+    def _repr_html_(self) -> str:
+        """Return the listing for notebooks, its first lines where it is long."""
+        from .printing import to_html
+
+        return to_html(self)
+
     def node(self, name: str) -> Node:
         """Return the node of a name.
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a package.
+def lazily(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the ``__getattr__`` and ``__dir__`` of a package.
 
     Parameters
     ----------
@@ -21,9 +23,11 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
     Examples
     --------
-    >>> find = lazily("collections", {".abc": "Sized Iterable"})
+    >>> find, names = lazily("collections", {".abc": "Sized Iterable"})
     >>> find("Sized")
     <class 'collections.abc.Sized'>
+    >>> {"Iterable", "deque"} <= set(names())
+    True
     """
     places = {name: module for module, names in modules.items() for name in names.split()}
     places |= {module.rpartition(".")[2]: module for module, names in modules.items() if not names}
@@ -37,4 +41,7 @@ def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         setattr(sys.modules[package], name, value)  # found without this function from now on
         return value
 
-    return find
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *places})
+
+    return find, names

@@ -156,6 +156,9 @@ class Operator:
         How many calls of an async function a session has under way at most.
     version : int
         That of its domain since which ONNX models have it in this form.
+    by_value : callable, optional
+        Pickles its function, and the arguments of `plait.operator`, for processes that cannot
+        import it.
     """
 
     name: str
@@ -178,6 +181,7 @@ class Operator:
     lacks: Mapping[Part, str] = field(default_factory=dict, compare=False)
     concurrency: int | None = None
     version: int = 1
+    by_value: Callable[[], bytes] | None = field(default=None, compare=False)
 
     @property
     def is_async(self) -> bool:

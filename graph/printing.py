@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from itertools import islice
 from typing import Any
 
 from .errors import GraphError
@@ -10,6 +12,9 @@ from .escaping import listing, printable
 from .ir import Graph, Node
 from .operator import is_operator
 from .tensor import Array
+
+SHOWN_LINES = 60
+"""Of a graph, in a notebook."""
 
 SHOWN_ELEMENTS = 6
 """How much of a constant or a sequence is printed."""
@@ -37,6 +42,15 @@ def to_text(graph: Graph) -> str:
       output    y
     """
     return listing(_lines(graph))
+
+
+def to_html(graph: Graph) -> str:
+    """Return the first lines of the listing as markup."""
+    lines = list(islice(_lines(graph), SHOWN_LINES + 1))
+    left = len(graph.nodes) + len(graph.constants) + len(graph.inputs) + len(graph.outputs) + 1
+    if len(lines) > SHOWN_LINES:
+        lines[SHOWN_LINES:] = [f"  ... {left - SHOWN_LINES:,} more lines: print(graph)"]
+    return f"<pre>{escape(listing(lines))}</pre>"
 
 
 def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:

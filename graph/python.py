@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .attribute import RESERVED, Attribute, Kind
+from .by_value import pickling
 from .dims import broadcast, computable
 from .dtypes import TEXT, as_text
 from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
@@ -41,6 +42,7 @@ def operator(
     effects: bool = False,
     traits: Trait = NO_TRAITS,
     concurrency: int | None = None,
+    by_value: bool = False,
 ) -> Callable[[Function], Function]:
     """Turn a function over numpy arrays into an operator, or a class with a method `run`.
 
@@ -84,6 +86,10 @@ def operator(
         How many calls of an async function are under way at most in a session, whichever items and
         nodes they are for; those of older items begin first. Left out, as many as there are items
         in flight that come to it.
+    by_value : bool, default False
+        Send the function itself to workers and hosts, with what it refers to, where they would
+        import its module otherwise: for functions of a notebook or an interactive session. It takes
+        the extra ``[notebook]``. What it refers to is as it was when it was first sent.
 
     Raises
     ------
@@ -111,7 +117,12 @@ def operator(
     def decorate(function: Function) -> Function:
         made = _make(function, name, outputs, inputs, n_outputs, effects, traits)
         limit = _checked_concurrency(made, concurrency)
-        made = replace(made, module=module, concurrency=limit)
+        value = None
+        if by_value:
+            options = {"traits": traits, "concurrency": concurrency, "effects": effects}
+            specs = {"outputs": outputs, "inputs": inputs, "n_outputs": n_outputs}
+            value = pickling(function, {"name": made.name, **specs, **options})
+        made = replace(made, module=module, concurrency=limit, by_value=value)
         register_operator(made)
         _by_function[function] = made
         return function

@@ -83,7 +83,7 @@ __all__ = [
     "tune",
 ]
 
-__getattr__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         "..devices.model": "DeviceModel",

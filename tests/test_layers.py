@@ -138,6 +138,7 @@ FACADES = {
         "reports.plain", "reports.plan_file", "reports.report", "simulation.simulation",
     },
     "profile/profile.py": {"reports.chrome", "reports.html", "reports.what_if"},
+    "simulation/simulation.py": {"reports.html"},
 }  # fmt: skip
 """Methods that users look for on a value, and the modules above it that do the work."""
 

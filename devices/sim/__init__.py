@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Faults", "RealClock", "SimDevice", "SimModel", "VirtualClock"]
 
-__getattr__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {".clock": "RealClock VirtualClock", ".device": "SimDevice", ".model": "Faults SimModel"},
 )

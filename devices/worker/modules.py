@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +24,14 @@ from typing import Any, NamedTuple
 from ...graph.errors import named_text
 from ...graph.ir import Graph, Node
 from ...graph.nested import graphs_in
-from ...graph.operator import find_operator, is_operator, operators, register_operator
+from ...graph.operator import (
+    find_operator,
+    is_operator,
+    operators,
+    register_operator,
+    unregister_operator,
+)
+from ...graph.python import operator
 from ..errors import DeviceError
 from ..kernels import kernels_for
 
@@ -45,12 +53,15 @@ class Source(NamedTuple):
         None for modules without a file of their own.
     package : str
         What the script's relative imports refer to; empty for other modules.
+    value : bytes
+        The pickled function of an operator that is sent by value; empty for others.
     """
 
     op: str
     module: str
     file: str | None
     package: str
+    value: bytes = b""
 
 
 def sources(graph: Graph) -> tuple[Source, ...]:
@@ -73,6 +84,8 @@ def sources_of(node: Node) -> tuple[Source, ...]:
     DeviceError
         If a worker cannot import them.
     """
+    if node.operator.by_value is not None:
+        return (Source(node.op, "", None, "", node.operator.by_value()),)
     modules = dict.fromkeys(name for one in _definers(node) for name in _modules(node, one))
     # What plait registers is found by name, but its functions are imported by who calls them.
     is_function = node.operator.function is not None
@@ -91,7 +104,9 @@ def import_sources(wanted: Sequence[Source]) -> None:
         If a module cannot be imported, or does not define what it should.
     """
     for source in wanted:
-        if source.module not in sys.modules:
+        if source.value:
+            _take(source)
+        elif source.module not in sys.modules:
             try:
                 _import(source)
             except BaseException as error:
@@ -125,7 +140,7 @@ def _modules(node: Node, definer: Callable[..., Any]) -> Iterator[str]:
     if "<locals>" in getattr(definer, "__qualname__", "") and not _is_own(name):
         raise DeviceError(
             f"operator {node.op!r} is defined inside a function: a worker cannot import it",
-            fix="define it at the top level of a module",
+            fix="define it at the top level of a module, or send it: operator(..., by_value=True)",
         )
     yield name
     if definer is node.operator.function:
@@ -144,10 +159,28 @@ def _source(op: str, name: str) -> Source:
         return Source(op, name, file, "")
     if file is None:
         raise DeviceError(
-            f"operator {op!r} is defined in an interactive session: a worker cannot import it",
-            fix="put it into a module and import it",
+            f"operator {op!r} is defined in an interactive session, from which a worker cannot "
+            "import it: put it into a module, in a notebook by %%writefile steps.py, or send the "
+            "function itself, by operator(..., by_value=True)"
         )
     return Source(op, MAIN, file, getattr(module, "__package__", None) or "")
+
+
+def _take(source: Source) -> None:
+    """Define an operator that was sent by value, in place of what was sent before."""
+    try:
+        function, arguments = pickle.loads(source.value)
+        if is_operator(source.op):
+            if find_operator(source.op).function is function:
+                return  # its module was imported, which defines it
+            unregister_operator(source.op)
+        operator(**arguments)(function)
+    except BaseException as error:
+        raise DeviceError(
+            f"a worker cannot take the function by value: {named_text(error)}",
+            at=f"operator {source.op!r}",
+            fix="see that the packages that it uses are installed there, cloudpickle too",
+        ) from error
 
 
 def _place(source: Source) -> str:

@@ -26,7 +26,7 @@ from ..operator_instances import OperatorInstances
 from ..owners import Owners
 from .client import WorkerClient
 from .launch import module_path
-from .modules import sources
+from .modules import Source, sources
 from .wire import RequestKind
 
 Document: TypeAlias = dict[str, Any]
@@ -51,7 +51,7 @@ class WorkerObjects:
         self._arenas: WeakKeyDictionary[Arena, int] = WeakKeyDictionary()
         self._graphs: dict[int, int] = {}  # by id: hashing a graph would hash all of it
         self._lives: WeakKeyDictionary[OperatorInstances, int] = WeakKeyDictionary()
-        self._defined: set[str] = set()
+        self._defined: set[Source] = set()
         self._owners, self._graph_ids = Owners(client.forget), Owners(self._graphs.pop)
 
     def bind(
@@ -84,11 +84,11 @@ class WorkerObjects:
         return program
 
     def _import(self, graph: Graph) -> None:
-        wanted = [source for source in sources(graph) if source.op not in self._defined]
+        wanted = [source for source in sources(graph) if source not in self._defined]
         if wanted:
             document = {"path": module_path(), "argv": sys.argv, "sources": wanted}
             self._call("import", 0, _pack(document))
-            self._defined.update(source.op for source in wanted)
+            self._defined.update(wanted)
 
     def _graph(self, graph: Graph) -> int:
         key = id(graph)

@@ -36,7 +36,7 @@ __all__ = [
     "status",
 ]
 
-__getattr__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         ".files": "dump_cvm load_cvm",

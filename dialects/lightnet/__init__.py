@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["dump_lightnet", "dump_weights", "load_lightnet", "read_weights", "save_lightnet"]
 
-__getattr__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         ".load": "load_lightnet",

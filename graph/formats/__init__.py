@@ -38,7 +38,7 @@ __all__ = [
     "with_weights",
 ]
 
-__getattr__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         ".checkpoints": "Checkpoint Checkpoints",

@@ -328,6 +328,12 @@ class Plan:
 
         write_html(path, self, profile, simulation)
 
+    def _repr_html_(self) -> str:
+        """Return the page of `save_html`, for notebooks."""
+        from ..reports.html import framed
+
+        return framed(self)
+
     @staticmethod
     def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
         """Return the plan in a file: the same as `plait.load_plan`."""

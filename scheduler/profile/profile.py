@@ -291,6 +291,12 @@ class Profile:
 
         write_html(path, plan, self)
 
+    def _repr_html_(self) -> str:
+        """Return the page of `save_html`, for notebooks."""
+        from ..reports.html import framed
+
+        return framed(self)
+
     def _by_device(self) -> Mapping[str, list[tuple[int, int]]]:
         spans: dict[str, list[tuple[int, int]]] = {}
         for record in (*self.records, *(batch.record for batch in self.batches)):

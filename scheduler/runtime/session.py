@@ -105,10 +105,7 @@ class Session:
     @trio.lowlevel.enable_ki_protection  # Ctrl-C waits until the session knows what is open
     async def __aenter__(self) -> Session:
         if not trio.lowlevel.in_trio_run():
-            raise SessionError(
-                "a session runs under trio, and no trio loop runs here",
-                fix="trio.run(main) a function that opens it, or use plait.run() for one item",
-            )
+            raise _no_trio_error()
         if self._runtime is not None:
             raise SessionError("the session is open already", fix="make another Session(plan)")
         runtime = Runtime(
@@ -437,3 +434,20 @@ def borrowed(session: object, inputs: Any) -> Any:
     """
     runtime = session._runtime if isinstance(session, Session) else None
     return inputs if runtime is None else runtime.borrowed(inputs)
+
+
+def _no_trio_error() -> SessionError:
+    import asyncio  # which programs under trio do without
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return SessionError(
+            "a session runs under trio, and no trio loop runs here",
+            fix="trio.run(main) a function that opens it; code without a loop uses "
+            "BlockingSession(plan), or plait.run() for one item",
+        )
+    return SessionError(
+        "a session runs under trio, and this is a loop of asyncio",
+        fix="open an AsyncioSession(plan): its methods are the same",
+    )

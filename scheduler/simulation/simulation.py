@@ -201,6 +201,12 @@ class Simulation:
         items = counted(self.items, "item")
         return f"<Simulation: {items} in {_ms(self.makespan_s)} ms of {self.plan!r}>"
 
+    def _repr_html_(self) -> str:
+        """Return the page of the plan with this prediction, for notebooks."""
+        from ..reports.html import framed
+
+        return framed(self)
+
     def __str__(self) -> str:
         return self.table()
 

@@ -37,7 +37,7 @@ __all__ = [
     "read_video",
 ]
 
-__getattr__ = lazily(
+__getattr__, __dir__ = lazily(
     __name__,
     {
         ".decoding": "decode_image",

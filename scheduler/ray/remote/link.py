@@ -21,6 +21,7 @@ import numpy as np
 from ....devices.errors import DeviceError, DeviceLostError, again
 from ....devices.event import Event
 from ....devices.owners import Owners
+from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError, WireError
 from ..actors import Actor
@@ -54,7 +55,7 @@ class Link:
 
     Attributes
     ----------
-    imported : set of str
+    imported : set of Source
         The operators that the host knows besides those of plait.
     shipped : dict of int to int
         For graphs that the host has, by identity here, their numbers there.
@@ -78,7 +79,7 @@ class Link:
     ) -> None:
         self.name = name
         self.hello = hello
-        self.imported: set[str] = set()
+        self.imported: set[Source] = set()
         self.shipped: dict[int, int] = {}
         self.owners, self.graph_ids = Owners(self.forget), Owners(self.shipped.pop)
         self.shipping = threading.Lock()

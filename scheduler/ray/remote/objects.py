@@ -115,10 +115,10 @@ def imported(link: Link, wanted: Iterable[Source]) -> None:
     DeviceError
         If it cannot.
     """
-    missing = [source for source in wanted if source.op not in link.imported]
+    missing = [source for source in wanted if source not in link.imported]
     if missing:
         link.ask("import", module_path(), [tuple(source) for source in missing])
-        link.imported.update(source.op for source in missing)
+        link.imported.update(missing)
 
 
 def place_of(view: View) -> Place:

@@ -315,13 +315,19 @@ async def test_one_plan_opens_in_two_sessions_at_once() -> None:
         assert (await second.run({"x": X}))["y"].tolist() == [0, 2]
 
 
-def test_a_session_outside_of_trio_says_what_to_do() -> None:
-    async def cell() -> None:
+def test_a_session_under_asyncio_says_what_to_open_there() -> None:
+    async def open_it() -> None:
         async with pl.Session(pl.plan(simple())):
-            pytest.fail("it opened")
+            raise AssertionError("opened")
 
-    with pytest.raises(pl.SessionError, match=r"no trio loop runs here(.|\n)*plait\.run"):
-        asyncio.run(cell())
+    with pytest.raises(pl.SessionError, match=r"a loop of asyncio(.|\n)*AsyncioSession\(plan\)"):
+        asyncio.run(open_it())
+
+
+def test_a_session_without_any_loop_says_what_to_do() -> None:
+    opening = pl.Session(pl.plan(simple())).__aenter__()
+    with pytest.raises(pl.SessionError, match=r"no trio loop runs here(.|\n)*BlockingSession"):
+        opening.send(None)
 
 
 async def test_a_session_for_many_items_makes_its_slots_when_they_are_needed() -> None:
