@@ -166,6 +166,12 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         """Return where its smallest element is along an axis, or in it as one vector."""
         return self._place("ArgMin", axis, keepdims)
 
+    def topk(self, k: Any, axis: int = -1, **given: Any) -> tuple[Tensor, Tensor]:
+        """Return its k largest elements along an axis, or smallest, and where they are."""
+        count = np.atleast_1d(np.asarray(k, np.int64)) if not isinstance(k, str) else k
+        values, places = self.builder.op("TopK", self, count, outputs=2, axis=axis, **given)
+        return values, places
+
     def cumsum(self, axis: int) -> Tensor:
         """Return the sums of its elements up to each of them, along an axis."""
         return self._node("CumSum", self, np.int64(axis))

@@ -207,7 +207,7 @@ class Statement:
         made = self.reading.builder.op(
             op, *(one or None for one in named), name=name, outputs=outputs, **attributes
         )
-        return list(made)
+        return [str(one) for one in made]
 
     def _fresh(self, op: str) -> str:
         return self.reading.names.take(f"{self.entry.name}/{op.lower()}")

@@ -62,7 +62,8 @@ def test_a_tensor_is_its_name_as_a_key_in_text_and_in_files() -> None:
     assert x == "x"
     assert "x" == x  # noqa: SIM300  # the other way round
     assert x != "y"
-    assert {x: 1}["x"] == {"x": 1}[x] == 1
+    by_tensor: dict[str, int] = {x: 1}
+    assert by_tensor["x"] == {"x": 1}[x] == 1
     assert (f"{x}/w", "%s/w" % x, "/".join([x, "w"]), json.dumps(x)) == ("x/w",) * 3 + ('"x"',)  # noqa: UP031
     assert repr(x) == "'x'"
 
@@ -178,7 +179,7 @@ def test_a_reduction_over_no_axis_leaves_the_shape() -> None:
 
 def test_an_operator_of_several_outputs_yields_a_tuple() -> None:
     _, x = builder_with_x()
-    values, places = x.topk([2])
+    values, places = x.topk(2)
     assert (values.shape, places.dtype) == (("n", 2), np.dtype("int64"))
 
 
@@ -208,7 +209,7 @@ def test_a_length_of_zero_is_one_in_a_new_shape() -> None:
 
 def test_a_tensor_of_known_length_is_unpacked() -> None:
     b = pl.GraphBuilder("g")
-    first, second = b.input("x", "float32", (2, 3))
+    first, second = [*b.input("x", "float32", (2, 3))]
     assert (first.shape, second.shape) == ((3,), (3,))
     with pytest.raises(TypeError, match="has no known length"):
         list(builder_with_x()[1])
@@ -233,7 +234,12 @@ def test_whether_a_tensor_is_true_cannot_be_asked() -> None:
 
 def test_text_is_no_operand() -> None:
     b, x = builder_with_x()
-    for compute in (lambda: x + "/w", lambda: "w/" + x, lambda: x < "y"):
+    computations: list[Callable[[], Any]] = [
+        lambda: x + "/w",
+        lambda: "w/" + x,
+        lambda: x < "y",
+    ]
+    for compute in computations:
         with pytest.raises(pl.OperatorError, match=r"b\.tensor\(name\)"):
             compute()
     assert not b.nodes

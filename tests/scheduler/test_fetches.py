@@ -480,7 +480,7 @@ async def test_what_is_no_longer_fetched_is_forgotten(monkeypatch: pytest.Monkey
     b.output("y", b.op("Sum", *names))
     async with pl.Session(pl.plan(b.build())) as session:
         for name in (*names, *names[::-1]):
-            np.testing.assert_array_equal(await session.run({"x": A}, name), A + int(name[1:]))
+            np.testing.assert_array_equal(await session.run({"x": A}, name), A + int(str(name)[1:]))
         assert len(session._runtime._fetch_plans._found) == 2  # type: ignore[union-attr]
 
 

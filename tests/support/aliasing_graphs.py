@@ -39,8 +39,8 @@ def cases(draw: st.DrawFn, max_nodes: int = 14) -> Case:
         _negate(draw, builder, values)
     computed = [name for name in values if name not in inputs]
     fetched = draw(st.lists(st.sampled_from(computed), min_size=1, max_size=3, unique=True))
-    for name in fetched:
-        builder.output(name, name)
+    for one in fetched:
+        builder.output(one, one)
     return Case(builder.build(), inputs, {name: values[name] for name in fetched})
 
 

@@ -30,7 +30,7 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
     """Draw a graph over int32 (wrapping, so exact in any order) with views and dead ends."""
     builder = GraphBuilder("random")
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
-    known = {builder.input(f"x{i}", "int32", shape): shape for i, shape in enumerate(shapes)}
+    known = {str(builder.input(f"x{i}", "int32", shape)): shape for i, shape in enumerate(shapes)}
     for _ in range(draw(st.integers(1, max_nodes))):
         name = draw(st.sampled_from(sorted(known, key=str)))
         shape: tuple[int, ...] = known[name]
@@ -47,7 +47,7 @@ def graphs(draw: st.DrawFn, max_nodes: int = 14) -> Graph:
         else:
             made = builder.op(kind, name)
             shape = shape[::-1] if kind == "Transpose" else shape
-        known[made] = shape
+        known[str(made)] = shape
     made_names = [name for name in known if not name.startswith("x")]
     fetched = draw(st.lists(st.sampled_from(made_names), min_size=1, max_size=3, unique=True))
     for index, name in enumerate(fetched):

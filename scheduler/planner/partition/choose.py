@@ -6,13 +6,16 @@ predicted to win by a margin: models are not so good that less would mean anythi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
 from ....devices.device import Device
 from ....graph.ir import Graph
+from ....graph.names import Names
+from ....graph.printing import counted
 from ...costs import Costs
 from ...costs.host import computes_here
 from ...errors import PlanError
@@ -55,6 +58,9 @@ MOST_ANNEALED = 40
 ANNEALING_STEPS = 400
 MOST_JUDGED = 4
 """Splits that the simulator is asked about."""
+
+MOST_NAMED = 3
+"""Nodes that the name of a candidate lists, which says what pins would make it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +203,7 @@ def _candidates(problem: Problem) -> tuple[dict[str, list[int]], dict[str, list[
     # So few that no rule is needed to choose among them.
     everything = every(problem, MOST_JUDGED * 2)
     if everything is not None:
-        found = {f"number {place} of all": one for place, one in enumerate(everything, 1)}
-        return single, _distinct(found, single)
+        return single, _distinct(_by_places(problem, everything), single)
     found = _seeds(problem, sorted(single.values(), key=lambda one: search.estimate(one).key))
     merged = {name: search.merged(one) for name, one in found.items()}
     ranked = sorted(
@@ -211,6 +216,25 @@ def _candidates(problem: Problem) -> tuple[dict[str, list[int]], dict[str, list[
     everyone = _distinct({**merged, **improved}, single)
     best_first = sorted(everyone, key=lambda name: (search.estimate(everyone[name]).key, name))
     return single, {name: everyone[name] for name in best_first[:MOST_JUDGED]}
+
+
+def _by_places(problem: Problem, assignments: Iterable[list[int]]) -> dict[str, list[int]]:
+    """Name assignments after what a pin would say: which nodes are not where most of them are."""
+    names, found = Names(separator=", way "), {}
+    for one in assignments:
+        most, _ = Counter(one).most_common(1)[0]
+        apart: dict[int, list[str]] = {}
+        for node, device in zip(problem.graph.nodes, one, strict=True):
+            if device != most:
+                apart.setdefault(device, []).append(node.name)
+        places = [f"{_some(nodes)} on {problem.names[device]}" for device, nodes in apart.items()]
+        rest = f"the rest on {problem.names[most]}" if places else f"all on {problem.names[most]}"
+        found[names.take(", ".join([*places, rest]))] = one
+    return found
+
+
+def _some(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes) if len(nodes) <= MOST_NAMED else counted(len(nodes), "node")
 
 
 def _seeds(problem: Problem, bases: Sequence[list[int]]) -> dict[str, list[int]]:

@@ -29,7 +29,7 @@ LAST, LAST_BIAS = weights(10, 16, bits=7), weights(10, bits=18)
 
 def network() -> Graph:
     b = pl.GraphBuilder("int8")
-    x = b.input("data", "int32", (2, 3, 16, 16), precision=8)
+    x: str = b.input("data", "int32", (2, 3, 16, 16), precision=8)
 
     def layer(x: str, w: Int32s, bias: Int32s | None, shift: int, **attributes: Any) -> str:
         given = [b.constant(w, precision=8)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import plait as pl
@@ -15,7 +15,7 @@ A, B = np.array([3.0, -4.0], "float32"), np.array([[0.0, 0.5]], "float64")
 
 
 def clipped(
-    clip: Callable[[pl.GraphBuilder, list[str], float], list[str]], bound: float
+    clip: Callable[[pl.GraphBuilder, Sequence[str], float], Sequence[str]], bound: float
 ) -> list[NDArray[np.floating]]:
     b = pl.GraphBuilder("clipped")
     names = [b.input("a", A.dtype, A.shape), b.input("b", B.dtype, B.shape)]

@@ -63,7 +63,7 @@ def build(case: Case, ahead: tuple[str, ...], behind: tuple[str, ...], op: str =
     """Return a convolution with scales and shifts on either side."""
     case = case.cast("float32")
     b = pl.GraphBuilder("scaled")
-    tensor = b.input("x", "float32", case.x.shape)
+    tensor: str = b.input("x", "float32", case.x.shape)
     for name in ahead:
         tensor = FOLDED[name](b, tensor, case.x.shape[1], case.x.ndim)
     tensor = b.op(op, tensor, *case.inputs[1:], **case.attributes)

@@ -260,7 +260,7 @@ UNARY = ("Relu", "Neg", "Abs", "Identity")
 def networks(draw: st.DrawFn) -> Graph:
     """Draw a graph of cubes that are turned, joined, cut and added in any order."""
     b = pl.GraphBuilder("turned")
-    known = {b.input(f"x{i}", "float32", (2, 2, 2)): 0 for i in range(2)}
+    known = {str(b.input(f"x{i}", "float32", (2, 2, 2))): 0 for i in range(2)}
     perms = draw(st.lists(st.permutations(range(3)), min_size=1, max_size=2))
     perms += [sorted(range(3), key=perm.__getitem__) for perm in perms]
     for _ in range(draw(st.integers(2, 14))):
