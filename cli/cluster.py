@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from .inputs import CommandError
+from .errors import CommandError
+from .help import option
 
 if TYPE_CHECKING:
     from ..scheduler.plans.plan import Plan
@@ -24,14 +25,16 @@ MOST_HERE = 64
 
 Size: TypeAlias = int | tuple[int, int]
 
-ray_option = click.option(
+ray_option = option(
+    "Cluster",
     "--ray",
     "address",
     metavar="ADDRESS",
     help="Join a Ray cluster, HOST:PORT or auto, for devices such as ray:enc/cuda:0; local starts "
     "one on this machine, with a node for each host that is named.",
 )
-replicas_option = click.option(
+replicas_option = option(
+    "Cluster",
     "--replicas",
     metavar="N|LEAST..MOST",
     help="Run whole sessions on so many hosts of the cluster of --ray, and deal items to them.",

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import click
 
-from .options import EXIT_CODES, MODEL, PATH, as_json, operators_option, params_option
+from .help import Command
+from .options import MODEL, PATH, as_json, operators_option, params_option
 from .output import print_json, print_text
 from .plan import load_graph, register_operators
 
+EXAMPLES = """
+plait convert model.onnx model.plait
+plait convert model.onnx small.onnx --rules rules.json
+plait convert model.plait weights.safetensors
+"""
 
-@click.command(epilog=EXIT_CODES)
+
+@click.command(cls=Command, examples=EXAMPLES)
 @click.argument("model", type=MODEL)
 @click.argument("output", type=PATH)
 @params_option

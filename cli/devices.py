@@ -10,8 +10,10 @@ import click
 
 from ..graph.printing import seconds_text
 from .cluster import devices_of, joined, ray_option
-from .inputs import CommandError
-from .options import EXIT_CODES, EXIT_FAILED, PATH, as_json
+from .completion import complete_device
+from .errors import CommandError
+from .help import Command
+from .options import EXIT_FAILED, PATH, as_json
 from .output import check_writable, print_json, print_note, print_table
 
 if TYPE_CHECKING:
@@ -22,8 +24,15 @@ NO_FILE = ""
 """Stands for a file to which measurements are added where none is named."""
 
 
-@click.command(name="devices", epilog=EXIT_CODES)
-@click.argument("names", nargs=-1)
+EXAMPLES = """
+plait devices
+plait devices cpu ort --measure costs.json
+plait devices --ray auto
+"""
+
+
+@click.command(name="devices", cls=Command, examples=EXAMPLES)
+@click.argument("names", nargs=-1, shell_complete=complete_device)
 @click.option(
     "--measure",
     "file",

@@ -11,8 +11,9 @@ from ..devices.errors import DeviceError, DeviceUnavailableError
 from ..graph.errors import InternalError, PlaitError
 from .convert import convert
 from .devices import show_devices
-from .inputs import CommandError
-from .options import EXIT_CODES, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, is_interrupt
+from .errors import CommandError
+from .help import write_exit_codes
+from .options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, is_interrupt
 from .output import print_error
 from .pack import pack
 from .profile import profile
@@ -42,6 +43,10 @@ class _Commands(click.Group):
                 raise
             ctx.exit(EXIT_INTERRUPTED)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write exit codes."""
+        write_exit_codes(formatter)
+
 
 def _exit_code(error: PlaitError) -> int:
     if isinstance(error, DeviceUnavailableError):  # asked for by name
@@ -50,7 +55,10 @@ def _exit_code(error: PlaitError) -> int:
     return EXIT_FAILED if failed else EXIT_MISTAKE
 
 
-@click.group(cls=_Commands, epilog=EXIT_CODES, context_settings={"max_content_width": 100})
+@click.group(
+    cls=_Commands,
+    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="plait %(version)s")
 def cli() -> None:
     """Run tensor graphs on several devices at once: plan, run, stream and profile them."""

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from ..graph.dtypes import TEXT, is_extension, kind_of
-from ..graph.errors import PlaitError
 from ..graph.ir import Graph
 from ..graph.names import did_you_mean
 from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.tensor import Array, TensorSpec, holds_bytes
+from .errors import CommandError
+from .literals import NOTHING, literal_array, parse_literal
 from .members import array_name
+from .pictures import SUFFIXES, read_image, takes_pixels
 
 RANDOM = "random"
 
@@ -25,10 +27,6 @@ ARRAY_FILES = ".npy", ".npz"
 
 _MAGIC = b"\x93NUMPY", b"PK"
 """How files of arrays begin."""
-
-
-class CommandError(PlaitError):
-    """The command line is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +41,14 @@ class Given:
         None for random numbers.
     is_sequence : bool
         True when each file is an item; one file is repeated in every item.
+    value : object
+        A number, a boolean or a list of them that stands on the command line, or NOTHING.
     """
 
     name: str | None
     files: tuple[Path, ...]
     is_sequence: bool = False
+    value: Any = NOTHING
 
 
 def parse_input(text: str) -> Given:
@@ -70,11 +71,15 @@ def parse_input(text: str) -> Given:
         return Given(name, ())
     if os.path.isfile(value):
         return Given(name, (Path(value),))
+    literal = parse_literal(value) if name is not None else NOTHING
+    if literal is not NOTHING:
+        return Given(name, (), value=literal)
     files = _folder_files(value) if os.path.isdir(value) else _files(value)
     if not files:
         raise CommandError(
             f"--input {text!r} finds no file",
-            fix=f"name a file, a folder of files or a pattern such as '*.npy', or {RANDOM}",
+            fix=f"name a file, a folder of files or a pattern such as '*.npy', or give a number, a "
+            f"list such as [1,2], or {RANDOM}",
         )
     return Given(name, tuple(files), is_sequence=True)
 
@@ -92,7 +97,8 @@ def _files(pattern: str) -> list[Path]:
 def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
     """Return the arrays of a file by the names of the inputs they feed.
 
-    Any file but one of arrays, by its name, feeds an input that holds bytes with its own.
+    Any file but one of arrays, by its name, feeds an input that holds bytes with its own; an image
+    feeds one that takes pixels.
 
     Raises
     ------
@@ -101,6 +107,9 @@ def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
     """
     inputs = _asked_for(graph)
     fed = graph.tensors.get(name or inputs[0]) if name or len(inputs) == 1 else None
+    if fed is not None and file.suffix.lower() in SUFFIXES and takes_pixels(fed):
+        given = name or inputs[0]
+        return {given: read_image(file, given, fed)}
     is_raw = fed is not None and holds_bytes(fed) and file.suffix not in ARRAY_FILES
     found = _by_input(_load_bytes(file) if is_raw else _load(file), file, name, graph)
     return {name: _typed(array, graph.tensors.get(name)) for name, array in found.items()}
@@ -245,6 +254,9 @@ class Feeds:
     def _take(self, given: Given, seen: set[str]) -> set[str]:
         """Check one given input and return the names it feeds."""
         names = {given.name} - self._unneeded if given.name else set()
+        if given.value is not NOTHING and given.name in self._graph.inputs:
+            spec = self._graph.tensors[given.name]
+            self._fixed[given.name] = literal_array(given.name, given.value, spec)
         if given.files and not (given.is_sequence and given.name):
             arrays = self._read(given.files[0], given.name)
             names = set(arrays)

@@ -8,10 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import click
-
 from ..devices.errors import DeviceError
-from .inputs import CommandError
+from .errors import CommandError
+from .help import option
 from .parsing import put_once
 from .plan import Request
 
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from ..devices.model import DeviceModel
     from ..scheduler.plans.plan import Plan
 
-models_option = click.option(
+models_option = option(
+    "Devices",
     "--model",
     "models",
     multiple=True,

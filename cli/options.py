@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .inputs import CommandError, Feeds
+from .completion import complete_inputs
+from .errors import CommandError
+from .help import option
+from .inputs import Feeds
 from .output import print_error, print_note
 
 if TYPE_CHECKING:
@@ -42,56 +45,59 @@ class _Model(_File):
 PATH = _File(path_type=Path)
 MODEL = _Model(path_type=Path)
 
-EXIT_CODES = """
-\b
-Exit codes:
-  0    it worked
-  1    a device, or an item of a stream, failed
-  2    the command line, the model or the inputs are wrong
-  130  interrupted
-"""
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
-trace_option = click.option(
-    "--trace", type=PATH, metavar="FILE", help="Save a timeline, to be opened at ui.perfetto.dev."
+as_json = option("Output", "--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+trace_option = option(
+    "Output",
+    "--trace",
+    type=PATH,
+    metavar="FILE",
+    help="Save a timeline, to be opened at ui.perfetto.dev.",
 )
-params_option = click.option(
+params_option = option(
+    "Model",
     "--params",
     type=PATH,
     metavar="FILE",
     help="The model's parameters, where its format has them in another file, not beside it.",
 )
-operators_option = click.option(
+operators_option = option(
+    "Model",
     "--operators",
     type=PATH,
     multiple=True,
     metavar="FILE",
     help="Register the operators that a JSON file defines first.",
 )
-html_option = click.option(
-    "--html", type=PATH, metavar="FILE", help="Write a page to be opened in any browser."
+html_option = option(
+    "Output", "--html", type=PATH, metavar="FILE", help="Write a page to be opened in any browser."
 )
-faster_option = click.option(
+faster_option = option(
+    "Planning",
     "--faster",
     multiple=True,
     metavar="OP=FACTOR",
     help="What if an operator, or the node of that name, were that many times as fast.",
 )
-in_flight = click.option(
+in_flight = option(
+    "Planning",
     "--max-in-flight",
     type=click.IntRange(min=1),
     metavar="K",
     help="How many items are under way at a time; 1, or what a saved plan is for, when left out.",
 )
-inputs_option = click.option(
+inputs_option = option(
+    "Inputs",
     "--input",
     "inputs",
     multiple=True,
     metavar="[NAME=]SOURCE",
-    help="What to feed: FILE.npy, FILE.npz, or random; an input that is uint8[n] takes the bytes "
-    "of any other file. Without NAME, all arrays of an .npz file.",
+    shell_complete=complete_inputs,
+    help="What to feed: FILE.npy, FILE.npz, a number, a list such as [1,2], or random; an image, "
+    "whose pixels are from 0 to 255; an input that is uint8[n] takes the bytes of any file. "
+    "Without NAME, all arrays of an .npz file.",
 )
-seed_option = click.option(
+seed_option = option(
+    "Inputs",
     "--seed",
     type=click.IntRange(min=0, max=2**64 - 1),
     default=0,

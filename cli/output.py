@@ -20,7 +20,7 @@ from ..graph.errors import Argument, PlaitError
 from ..graph.escaping import printable
 from ..graph.formats.files import replacing
 from ..graph.tensor import Array, spec_of
-from .inputs import CommandError
+from .errors import CommandError
 from .members import member_name
 
 

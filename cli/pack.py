@@ -10,8 +10,9 @@ import click
 
 from ..graph.escaping import printable
 from ..graph.formats.files import read_file, replace_file
-from .inputs import CommandError
-from .options import EXIT_CODES, EXIT_FAILED, PATH
+from .errors import CommandError
+from .help import Command
+from .options import EXIT_FAILED, PATH
 from .output import check_writable, print_json, print_text
 
 if TYPE_CHECKING:
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
     from ..scheduler.packing.packing import Solver
 
 
-@click.command(epilog=EXIT_CODES)
+EXAMPLES = """
+plait pack buffers.csv --capacity 1048576
+plait pack buffers.csv --deadline 60 --output offsets.csv
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
 @click.argument("file", type=PATH)
 @click.option(
     "--capacity",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TypeVar
 
-from .inputs import CommandError
+from .errors import CommandError
 
 T = TypeVar("T")
 

@@ -15,7 +15,15 @@ import click
 
 from ..graph.errors import named_text
 from .cluster import joined, ray_option
-from .inputs import CommandError
+from .completion import (
+    complete_devices,
+    complete_pins,
+    complete_shapes,
+    complete_symbols,
+    complete_tensors,
+)
+from .errors import CommandError
+from .help import option
 from .options import MODEL, PATH, operators_option, params_option
 from .parsing import (
     parse_bounds,
@@ -247,8 +255,8 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         command(asked, **options)
 
     asking: Callable[..., None] = with_request
-    for option in reversed(_OPTIONS):
-        asking = option(asking)
+    for adds_option in reversed(_OPTIONS):
+        asking = adds_option(asking)
     return asking
 
 
@@ -269,13 +277,16 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     click.argument("model", type=MODEL),
     params_option,
     operators_option,
-    click.option(
+    option(
+        "Devices",
         "--devices",
         show_default="cpu",
+        shell_complete=complete_devices,
         metavar="NAMES",
         help="Devices in order of preference, such as worker:0,cpu.",
     ),
-    click.option(
+    option(
+        "Devices",
         "--device-option",
         "device_options",
         multiple=True,
@@ -283,82 +294,98 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         help="Tell a device something: cpu.threads=2, or worker:0.affinity=0-3.",
     ),
     ray_option,
-    click.option(
+    option(
+        "Devices",
         "--pin",
         "pins",
         multiple=True,
+        shell_complete=complete_pins,
         metavar="NODE=DEVICE",
         help="Run a node, or all nodes that match a pattern such as 'encoder.*', there.",
     ),
-    click.option(
+    option(
+        "Shapes",
         "--shape",
         "shapes",
         multiple=True,
+        shell_complete=complete_shapes,
         metavar="NAME=1,3,48,320",
         help="Shape of an input whose dimensions are symbolic.",
     ),
-    click.option(
+    option(
+        "Shapes",
         "--bound",
         "bounds",
         multiple=True,
+        shell_complete=complete_symbols,
         metavar="SYMBOL=32:640",
         help="Plan once for all lengths of a symbol, from the smallest to the largest. Left out, "
         "the smallest is 1, or 0 of a length that is computed.",
     ),
-    click.option(
+    option(
+        "Planning",
         "--strategy",
         type=click.Choice(STRATEGIES),
         show_default=STRATEGIES[0],
         help="How nodes are given to devices: by predicted time, or each to the first device that "
         "supports it, or by Tengine's rule.",
     ),
-    click.option(
+    option(
+        "Planning",
         "--objective",
         type=click.Choice(OBJECTIVES),
         show_default=OBJECTIVES[0],
         help="What is to be short: one item, or the time from one result to the next.",
     ),
-    click.option(
+    option(
+        "Planning",
         "--costs",
         type=PATH,
         metavar="FILE",
         help="Costs to plan by, as plait profile or plait devices --measure wrote them.",
     ),
-    click.option(
+    option(
+        "Planning",
         "--max-subgraphs",
         type=click.IntRange(min=1),
         metavar="N",
         help="Cut the model into no more subgraphs than that.",
     ),
-    click.option(
+    option(
+        "Devices",
         "--memory-limit",
         "memory_limits",
         multiple=True,
         metavar="NAME=SIZE",
         help="Use no more memory of a device, or of a memory, than SIZE, such as 2GiB or 512MB.",
     ),
-    click.option(
+    option(
+        "Planning",
         "--passes",
         show_default="all",
         metavar="NAME,-NAME,+NAME",
         help="Make the graph simpler by these passes alone, by all but those with a - before "
         "their names, or by all and those with a +; none leaves every node as it is.",
     ),
-    click.option(
+    option(
+        "Devices",
         "--precision",
         "precisions",
         multiple=True,
         metavar="[DEVICE=]float16",
         help="Compute in float16 where that is safe, on all devices or on one.",
     ),
-    click.option(
+    option(
+        "Shapes",
         "--fetch",
         "fetched",
         multiple=True,
+        shell_complete=complete_tensors,
         metavar="TENSOR",
         help="Compute this tensor instead of all outputs; only what it needs is run, and fed.",
     ),
-    click.option(
+    option(
+        "Model",
         "--import",
         "modules",
         multiple=True,

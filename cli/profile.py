@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .inputs import CommandError, Feeds, parse_input
+from .errors import CommandError
+from .help import Command
+from .inputs import Feeds, parse_input
 from .options import (
-    EXIT_CODES,
     as_json,
     exit_if_failed,
     faster_option,
@@ -31,7 +32,13 @@ if TYPE_CHECKING:
     from .stream import MakeItem, Streamed
 
 
-@click.command(epilog=EXIT_CODES)
+EXAMPLES = """
+plait profile model.onnx --costs costs.json --html profile.html
+plait profile model.onnx --repeat 100 --max-in-flight 4 --faster Conv=2 --trace trace.json
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
 @asks_for_plan
 @inputs_option
 @seed_option
@@ -68,7 +75,7 @@ def profile(
     """
     from ..scheduler.costs import Costs
     from ..scheduler.planner.simulate import for_items_in_flight
-    from ..scheduler.profile.table import profile_table
+    from ..scheduler.profile.table import profile_summary, profile_table
     from ..scheduler.tuning.calibration import completed
     from .stream import save_trace
 
@@ -115,7 +122,8 @@ def profile(
         print_json({**measured.to_dict(), **asked})
     else:
         table = profile_table(measured, as_option)
-        print_text(table + (f"\n\n{answer}" if answer is not None else ""))
+        parts = (table, *([str(answer)] if answer is not None else []), profile_summary(measured))
+        print_text("\n\n".join(parts))  # what it all says comes last: a screen shows the end
     exit_if_failed(streamed)
 
 

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .inputs import CommandError, Feeds, parse_input
-from .options import EXIT_CODES, MODEL, PATH, as_json, print_notes, seed_option
+from .completion import complete_devices, complete_inputs
+from .errors import CommandError
+from .help import Command
+from .inputs import Feeds, parse_input
+from .options import MODEL, PATH, as_json, print_notes, seed_option
 from .output import check_writable, print_json, print_text
 from .parsing import parse_devices, parse_shapes
 
@@ -22,7 +25,13 @@ SHOWN_COSTS = 10
 SUFFIXES = (".plait", ".onnx")
 
 
-@click.command(epilog=EXIT_CODES)
+EXAMPLES = """
+plait quantize model.onnx --calibrate inputs.npz --output small.plait
+plait quantize model.onnx --calibrate 'x=frames/*.npy' --check x=others/ --count 200
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
 @click.argument("model", type=MODEL)
 @click.option(
     "--calibrate",
@@ -30,6 +39,7 @@ SUFFIXES = (".plait", ".onnx")
     multiple=True,
     required=True,
     metavar="[NAME=]SOURCE",
+    shell_complete=complete_inputs,
     help="Inputs like those to come: FILE.npz, a folder or pattern of one file per item, random.",
 )
 @click.option(
@@ -37,6 +47,7 @@ SUFFIXES = (".plait", ".onnx")
     "checking",
     multiple=True,
     metavar="[NAME=]SOURCE",
+    shell_complete=complete_inputs,
     help="Other inputs, to judge outputs by; those of --calibrate otherwise.",
 )
 @click.option(
@@ -53,7 +64,13 @@ SUFFIXES = (".plait", ".onnx")
     help="Shape of a random input whose dimensions are symbolic; the model keeps its symbols.",
 )
 @click.option("--output", type=PATH, metavar="FILE", help="Write the model: .plait or .onnx.")
-@click.option("--devices", default="cpu", show_default=True, help="Where items are run.")
+@click.option(
+    "--devices",
+    default="cpu",
+    show_default=True,
+    shell_complete=complete_devices,
+    help="Where items are run.",
+)
 @click.option(
     "--ranges",
     type=click.Choice(("minmax", "percentile", "mse")),

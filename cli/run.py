@@ -7,9 +7,10 @@ from pathlib import Path
 import click
 
 from .cluster import check_here, parse_replicas, replicas_option
-from .inputs import CommandError, Feeds, parse_input
+from .errors import CommandError
+from .help import Command
+from .inputs import Feeds, parse_input
 from .options import (
-    EXIT_CODES,
     PATH,
     as_json,
     exit_if_failed,
@@ -31,8 +32,20 @@ from .output import (
 from .plan import Request, asks_for_plan, largest_lengths
 from .streaming import Streaming, asks_for_streaming
 
+RUN_EXAMPLES = """
+plait run model.onnx --input image=photo.jpg --input sr=16000
+plait run model.onnx --input x.npz --devices cuda:0,cpu --output out.npz
+plait run model.onnx --input x=random --shape x=1,3,224,224 --fetch logits
+"""
 
-@click.command(epilog=EXIT_CODES)
+STREAM_EXAMPLES = """
+plait stream model.onnx --input x=frames/ --max-in-flight 4 --live
+plait stream model.onnx --input 'x=frames/*.npy' --output results/ --on-error stop
+plait stream model.onnx --count 1000 --batch 8 --max-delay-ms 5 --devices cpu,worker:0..3
+"""
+
+
+@click.command(cls=Command, examples=RUN_EXAMPLES)
 @asks_for_plan
 @inputs_option
 @seed_option
@@ -80,7 +93,7 @@ def run(
         print_summary(outputs)
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(cls=Command, examples=STREAM_EXAMPLES)
 @asks_for_plan
 @inputs_option
 @seed_option

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ..graph.printing import to_dot
-from .inputs import CommandError
+from .errors import CommandError
+from .help import Command
 from .models import models_option, plan_on_models
-from .options import EXIT_CODES, PATH, as_json, html_option, in_flight
+from .options import PATH, as_json, html_option, in_flight
 from .output import as_option, check_writable, print_json, print_note, print_text
 from .plan import Request, asks_for_plan
 
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
     from ..scheduler.plans.plan import Plan
 
 
-@click.command(name="plan", epilog=EXIT_CODES)
+EXAMPLES = """
+plait plan model.onnx --devices cuda:0,cpu --html plan.html
+plait plan model.onnx --pin 'encoder.*=worker:0' --bound n=1:512 --save model.plan
+plait plan model.onnx --diff before.plan
+"""
+
+
+@click.command(name="plan", cls=Command, examples=EXAMPLES)
 @asks_for_plan
 @models_option
 @in_flight

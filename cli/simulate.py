@@ -6,14 +6,20 @@ from pathlib import Path
 
 import click
 
+from .help import Command
 from .models import models_option, plan_on_models
-from .options import EXIT_CODES, as_json, faster_option, in_flight, trace_option
+from .options import as_json, faster_option, in_flight, trace_option
 from .output import check_writable, print_json, print_text
 from .parsing import parse_factors
 from .plan import Request, asks_for_plan
 
+EXAMPLES = """
+plait simulate model.onnx --devices gpu,cpu --model gpu=gpu.json --items 100
+plait simulate model.plan --faster Conv=2
+"""
 
-@click.command(epilog=EXIT_CODES)
+
+@click.command(cls=Command, examples=EXAMPLES)
 @asks_for_plan
 @models_option
 @faster_option

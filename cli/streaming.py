@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from .inputs import CommandError
+from .errors import CommandError
+from .help import option
 from .plan import Request
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ def asks_for_streaming(command: Callable[..., None]) -> Callable[..., None]:
         command(request, streaming=Streaming(arguments, stop=on_error == "stop"), **options)
 
     asking: Callable[..., None] = with_streaming
-    for option in reversed(_OPTIONS):
-        asking = option(asking)
+    for adds_option in reversed(_OPTIONS):
+        asking = adds_option(asking)
     return asking
 
 
@@ -74,39 +75,47 @@ def parse_keep(text: str | None) -> int | None:
 
 
 _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
-    click.option("--unordered", is_flag=True, help="Take results as they come, not in order."),
-    click.option(
+    option(
+        "Streaming", "--unordered", is_flag=True, help="Take results as they come, not in order."
+    ),
+    option(
+        "Streaming",
         "--batch",
         type=click.IntRange(min=1),
         metavar="B",
         help="Run B items at once, stacked along the first axis; --max-in-flight counts batches.",
     ),
-    click.option(
+    option(
+        "Streaming",
         "--max-delay-ms",
         type=click.FloatRange(min=0),
         metavar="MS",
         help="How long a batch may wait to fill up; for ever when left out.",
     ),
-    click.option(
+    option(
+        "Streaming",
         "--deadline-ms",
         type=click.FloatRange(min=0, min_open=True),
         metavar="MS",
         help="An item that takes longer fails.",
     ),
-    click.option(
+    option(
+        "Streaming",
         "--on-error",
         type=click.Choice(["continue", "stop"]),
         default="continue",
         show_default=True,
         help="What to do when an item fails.",
     ),
-    click.option(
+    option(
+        "Streaming",
         "--keep",
         metavar="latest|N",
         help="Read items as fast as they come, and let N wait at most, or the latest alone; "
         "others are dropped.",
     ),
-    click.option(
+    option(
+        "Streaming",
         "--drop",
         type=click.Choice(["oldest", "newest"]),
         help="Which items --keep drops; the oldest when left out.",

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from .inputs import CommandError, Feeds, parse_input
+from .errors import CommandError
+from .help import Command
+from .inputs import Feeds, parse_input
 from .options import (
-    EXIT_CODES,
     PATH,
     as_json,
     in_flight,
@@ -19,8 +20,13 @@ from .options import (
 from .output import check_writable, print_json, print_note, print_text, status
 from .plan import Request, asks_for_plan, load_graph
 
+EXAMPLES = """
+plait tune model.onnx --devices cpu,compiled,ort --output best.plan
+plait tune model.onnx --objective throughput --costs costs.json
+"""
 
-@click.command(epilog=EXIT_CODES)
+
+@click.command(cls=Command, examples=EXAMPLES)
 @asks_for_plan
 @inputs_option
 @seed_option

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...graph.errors import Argument, Fix, Spelling
 from ...graph.escaping import listing
+from ...graph.printing import counted, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -51,6 +52,28 @@ def profile_table(profile: Profile, spell: Spelling = str) -> str:
         _nodes(profile),
     )
     return "\n\n".join(listing(lines) for lines in map(list, parts) if lines)
+
+
+def profile_summary(profile: Profile) -> str:
+    """Return how fast it went, and where most of the time went, in a line."""
+    said = [f"{counted(len(profile.records), 'item')}, {rate_text(profile.items_per_s)}"]
+    said.append(f"latency {seconds_text(profile.latency_s(0.5))} median")
+    spent = profile.attribution()
+    if spent.wall_ns:
+        kind, ns = max(spent.spent_ns.items(), key=lambda pair: pair[1])
+        name = kind.replace("_", " ")
+        said.append(
+            f"most of an item's time, {ns / spent.wall_ns:.0%}, is {name}: {MEANINGS[kind]}"
+        )
+    everything = sum(node.total_ns for node in profile.nodes)
+    if everything:
+        longest = max(profile.nodes, key=lambda node: node.total_ns)
+        share = longest.total_ns / everything
+        said.append(
+            f"node {longest.name!r} ({longest.op} on {longest.device}) takes {share:.0%} of the "
+            "time of all nodes"
+        )
+    return listing(["; ".join(said)])
 
 
 def _totals(profile: Profile, spell: Spelling) -> Iterator[str]:

@@ -1,0 +1,73 @@
+"""Help of commands: options in groups, examples, and what may stand in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+EXIT_CODES = (
+    ("0", "it worked"),
+    ("1", "a device, or an item of a stream, failed"),
+    ("2", "the command line, the model or the inputs are wrong"),
+    ("130", "interrupted"),
+)
+
+OWN = "Options"
+"""The heading of options that one command alone has."""
+
+
+class Option(click.Option):
+    """An option that is shown under a heading, with others about the same."""
+
+    def __init__(self, *arguments: Any, group: str = OWN, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.group = group
+
+
+def option(group: str, *names: str, **options: Any) -> Callable[[F], F]:
+    """Return the decorator that adds an option under a heading."""
+    return click.option(*names, cls=Option, group=group, **options)
+
+
+class Command(click.Command):
+    """A command whose help shows its options in groups, and ends with examples and exit codes.
+
+    Parameters
+    ----------
+    examples : str
+        Command lines, one a line.
+    """
+
+    def __init__(self, *arguments: Any, examples: str = "", **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.examples = examples
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, the command's own first, and others under their headings."""
+        groups: dict[str, list[tuple[str, str]]] = {OWN: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and isinstance(parameter, click.Option):
+                groups.setdefault(getattr(parameter, "group", OWN), []).append(record)
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write examples and exit codes."""
+        if self.examples:
+            with formatter.section("Examples"):
+                for line in self.examples.strip().splitlines():
+                    formatter.write(f"{'':{formatter.current_indent}}{line.strip()}\n")
+        write_exit_codes(formatter)
+
+
+def write_exit_codes(formatter: click.HelpFormatter) -> None:
+    """Write what the exit codes of commands mean."""
+    with formatter.section("Exit codes"):
+        formatter.write_dl(EXIT_CODES)
