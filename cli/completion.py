@@ -1,4 +1,4 @@
-"""What shells complete: devices, and what is named in the model that stands on the line.
+"""Completion for shells: devices, and what is named in the model that stands on the line.
 
 Whatever goes wrong here, such as a model that is half written, completes nothing and says nothing.
 """
