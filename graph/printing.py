@@ -155,9 +155,14 @@ def _lines(graph: Graph) -> Iterator[str]:
 def _node_line(graph: Graph, node: Node) -> str:
     left = ", ".join(f"{name}: {graph.tensors[name]}" if name else "-" for name in node.outputs)
     arguments = [name or "-" for name in node.inputs]
-    arguments += [f"{name}={_value(value)}" for name, value in _told(node)]
+    arguments += attribute_texts(node)
     note = "" if node.outputs == (node.name,) else f"  # {node.name}"
     return f"{left or '-'} = {node.op}({', '.join(arguments)}){note}"
+
+
+def attribute_texts(node: Node) -> list[str]:
+    """Return the attributes that differ from their defaults: ``axis=0``."""
+    return [f"{name}={_value(value)}" for name, value in _told(node)]
 
 
 def _told(node: Node) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from .arenas import arenas
 from .columns import Texts
 from .drawing import drawing
 from .nodes import node_table
-from .summary import decision, plan_facts, prediction_facts, profile_figures
+from .summary import decision, plan_facts, prediction_facts, profile_figures, verdict
 from .timelines import measured, predicted
 
 STREAM_ITEMS = 8
@@ -42,6 +42,7 @@ def document(
         "title": plan.graph.name if plan is not None else "profile",
         "devices": _devices(plan, profile),
         "facts": facts,
+        "verdict": verdict(plan, profile, simulations) if plan is not None and profile else None,
         "decision": decision(plan) if plan is not None else None,
         "graph": drawing(plan, texts) if plan is not None else None,
         "nodes": node_table(plan, profile, simulation.costs if simulation else None, texts),

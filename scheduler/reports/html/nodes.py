@@ -8,6 +8,7 @@ from typing import Any
 from ....graph.infer import cost_of
 from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes
+from ....graph.printing import attribute_texts
 from ...costs import Costs
 from ...plans.decision import Option
 from ...plans.partition import SESSION
@@ -30,6 +31,7 @@ COLUMNS = (
     "nbytes",
     "inputs",
     "outputs",
+    "attributes",
     "options",
 )
 
@@ -96,6 +98,7 @@ class _Table:
             "reason": texts.number(plan.reasons[path]),
             "inputs": self._tensors(graph, node.inputs),
             "outputs": self._tensors(graph, node.outputs),
+            "attributes": texts.numbers(attribute_texts(node)) or None,
             "options": [self._plain(option) for option in options],
         }
         if device != SESSION and _is_static(graph, node):

@@ -29,6 +29,8 @@ SCRIPTS = (
     "canvas.js",
     "arrange.js",
     "graph_model.js",
+    "prefixes.js",
+    "search.js",
     "graph.js",
     "timeline.js",
     "arenas.js",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
-from ....graph.printing import bytes_text, counted, seconds_text
+from ....graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...plans.plan import Plan
 from ...plans.steps import Transfer
 from ...profile import Profile
@@ -17,6 +18,9 @@ from .timelines import shown
 
 LATENCIES = 5_000
 """Items whose latency is shown, the last ones."""
+
+CLOSE = 1.15
+"""A prediction is right within this factor."""
 
 Fact = tuple[str, str]
 
@@ -33,6 +37,55 @@ def prediction_facts(simulation: Simulation) -> list[Fact]:
         return [("predicted", f"{seconds_text(simulation.makespan_s)} for one item")]
     rate = f"{simulation.items_per_s:.4g} items/s"
     return [("predicted stream", f"{rate}, {items}, {simulation.max_in_flight} in flight")]
+
+
+def verdict(plan: Plan, profile: Profile, simulations: Sequence[Simulation]) -> str | None:
+    """Return how what was predicted compares with what was measured, and what figures it rests on.
+
+    It is about single items where one was under way at a time, else about the rate of a stream.
+    """
+    alone = next((one for one in simulations if one.items == 1), None)
+    stream = next((one for one in simulations if one.items > 1), None)
+    if not profile.records:
+        return None
+    if stream is not None and _overlap(profile):
+        predicted = f"Predicted {rate_text(stream.items_per_s)}"
+        measured = f"measured {rate_text(profile.items_per_s)}"
+        ratio = _ratio(profile.items_per_s, stream.items_per_s)
+    elif alone is not None:
+        predicted = f"Predicted {seconds_text(alone.makespan_s)} for an item"
+        measured = f"measured {seconds_text(profile.latency_s(0.5))}"
+        ratio = _ratio(alone.makespan_s, profile.latency_s(0.5))
+    else:
+        return None
+    return f"{predicted}, {measured}{ratio}: {_basis(plan)}."
+
+
+def _overlap(profile: Profile) -> bool:
+    """True where items were under way beside others."""
+    ends = sorted((record.admitted_ns, record.landed_ns) for record in profile.records)
+    return any(later[0] < earlier[1] for earlier, later in pairwise(ends))
+
+
+def _ratio(faster: float, slower: float) -> str:
+    """Return by which factor what was measured is as fast, where that is worth a word."""
+    if not faster or not slower or 1 / CLOSE < faster / slower < CLOSE:
+        return ""
+    factor = faster / slower
+    return f", {factor:.2g} times as fast" if factor > 1 else f", {1 / factor:.2g} times as slow"
+
+
+def _basis(plan: Plan) -> str:
+    """Return what the prediction rests on, and how to have it rest on more."""
+    guesses = [name for name in plan.device_names if plan.costs.is_guess(name)]
+    if guesses:
+        return (
+            f"figures of {', '.join(guesses)} are built in; plait profile --costs FILE, or "
+            "plait devices --measure FILE, takes those of this machine"
+        )
+    if not plan.costs.nodes:
+        return "figures are the devices', nodes by a model; plait profile --costs FILE times nodes"
+    return "figures were measured"
 
 
 def decision(plan: Plan) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from ...plans.steps import Outline
 from ...profile import Profile, Record
 from ...profile.critical import critical_path
 from ...profile.records import RowBatch
+from ...profile.table import MEANINGS
 from .columns import Texts, microseconds, rounded
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def measured(profile: Profile, subgraphs: Subgraphs, texts: Texts) -> dict[str, 
     path = critical_path(records)
     lines = _Lines(subgraphs, texts)
     lines.add(records, before, {(before + one.item, one.step.index) for one in path})
+    lines.add_preparing(records, before)
     first_ns = min(record.admitted_ns for record in records)
     batches = [batch for batch in profile.batches if batch.first_ns >= first_ns]
     lines.add_batches(batches, before + len(records))
@@ -99,9 +101,26 @@ class _Lines:
         critical: AbstractSet[tuple[int, int]] = frozenset(),
     ) -> None:
         """Add the bars of items, `first` being the number of the first one."""
-        self._origin = min(record.admitted_ns for record in records)
+        # What an item waits for before it is admitted is shown too.
+        self._origin = min(
+            min(record.admitted_ns, *(began for _, began, _ in record.marks.preparing))
+            if record.marks.preparing
+            else record.admitted_ns
+            for record in records
+        )
         for item, record in enumerate(records, first):
             self._add_steps(record, item, critical, self._subgraphs)
+
+    def add_preparing(self, records: Sequence[Record], first: int) -> None:
+        """Add bars for what items waited for before they ran, such as a plan for their shapes."""
+        for item, record in enumerate(records, first):
+            for kind, began_ns, ended_ns in record.marks.preparing:
+                number = list(MEANINGS).index(kind)
+                # A step of no plan: 0 is the identity of none.
+                step = self._step(Outline(number, kind, "", (), None, ()), 0, subgraphs={})
+                start_s, length_s = (began_ns - self._origin) / 1e9, (ended_ns - began_ns) / 1e9
+                lane = self._lane_named("before it ran", "")
+                self._bars.append(_Bar(start_s, lane, item, step, length_s, 0.0, critical=False))
 
     def add_batches(self, batches: Sequence[RowBatch], first: int) -> None:
         """Add the bars of batches of rows: their steps, and one each, behind its wait for rows."""

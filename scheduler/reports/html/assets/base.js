@@ -143,6 +143,16 @@ const selection = {
   },
 };
 
+/** Return the end of a text, no wider than a width, with an ellipsis where it was cut. */
+function fittedEnd(context, words, width) {
+  const turned = fitted({ measureText: (one) => context.measureText(backward(one)) }, backward(words), width);
+  return backward(turned);
+}
+
+function backward(words) {
+  return [...words].reverse().join("");
+}
+
 /** Return a text no wider than a width, with an ellipsis where it was cut. */
 function fitted(context, words, width) {
   if (context.measureText(words).width <= width) return words;

@@ -39,10 +39,18 @@ class Details {
     this.element.replaceChildren(
       element("h3", {}, nodes.name[node]),
       facts,
+      ...this.attributes(node),
       ...this.tensors("Reads", nodes.inputs[node]),
       ...this.tensors("Writes", nodes.outputs[node]),
       ...this.options(node),
     );
+  }
+
+  /** Attributes other than their defaults. */
+  attributes(node) {
+    const attributes = data.nodes.attributes[node];
+    if (!attributes?.length) return [];
+    return [element("h4", {}, "Attributes"), element("ul", {}, ...attributes.map((one) => element("li", {}, text(one))))];
   }
 
   tensors(title, tensors) {

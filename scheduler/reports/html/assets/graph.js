@@ -16,6 +16,7 @@ class GraphScene {
     this.uniform = true;
     this.nodes = data.nodes;
     this.critical = criticalSubgraphs();
+    this.found = null; // the nodes that a search has found; null where nothing is searched
   }
 
   bounds() {
@@ -114,6 +115,33 @@ class GraphScene {
     for (const box of boxes) if (box.kind === "frame") this.drawFrame(context, box);
     this.drawLines(context, view, { left, top, right, bottom });
     for (const box of boxes) if (box.kind !== "frame") this.drawBox(context, view, box);
+    if (view.scaleX < READABLE) this.drawPrefixes(context, view);
+  }
+
+  prefixes(view) {
+    return prefixAreas(this.model, this.nodes.name, 24 / view.scaleX);
+  }
+
+  /** Where boxes are too small for words: what the names of those side by side begin with. */
+  drawPrefixes(context, view) {
+    const size = 12 / view.scaleX;
+    context.font = `600 ${size}px system-ui, sans-serif`;
+    context.textBaseline = "middle";
+    for (const area of this.prefixes(view)) {
+      context.strokeStyle = theme.get("muted");
+      context.lineWidth = 1 / view.scaleX;
+      outline(context, area, 6 / view.scaleX);
+      context.stroke();
+      const words = fittedEnd(context, area.words, area.room);
+      if (!words) continue;
+      const width = context.measureText(words).width;
+      context.globalAlpha = 0.85;
+      context.fillStyle = theme.get("paper");
+      context.fillRect(area.x, area.y, width + size * 0.6, size * 1.4);
+      context.globalAlpha = 1;
+      context.fillStyle = theme.get("ink");
+      context.fillText(words, area.x + size * 0.3, area.y + size * 0.75);
+    }
   }
 
   drawLines(context, view, area) {
@@ -157,6 +185,8 @@ class GraphScene {
     const chosen = box.kind === "node" && box.index === selection.node;
     const critical = this.isCritical(box);
     const faint = view.scaleX < READABLE ? 0.4 : box === view.hovered ? 0.6 : 0.76;
+    const dim = this.found !== null && !(box.kind === "node" && this.found.has(box.index)) ? 0.25 : 1;
+    context.globalAlpha = dim;
     context.fillStyle = device ? tint(device, faint) : theme.get("paper");
     context.strokeStyle = chosen ? theme.get("accent") : critical ? theme.get("ink") : device ? hue(device) : theme.get("muted");
     context.lineWidth = chosen ? 4 : critical ? 2.4 : 1;
@@ -168,6 +198,7 @@ class GraphScene {
       context.fillRect(box.x + 1, box.y + 5, 4, box.height - 10);
     }
     if (view.scaleX >= READABLE) this.write(context, box);
+    context.globalAlpha = 1;
   }
 
   write(context, box) {
@@ -182,7 +213,8 @@ class GraphScene {
     if (alone) return;
     context.fillStyle = theme.get("muted");
     context.font = "11px system-ui, sans-serif";
-    context.fillText(fitted(context, second, room), box.x + 12, middle + 8);
+    const shorten = box.kind === "node" ? fittedEnd : fitted; // names of nodes differ at their ends
+    context.fillText(shorten(context, second, room), box.x + 12, middle + 8);
   }
 
   words(box) {

@@ -13,6 +13,7 @@ function graphSection() {
   });
   const tools = view.tools();
   if (scene.model.graph.groups.name.length > 1) tools.unshift(groupButton(scene));
+  tools.unshift(...new Search(scene).elements);
   const hint = "Drag to move; Ctrl and wheel, or + and −, to zoom; [ and ] walk along the edges. A strong outline marks the critical path, an orange line a tensor that changes devices.";
   return section("graph", "Graph", tools, element("p", { class: "hint" }, hint), element("div", { class: "split" }, view.canvas, new Details().element));
 }
@@ -44,9 +45,9 @@ function timelineSection() {
     host.replaceChildren(views.timelines[chosen].canvas);
     tools.replaceChildren(...views.timelines[chosen].tools());
   });
-  choose(0);
+  choose(Math.max(data.timelines.findIndex(({ kind }) => kind === "measured"), 0));
   selection.listeners.push(() => views.timelines.forEach((view) => view.redraw()));
-  const hint = "Bars are steps, on the lane of their device; wide ones show their nodes. The band along the top of a bar marks the critical path. Hover to see where results go.";
+  const hint = "Bars are steps, on the lane of their device; wide ones show their nodes. A lane says what items waited for before they ran: a plan for their shapes, say. The band along the top of a bar marks the critical path. Hover to see where results go.";
   return section("timeline", "Timeline", [buttons, tools], element("p", { class: "hint" }, hint), host);
 }
 
@@ -120,7 +121,8 @@ function build() {
   const page = document.getElementById("page");
   const tables = {};
   const facts = [...data.facts, ...(data.profile?.facts ?? [])];
-  page.append(section("summary", "Summary", [], factList(facts), legend(), decision(), measurements()));
+  const verdict = data.verdict ? element("p", { id: "verdict" }, data.verdict) : null;
+  page.append(section("summary", "Summary", [], verdict, factList(facts), legend(), decision(), measurements()));
   if (data.graph) page.append(graphSection());
   if (data.timelines.length) page.append(timelineSection());
   if (data.arenas?.regions.some((region) => region.boxes.length)) page.append(memorySection());

@@ -5,6 +5,13 @@ const CRITICAL = 4; // pixels: the band over bars of the critical path
 const NODES_FROM = 16; // pixels: from the top of a bar to its nodes
 const LEAST_NODE = 1.5; // pixels: below, a bar's nodes are not drawn
 
+/** What an item waits for before it runs. */
+const PREPARING = {
+  partners: "it waited for other sources of a join",
+  planning: "planning: a plan for its shapes was made",
+  binding: "binding: programs were bound to memory",
+};
+
 /** The nodes of each subgraph, in their order. */
 const nodesOfSubgraph = (() => {
   const found = new Map();
@@ -158,6 +165,7 @@ class TimelineScene {
     const step = timeline.steps[timeline.step[bar]];
     const lines = [step.name, `${batchOf(timeline, bar) ?? `item ${timeline.item[bar]}`}, ${timeline.lanes[timeline.lane[bar]]}`];
     lines.push(`${duration(timeline.duration[bar])}, from ${duration(timeline.start[bar])}`);
+    if (!timeline.devices[timeline.lane[bar]]) return [PREPARING[step.name] ?? step.name, ...lines.slice(1)];
     const missing = step.nodes || step.nbytes !== null ? "its lane" : "rows";
     if (timeline.queued[bar]) lines.push(`waited ${duration(timeline.queued[bar])} for ${missing}`);
     if (step.nbytes !== null) lines.push(`${bytes(step.nbytes)} copied`);

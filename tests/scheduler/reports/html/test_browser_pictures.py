@@ -15,6 +15,9 @@ pytestmark = pytest.mark.slow
 
 PLAN_NODES = 20
 
+ENTER, SHIFT = "\ue007", "\ue008"
+"""Keys, as WebDriver writes them."""
+
 
 def test_the_graph_is_drawn_with_a_box_for_every_node(page: Browser) -> None:
     kinds = page.run("return plait.views.graph.scene.model.boxes.map((box) => box.kind)")
@@ -98,7 +101,12 @@ def test_the_wheel_scrolls_the_page_until_the_picture_has_the_focus(page: Browse
     assert page.run(wheel, canvas) > before
 
 
+FIRST_TIMELINE = "#timeline .chooser button:first-child"
+"""The button of what is predicted of one item."""
+
+
 def test_the_timeline_has_a_bar_for_every_step_and_marks_the_critical_path(page: Browser) -> None:
+    page.press(FIRST_TIMELINE)
     plan = split(branches(PLAN_NODES // 5))
     timeline = "plait.views.timelines[0].scene.timeline"
     assert page.run(f"return {timeline}.start.length") == len(plan.steps)
@@ -126,6 +134,7 @@ def test_bars_of_a_lane_do_not_overlap(page: Browser) -> None:
 
 
 def test_clicking_a_bar_selects_a_node_of_its_step(page: Browser) -> None:
+    page.press(FIRST_TIMELINE)
     x, y, name = page.run(
         """
         const view = plait.views.timelines[0];
@@ -143,6 +152,7 @@ def test_clicking_a_bar_selects_a_node_of_its_step(page: Browser) -> None:
 
 
 def test_wide_bars_show_their_nodes_which_can_be_chosen(page: Browser) -> None:
+    page.press(FIRST_TIMELINE)
     x, y, node = page.run(
         """
         const view = plait.views.timelines[0];
@@ -177,3 +187,46 @@ def test_rectangles_do_not_overlap_where_both_live(page: Browser, by_time: bool)
                 share = offset < other_offset + other_nbytes and other_offset < offset + nbytes
                 assert not (live and share)
     assert page.colours("plait.views.arenas[0]") > 5
+
+
+def test_the_page_opens_on_what_was_measured(page: Browser) -> None:
+    assert page.text('#timeline .chooser [aria-pressed="true"]') == "measured: 12 items"
+    assert page.colours("plait.views.timelines.at(-1)") > 10
+
+
+def test_what_is_searched_in_the_graph_stays_bright_and_is_walked_through(page: Browser) -> None:
+    field = page.driver.find_element("css selector", "#graph input")
+    field.send_keys("block2/ADD")
+    page.settle()
+    assert page.text("#graph .status") == "1 node"
+    field.send_keys(ENTER)
+    assert page.text("#details h3") == "block2/add"
+    field.clear()
+    field.send_keys("tanh")
+    walked = []
+    for key in (ENTER, ENTER, SHIFT + ENTER):
+        field.send_keys(key)
+        walked.append(page.text("#details h3"))
+    assert walked == ["block0/tanh", "block1/tanh", "block0/tanh"]
+    field.clear()
+    field.send_keys("nothing like it")
+    assert page.text("#graph .status") == "0 nodes"
+    field.clear()
+    field.send_keys(" ")
+    assert page.run("return plait.views.graph.scene.found") is None
+
+
+def test_boxes_that_are_too_small_for_words_are_named_by_what_their_names_begin_with(
+    page: Browser,
+) -> None:
+    areas = page.run(
+        """
+        const view = plait.views.graph;
+        view.zoom(0.3 / view.scaleX);
+        view.draw();
+        return view.scene.prefixes(view).map(({prefix, words, nodes}) => [prefix, words, nodes]);
+        """
+    )
+    assert {prefix for prefix, _, _ in areas} == {f"block{n}" for n in range(4)}
+    assert {words for _, words, _ in areas if words} == {f"block{n}" for n in range(4)}
+    assert sum(nodes for _, _, nodes in areas) == PLAN_NODES

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +14,7 @@ import plait as pl
 import pytest
 from counted_work import calls_of
 from nested_graphs import doubling_body
+from plait.graph.printing import rate_text, seconds_text
 from plait.scheduler.reports.html.page import embedded
 from report_pages import HOSTILE, branches, profiled, split, values_in, written
 
@@ -283,3 +285,69 @@ def test_what_is_no_profile_is_refused(tmp_path: Path) -> None:
     wrong: Any = 3
     with pytest.raises(pl.PlanError, match="a int is no Profile"):
         pl.plan(branches(2)).save_html(tmp_path / "page.html", profile=wrong)
+
+
+def test_a_node_tells_the_attributes_that_are_not_their_defaults(tmp_path: Path) -> None:
+    b = pl.GraphBuilder("attributes")
+    x = b.input("x", "float32", (4, 4))
+    b.output("y", x.softmax(axis=0, name="across").softmax(name="along"))
+    page = values_in(written(pl.plan(b.build(), passes=()), tmp_path))
+    told = dict(zip(page["nodes"]["name"], page["nodes"]["attributes"], strict=True))
+    assert [page["texts"][one] for one in told["across"]] == ["axis=0"]
+    assert told["along"] is None
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_the_verdict_compares_what_was_measured_with_what_was_predicted(
+    tmp_path: Path, in_flight: int
+) -> None:
+    plan = split(branches(2), max_in_flight=in_flight)
+    profile = profiled(plan, {"x": np.ones((64, 32), "float32")}, 4)
+    verdict = values_in(written(plan, tmp_path, profile))["verdict"]
+    alone = seconds_text(pl.simulate(plan).makespan_s)
+    assert verdict.startswith(f"Predicted {alone} for an item, measured ")
+    assert "figures of npu, cpu are built in" in verdict or "figures of cpu are built in" in verdict
+    assert "plait profile --costs FILE" in verdict
+
+
+def test_items_that_were_under_way_at_once_are_judged_by_their_rate(tmp_path: Path) -> None:
+    plan = split(branches(2), max_in_flight=2)
+    profile = profiled(plan, {"x": np.ones((64, 32), "float32")}, 2)
+    beside = replace(profile, records=profile.records * 2)  # each beside one of the same times
+    verdict = values_in(written(plan, tmp_path, beside))["verdict"]
+    predicted = rate_text(pl.simulate(plan, items=8).items_per_s)
+    assert verdict.startswith(f"Predicted {predicted}, measured {rate_text(beside.items_per_s)}")
+
+
+def test_costs_that_were_measured_are_said_to_be(tmp_path: Path) -> None:
+    plan = pl.plan(branches(2), passes=())
+    profile = profiled(plan, {"x": np.ones((64, 32), "float32")}, 4)
+    known = pl.plan(branches(2), passes=(), costs=pl.Costs.from_profile(profile, plan))
+    verdict = values_in(written(known, tmp_path, profile))["verdict"]
+    assert verdict.endswith("figures were measured.")
+
+
+def test_without_a_profile_there_is_no_verdict(tmp_path: Path) -> None:
+    assert values_in(written(pl.plan(branches(1)), tmp_path))["verdict"] is None
+
+
+def test_what_an_item_waits_for_before_it_runs_has_bars(tmp_path: Path) -> None:
+    b = pl.GraphBuilder("varying")
+    b.output("y", b.input("x", "float32", ("n",)).relu())
+    plan = pl.plan(b.build())
+    with pl.BlockingSession(plan) as session:
+        for length in (3, 3, 5):
+            session.run({"x": np.ones(length, "float32")})
+        profile = session.profile()
+    fixed = plan.for_shapes({"x": (3,)})
+    page = values_in(written(fixed, tmp_path, profile))
+    timeline = next(one for one in page["timelines"] if one["kind"] == "measured")
+    lane = timeline["lanes"].index("before it ran")
+    steps = page["step_tables"][timeline["steps"]]
+    shown = [
+        (timeline["item"][bar], page["texts"][steps["name"][timeline["step"][bar]]])
+        for bar in range(len(timeline["lane"]))
+        if timeline["lane"][bar] == lane
+    ]
+    assert {item for item, kind in shown if kind == "planning"} == {0, 2}
+    assert min(timeline["start"]) >= 0
