@@ -13,6 +13,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "com.microsoft": ".ort_operators.operators",
         "ai.onnx.ml": ".ort_operators.operators",
         "com.ms.internal.nhwc": ".ort_operators.operators",
+        "ort": ".ort_operators.operators",
         "ai.onnx": ".ort_operators.operators",
     },
     "plait.kernels": {"cvm": ".cvm.kernels"},

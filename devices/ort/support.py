@@ -16,6 +16,7 @@ from ...graph.operator import Call
 from ...graph.operators.bounded_call import calls_python
 from ...graph.operators.control import CONTROL_FLOW, fits_whole
 from ...graph.tensor import Array, TensorSpec
+from ...graph.whole import WHOLE
 from ..device import Support
 from .empty import is_empty, makes_of_nothing, without_empty
 from .engine import KEPT_ANSWERS, PROCESSOR, Engine
@@ -76,9 +77,8 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
         return Support(True, "what it makes of no elements is known ahead")
     node, call = without_empty(node, call)
     present = [spec for spec in (*call.inputs, *outputs) if spec is not None]
-    is_own = bool(domain_and_type(node.op)[0])
     reason = (
-        (refusal_of_own(node) if is_own else refusal(node, call.inputs, outputs, engine.opset()))
+        _unwritable(node, call, outputs, engine)
         or engine.difference(node, call, outputs)
         or _unbound(present)
         or _refused_by_runtime(node, call, outputs, engine)
@@ -86,6 +86,17 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
     if reason is None:
         return Support(True, "ONNX Runtime has a kernel")
     return Support(False, f"no kernel for {node.op!r} on {engine.kind!r} devices: {reason}")
+
+
+def _unwritable(
+    node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
+) -> str | None:
+    """Return why a node cannot be written for ONNX Runtime."""
+    if node.op == WHOLE:  # the nodes in it are written, where it is tried
+        return None
+    if domain_and_type(node.op)[0]:
+        return refusal_of_own(node)
+    return refusal(node, call.inputs, outputs, engine.opset())
 
 
 def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:
@@ -130,6 +141,8 @@ def computes_nothing(node: Node, outputs: Sequence[TensorSpec | None]) -> bool:
 def _refused_by_runtime(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
+    if graphs_in(node):  # which cannot be told apart as quickly as they are tried
+        return _try(node, call, outputs, engine)
     key = engine, *_key(node, call)
     if key not in _answers:
         if len(_answers) >= KEPT_ANSWERS:

@@ -13,6 +13,7 @@ from ...graph.dtypes import TEXT
 from ...graph.errors import OperatorError
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph, Node
+from ...graph.nested import graphs_in
 from ...graph.operator import Call
 from ...graph.tensor import Array, Dim, Shape, TensorSpec, spec_of
 
@@ -24,7 +25,7 @@ KEPT_RESULTS = 4096
 _TYPES = {"float": "float32", "double": "float64", "string": "str"}
 _FIX = "correct its inputs and attributes, or export the model without it"
 
-_results: dict[Hashable, tuple[TensorSpec, ...]] = {}
+_results: dict[Hashable, tuple[tuple[TensorSpec, ...], list[Graph]]] = {}
 
 
 def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
@@ -36,15 +37,18 @@ def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
         If ONNX Runtime refuses the node, or it yields what is no tensor.
     """
     values = [_decisive(value) for value in call.values]
+    # Graphs, which have no hash, are kept with the answer: no other one has their identity then.
+    graphs = [value for value in call.attributes.values() if isinstance(value, Graph)]
+    attributes = {n: id(v) if isinstance(v, Graph) else v for n, v in call.attributes.items()}
     key = (
-        *(op, tuple(call.attributes.items()), call.inputs, call.n_outputs),
+        *(op, tuple(attributes.items()), call.inputs, call.n_outputs),
         *(value is not None and (value.dtype, value.shape, value.tobytes()) for value in values),
     )
     if key not in _results:
         if len(_results) >= KEPT_RESULTS:
             _results.clear()
-        _results[key] = _asked(op, call, values)
-    return _results[key]
+        _results[key] = _asked(op, call, values), graphs
+    return _results[key][0]
 
 
 def _decisive(value: Array | None) -> Array | None:
@@ -84,6 +88,9 @@ def _model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) 
         **{name: spec_of(value) for name, value in constants.items()},
         **dict.fromkeys(node.outputs, TensorSpec("float32", None)),
     }
+    for body in graphs_in(node):  # which knows its dtypes, at least
+        named = zip(node.outputs, body.outputs, strict=True)
+        specs |= {name: TensorSpec(body.tensors[inner].dtype, None) for name, inner in named}
     graph = Graph("probe", tuple(fed), node.outputs, (node,), specs, constants)
     model = to_onnx(graph, opset=newest_opset())
     for output in model.graph.output:

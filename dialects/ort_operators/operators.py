@@ -20,6 +20,7 @@ from ...graph.formats.onnx.nodes import default_value
 from ...graph.operator import Operator, free, is_operator, register_operator
 from ...graph.traits import RUNTIME, Part, never
 from ...graph.unknown_operators import RUNTIME_DOMAINS
+from ...graph.whole import WHOLE
 from . import decompositions as decompositions_of_own  # noqa: F401, for what it registers
 from .inference import infer
 
@@ -99,5 +100,24 @@ def _attributes(schema: Any) -> Iterator[tuple[str, Attribute]]:
             yield name, Attribute(kind, default)
 
 
+def _register_whole() -> None:
+    """Register the operator that holds others between which values decide lengths."""
+    register_operator(
+        Operator(
+            WHOLE,
+            "inputs*",
+            "outputs*",
+            {"body": Attribute(Kind.GRAPH)},
+            partial(infer, WHOLE),
+            free,
+            module=__name__,
+            float16=never("its dtypes are those that the model has"),
+            traits=RUNTIME,
+            lacks=_WRITTEN_OUT,
+        )
+    )
+
+
 with suppress(DeviceUnavailableError):
     _register()
+    _register_whole()

@@ -1,4 +1,7 @@
-"""Each as the nodes of its graph, on all rows at once: what holds where nobody serves batches."""
+"""Each as the nodes of its graph, on all rows at once: what holds where nobody serves batches.
+
+And Whole as the nodes that it holds, as models have them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 from ..attribute import Attributes
 from ..ir import Graph
 from ..operators.each import EACH, VALUE
+from ..whole import WHOLE
 from .rules import DecompositionBuilder, Operand, decomposition
 
 
@@ -18,10 +22,26 @@ def each(builder: DecompositionBuilder, *inputs: str) -> tuple[str, ...]:
     return _write_rows(builder, builder.attributes, inputs)
 
 
+@decomposition(WHOLE, wide=False)
+def whole(builder: DecompositionBuilder, *inputs: str) -> tuple[str, ...]:
+    """Write the nodes."""
+    return _write_nodes(builder, builder.attributes["body"], inputs)
+
+
 def _write_rows(
     builder: DecompositionBuilder, attributes: Attributes, inputs: Sequence[Operand]
 ) -> tuple[str, ...]:
-    body: Graph = attributes["body"]
+    results = _write_nodes(builder, attributes["body"], inputs)
+    if attributes["on_error"] == VALUE:
+        count = builder("Shape", inputs[0], start=0, end=1)
+        results += (builder("Expand", np.array(True), count),)
+    return results
+
+
+def _write_nodes(
+    builder: DecompositionBuilder, body: Graph, inputs: Sequence[Operand]
+) -> tuple[str, ...]:
+    """Write the nodes of a graph, given its inputs; return its outputs."""
     known: dict[str, Operand] = {"": "", **body.constants}
     known.update(zip(body.inputs, inputs, strict=True))
     for node in body.nodes:
@@ -32,8 +52,4 @@ def _write_rows(
             made = builder.several(len(node.outputs), node.op, *operands, **node.attributes)
         known.update(zip(node.outputs, made, strict=True))
     found = [known[name] for name in body.outputs]
-    results = [one if isinstance(one, str) else builder("Identity", one) for one in found]
-    if attributes["on_error"] == VALUE:
-        count = builder("Shape", inputs[0], start=0, end=1)
-        results.append(builder("Expand", np.array(True), count))
-    return tuple(results)
+    return tuple(one if isinstance(one, str) else builder("Identity", one) for one in found)

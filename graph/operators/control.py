@@ -19,6 +19,7 @@ from ..nested import graphs_in, merged, replace_shape, result_specs
 from ..operator import Call, CostRule, Specs, define
 from ..tensor import Dim, TensorSpec
 from ..traits import OF_GRAPHS, OWN_DTYPES
+from ..whole import WHOLE
 from .each import EACH
 from .inputs import BOOLS, INTEGERS, check_dtype, may_equal
 
@@ -72,12 +73,11 @@ def fits_whole(node: Node, call: Call) -> bool:
 def placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
     """Yield the nodes that have a place of their own, as `all_nodes` does.
 
-    Not those inside of control flow that a device runs as one node, or of rows that have a plan of
-    their own.
+    Not those inside of what a device runs as one node, or of rows that have a plan of their own.
     """
     for node in graph.nodes:
         yield prefix + node.name, graph, node
-        if waits(node) or node.op not in (*CONTROL_FLOW, EACH):
+        if waits(node) or node.op not in (*CONTROL_FLOW, EACH, WHOLE):
             for nested in graphs_in(node):
                 yield from placed_nodes(nested, f"{prefix}{node.name}/")
 

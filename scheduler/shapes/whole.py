@@ -17,6 +17,7 @@ from ...graph.nested import called, draws, has_effects
 from ...graph.operators.control import CONTROL_FLOW, deciding_inputs, handed
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.tensor import TensorSpec
+from ...graph.whole import with_lengths_held
 from ..plans.pins import Pins, pins_of
 from .specialise import specialise
 from .sync_points import has_static_shapes
@@ -44,10 +45,13 @@ def with_whole_nodes(
 ) -> Graph:
     """If, Loop or Scan of known shapes, on a device that can run it -> the same, as one node.
 
+    So are nodes of ONNX Runtime's between which values decide lengths.
+
     Those that follow from switches stay: once these are known, they are no control flow any more,
     and their nodes are weighed one by one. And those that were one node before, where there is no
     such device now, are one no longer.
     """
+    graph = with_lengths_held(graph)
     if not any(node.op in CONTROL_FLOW for node in graph.nodes):
         return graph
     if all(device.capabilities.atomic_programs for device in devices.values()):

@@ -1,4 +1,4 @@
-"""Graphs for rows as nodes of the graph around them: ONNX knows no batches across items."""
+"""Graphs for rows, and those held whole, as nodes of the graph around them: ONNX knows neither."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from ...ir import Graph, Node
 from ...nested import all_nodes
 from ...operators.each import EACH
 from ...passes.rewriting import Rewriter
+from ...whole import WHOLE
+
+_INLINED = EACH, WHOLE
 
 
 def inline_rows(graph: Graph) -> Graph:
-    """Return a graph that computes the same without `Each`, nested graphs included.
+    """Return a graph that computes the same without `Each` and `Whole`, nested graphs included.
 
     A row that fails fails everything there.
     """
-    if all(node.op != EACH for _, _, node in all_nodes(graph)):
+    if all(node.op not in _INLINED for _, _, node in all_nodes(graph)):
         return graph
     rewriter = Rewriter(replace(graph, nodes=tuple(map(_inline_inside, graph.nodes))))
-    (rule,) = decompositions()[EACH]
-    for node in rewriter.find(EACH):
+    for node in rewriter.find(*_INLINED):
+        (rule,) = decompositions()[node.op]
         made = decomposed(rewriter, node, rule)
         assert made is not None, "it is the graph itself"
         rewriter.replace([node], made)

@@ -16,9 +16,10 @@ import trio
 
 from ....devices.errors import DeviceLostError
 from ....devices.exchange import Loan
+from ....graph.dtypes import TEXT
 from ....graph.ir import Node
 from ....graph.nested import acts_outside
-from ....graph.tensor import Array
+from ....graph.tensor import Array, TensorSpec
 from ...plans.partition import Subgraph
 from ...plans.steps import Step
 from ..events import Announcer, ItemReplayed
@@ -279,23 +280,29 @@ def _never_began(error: BaseException | None) -> bool:
 
 
 def _room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
-    """Return bytes for inputs, the largest within bounds: those that there are, if enough."""
+    """Return bytes for inputs, the largest within bounds: those that there are, if enough.
+
+    For text there are objects in their place.
+    """
     found = {}
     for name in inputs:
-        plans = slots.plan, slots.open_plan.plan
-        most = max(plan.graph.tensors[name].nbytes for plan in plans)
+        specs = [plan.graph.tensors[name] for plan in (slots.plan, slots.open_plan.plan)]
+        most = max(spec.nbytes for spec in specs)
         enough = name in room and room[name].nbytes >= most
-        found[name] = room[name] if enough else np.empty(most, np.uint8)
+        dtype = TEXT if specs[0].dtype == TEXT else np.dtype(np.uint8)
+        found[name] = room[name] if enough else np.empty(most // dtype.itemsize, dtype)
     return found
 
 
 def _copies(slots: Slots, room: Inputs) -> Inputs:
     """Return arrays of an item's shapes in such bytes."""
-    specs = slots.open_plan.plan.graph.tensors
-    return {
-        name: np.ndarray(specs[name].static_shape, specs[name].dtype, nbytes)
-        for name, nbytes in room.items()
-    }
+    return {name: _as_in(room[name], slots.open_plan.plan.graph.tensors[name]) for name in room}
+
+
+def _as_in(room: Array, spec: TensorSpec) -> Array:
+    if spec.dtype == TEXT:
+        return room[: spec.size].reshape(spec.static_shape)
+    return np.ndarray(spec.static_shape, spec.dtype, room)
 
 
 def _because(error: DeviceLostError, fix: str) -> DeviceLostError:

@@ -11,13 +11,14 @@ from plait.graph.tensor import Array
 
 onnxruntime = pytest.importorskip("onnxruntime")
 skl2onnx = pytest.importorskip("skl2onnx")
-datasets, decomposition, ensemble, linear_model, pipeline, preprocessing, svm = (
+datasets, decomposition, ensemble, feature_extraction, linear_model, pipeline = (
     pytest.importorskip(f"sklearn.{name}")
     for name in (
-        *("datasets", "decomposition", "ensemble", "linear_model", "pipeline"),
-        *("preprocessing", "svm"),
+        *("datasets", "decomposition", "ensemble", "feature_extraction.text"),
+        *("linear_model", "pipeline"),
     )
 )
+preprocessing, svm = map(pytest.importorskip, ("sklearn.preprocessing", "sklearn.svm"))
 
 CLASSIFIERS = [
     ensemble.RandomForestClassifier(5, random_state=0),
@@ -98,3 +99,22 @@ def test_columns_of_text_are_encoded() -> None:
     graph = pl.load(skl2onnx.to_onnx(estimator, initial_types=types))
     found = pl.run(graph, {"X": table.astype(str)}, devices=["ort"])
     assert found["output_label"].tolist() == [0, 1, 1, 0]
+
+
+def test_texts_are_counted_and_told_apart() -> None:
+    texts = ["red and blue", "big", "blue is red", "big or small"]
+    estimator = pipeline.make_pipeline(
+        feature_extraction.TfidfVectorizer(lowercase=False),  # which would take a locale
+        linear_model.LogisticRegression(),
+    )
+    estimator.fit(texts, ["colour", "size", "colour", "size"])
+    types = [("X", skl2onnx.common.data_types.StringTensorType([None, 1]))]
+    graph = pl.load(skl2onnx.to_onnx(estimator, initial_types=types))
+    plan = pl.plan(graph, ["cpu", "ort"], max_in_flight=2)
+    with pl.BlockingSession(plan) as session:
+        items = [texts, texts[:1], ["small and blue and red"]]
+        found = list(session.stream({"X": [[text] for text in item]} for item in items))
+        for item, result in zip(items, found, strict=True):
+            wanted = estimator.predict_proba(item)
+            assert result["output_label"].tolist() == estimator.predict(item).tolist()
+            np.testing.assert_allclose(result["output_probability"], wanted, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,96 @@
+"""Nodes between which values decide lengths, as one node: a runtime finds its own memory for them.
+
+A tokenizer yields as many words as there are, and a table of counts is as wide as its vocabulary
+again. What lies between has no planned memory, and nothing has to wait for its lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from .ir import Graph, Node
+from .traits import RUNTIME
+
+WHOLE = "ort.Whole"
+"""The operator that holds such nodes."""
+
+
+def with_lengths_held(graph: Graph) -> Graph:
+    """Return a graph in which such nodes are one, as far as their results' lengths are known.
+
+    The graph's inputs have to be static; else nothing is.
+    """
+    for node in graph.nodes:
+        if RUNTIME in node.operator.traits and node.op != WHOLE and _decides_by_values(graph, node):
+            inside = _held(graph, node)
+            if inside is not None:
+                return with_lengths_held(_as_one(graph, inside, f"{node.name}/whole"))
+    return graph
+
+
+def _decides_by_values(graph: Graph, node: Node) -> bool:
+    """True for a node whose results have other lengths than follow from those of its inputs."""
+    known = all(graph.tensors[name].is_static for name in node.inputs if name)
+    return known and _is_open(graph, node)
+
+
+def _is_open(graph: Graph, node: Node) -> bool:
+    return not all(spec.is_static for spec in graph.output_specs(node))
+
+
+def _held(graph: Graph, start: Node) -> frozenset[str] | None:
+    """Return the names of a node and of all that is to be one with it; None if there is no end.
+
+    That is whoever reads a tensor of open length, and what lies between two of these.
+    """
+    inside, below = {start.name}, {start.name}
+    for node in graph.nodes:  # in their order: all readers come after what they read
+        before = [graph.producers[name] for name in node.inputs if name in graph.producers]
+        if below.isdisjoint(one.name for one in before):
+            continue
+        below.add(node.name)
+        if any(one.name in inside and _is_open(graph, one) for one in before):
+            if node.operator.function is not None or node.operator.effects:
+                return None
+            inside |= _between(graph, node, below)
+    fetched = {*graph.outputs, *graph.assigned}
+    written = (name for node in graph.nodes if node.name in inside for name in node.outputs)
+    if any(name in fetched and not graph.tensors[name].is_static for name in written):
+        return None
+    return frozenset(inside)
+
+
+def _between(graph: Graph, node: Node, below: Collection[str]) -> set[str]:
+    """Return a node, and those before it that are below the first one."""
+    found, left = set[str](), [node]
+    while left:
+        one = left.pop()
+        if one.name in below and one.name not in found:
+            found.add(one.name)
+            left += (graph.producers[name] for name in one.inputs if name in graph.producers)
+    return found
+
+
+def _as_one(graph: Graph, inside: Collection[str], name: str) -> Graph:
+    """Return the graph with some of its nodes as one, behind all that it reads."""
+    body = graph.extract((node for node in graph.nodes if node.name in inside), name)
+    one = Node(name, WHOLE, body.inputs, body.outputs, {"body": body})
+    below, first, last = set(body.outputs), list[Node](), list[Node]()
+    for node in graph.nodes:
+        if node.name in inside:
+            continue
+        if below.isdisjoint(node.inputs):
+            first.append(node)
+        else:
+            below.update(node.outputs)
+            last.append(node)
+    nodes = (*first, one, *last)
+    used = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+    used.update(graph.inputs, graph.outputs)
+    return replace(
+        graph,
+        nodes=nodes,
+        tensors={name: spec for name, spec in graph.tensors.items() if name in used},
+        constants={name: value for name, value in graph.constants.items() if name in used},
+    )
