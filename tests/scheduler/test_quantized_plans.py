@@ -72,12 +72,12 @@ def test_they_are_decoded_ahead_where_that_is_chosen(tmp_path: Path) -> None:
     assert stored(pl.load_plan(tmp_path / "decoded.plan")) == stored(plan)
 
 
-@pytest.mark.parametrize("device", ["cpu", "ort"])
+@pytest.mark.parametrize("device", ["cpu", "compiled", "worker:0", "ort"])
 def test_products_become_those_of_integers_where_that_is_chosen(
     device: str, tmp_path: Path
 ) -> None:
-    if device == "ort":
-        pytest.importorskip("onnxruntime")
+    packages = {"ort": "onnxruntime", "compiled": "numba"}
+    pytest.importorskip(packages.get(device, "numpy"))
     b = pl.GraphBuilder("qdq")
     scale, zero = np.float32(0.05), np.uint8(128)
     rows = b.op("QuantizeLinear", b.input("x", "float32", (3, WIDTH)), scale, zero)

@@ -62,7 +62,7 @@ def test_they_are_what_onnx_reads(data: st.DataObject, kind: str, form: str) -> 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("block", [0, 4])
-@pytest.mark.parametrize("device", ["cpu", "ort"])
+@pytest.mark.parametrize("device", ["cpu", "compiled", "worker:0", "ort"])
 def test_onnxruntime_computes_the_same_of_them(
     kind: str, block: int, device: str, tmp_path: Path
 ) -> None:
