@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
-from ...graph.operators.bounded_call import calls_python
+from ...graph.operators.bounded_call import calls_function
 from ...graph.tensor import Array, TensorSpec
 from ..codegen import registry as generators
 from ..constants import ConstantStore
@@ -99,7 +99,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether a kernel can be generated for a node."""
-        if calls_python(node):
+        if calls_function(node):
             return Support(False, "Python functions do not run on 'opencl' devices")
         reason = generators.why_not(node, call)
         # Asked last, since it takes the driver to tell.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 from ...graph.dtypes import TEXT, is_extension
+from ...graph.errors import PlaitError
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
+from ...graph.operators.bounded_call import BOUNDED_CALL
+from ...graph.python import check_within
 from ...graph.tensor import Array
 from ..donation import Donation
 from ..errors import KernelError
@@ -57,10 +60,11 @@ class OrtProgram:
         self._binding: Any = None
         if session.inference is None:
             return
-        if any(view.spec.dtype == TEXT for view in self._views.values()):
+        calls = [_Call(node, views) for node in session.graph.nodes if node.op == BOUNDED_CALL]
+        if calls or any(view.spec.dtype == TEXT for view in self._views.values()):
             fed = {**{name: views[name] for name in inputs}, **session.given}
             written = {name: views[name].array for name in outputs}
-            self._run = partial(_run_with_text, session.inference, fed, written)
+            self._run = partial(_run_unbound, session.inference, fed, written, calls)
             return
         copies, turn = session.engine.copies_inputs, session.engine.turn
         binding = session.inference.io_binding()
@@ -130,6 +134,10 @@ class OrtProgram:
             raise self._kernel_error(error) from error
 
     def _kernel_error(self, error: Exception) -> KernelError:
+        if isinstance(error, PlaitError):  # of what it yielded
+            return KernelError(
+                error.what, at=f"{error.at}, on device {self._device!r}", fix=error.fix
+            )
         found = _NODE.search(str(error))
         for node in self.graph.nodes:
             if found is not None and node.name == found[1]:
@@ -143,18 +151,38 @@ def _nothing(*_: object) -> None:
     """Stand for a run where there is nothing to compute."""
 
 
-def _run_with_text(
+class _Call:
+    """A call with bounds: what it yields goes to the beginnings of the largest results."""
+
+    def __init__(self, node: Node, views: Mapping[str, View]) -> None:
+        *self.names, shapes = node.outputs
+        self._label, self._dims = str(node), node.attributes["dims"]
+        self._largest = [views[name].array for name in self.names]
+        self._shapes = views[shapes].array
+
+    def store(self, results: Sequence[Array]) -> None:
+        """Write results, and their lengths; raise GraphError for one that is longer."""
+        arrays, lengths = check_within(self._label, tuple(results), self._largest, self._dims)
+        for largest, array in zip(self._largest, arrays, strict=True):
+            largest[(*map(slice, array.shape), ...)] = array
+        self._shapes[...] = lengths
+
+
+def _run_unbound(
     inference: Any,
     inputs: Mapping[str, View | Array],
     outputs: Mapping[str, Array],
+    calls: Sequence[_Call],
     _: None,
     options: Any,
 ) -> None:
-    """Run with arrays that are handed over and back: tensors of text cannot be bound."""
+    """Run with arrays that are handed over and back: text cannot be bound, nor any length."""
     fed = {name: _array_of(one) if isinstance(one, View) else one for name, one in inputs.items()}
-    found = inference.run(list(outputs), fed, options)
-    for target, array in zip(outputs.values(), found, strict=True):
-        target[...] = array
+    found = dict(zip(outputs, inference.run(list(outputs), fed, options), strict=True))
+    for call in calls:
+        call.store([found.pop(name) for name in call.names])
+    for name, array in found.items():
+        outputs[name][...] = array
 
 
 def _array_of(view: View) -> Array:

@@ -15,6 +15,7 @@ from ...graph.dtypes import is_extension
 from ...graph.evaluation import was_evaluated
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
+from ...graph.operators.bounded_call import BOUNDED_CALL
 from ...graph.passes.applied import Applied, applied_to
 from ...graph.passes.inside import simplified_inside
 from ...graph.passes.merging import MayMerge, always
@@ -88,6 +89,7 @@ class Session:
         self.graph = graph
         self.engine = engine
         # ONNX Runtime is given nothing without elements: not all of its kernels take that.
+        graph = _without_bounds(graph)
         some_are_empty = any(map(is_empty, graph.tensors.values(), repeat(None)))
         computed = _with_results(without_empty_inputs(graph)) if some_are_empty else graph
         self.computed = with_constants_outside(_in_own_forms(computed, engine), _is_handed_over)
@@ -144,6 +146,23 @@ def _in_own_forms(graph: Graph, engine: Engine) -> Graph:
         return made, [applied_to(_in_own_forms.__name__, nested, made, 0.0)] if changed else []
 
     return simplified_inside(engine.formed(graph), always, simplify)[0]
+
+
+def _without_bounds(graph: Graph) -> Graph:
+    """Return a graph with what calls with bounds stand for; programs look for these themselves."""
+    calls = [node for node in graph.nodes if node.op == BOUNDED_CALL]
+    if not calls:
+        return graph
+    shapes = {call.outputs[-1] for call in calls}
+    return replace(
+        graph,
+        nodes=tuple(
+            node.attributes["body"].nodes[0] if node.op == BOUNDED_CALL else node
+            for node in graph.nodes
+        ),
+        outputs=tuple(name for name in graph.outputs if name not in shapes),
+        tensors={name: spec for name, spec in graph.tensors.items() if name not in shapes},
+    )
 
 
 def _with_results(graph: Graph) -> Graph:

@@ -13,7 +13,7 @@ from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
 from ...graph.nested import graphs_in
 from ...graph.operator import Call
-from ...graph.operators.bounded_call import calls_python
+from ...graph.operators.bounded_call import BOUNDED_CALL, calls_function
 from ...graph.operators.control import CONTROL_FLOW, fits_whole
 from ...graph.tensor import Array, TensorSpec
 from ...graph.whole import WHOLE
@@ -63,8 +63,12 @@ def _holds(known: ref[Array] | None, value: Array | None) -> bool:
 
 def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
     """Say whether an engine has a kernel that does what the node says."""
-    if calls_python(node):
+    if calls_function(node):
         return Support(False, f"Python functions do not run on {engine.kind!r} devices")
+    if node.op == BOUNDED_CALL:
+        body: Graph = node.attributes["body"]
+        (inner,) = body.nodes
+        return supports(inner, body.call(inner), engine)
     if node.op in CONTROL_FLOW:
         return _supports_whole(node, call, engine)
     outputs = [

@@ -1,6 +1,7 @@
-"""A Python function whose results may be of any length up to a bound, into buffers of that bound.
+"""A call whose results may be of any length up to a bound, into buffers of that bound.
 
-Plans put it where such a function is called; graphs that users write have none.
+Of a Python function, or of an operator of ONNX Runtime's whose lengths values decide. Plans put it
+where such a one is; graphs that users write have none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ..ir import Graph, Node
 from ..operator import Call, define, find_operator
 from ..operator_lifecycle import has_life
 from ..tensor import TensorSpec
-from ..traits import OWN_DTYPES, Part
+from ..traits import OWN_DTYPES, RUNTIME, Part
 
 BOUNDED_CALL = "BoundedCall"
 
@@ -25,7 +26,7 @@ BOUNDED_CALL = "BoundedCall"
     outputs="y+",
     attributes={"body": Attribute(Kind.GRAPH), "dims": Attribute(Kind.STRINGS)},
     float16=OWN_DTYPES,
-    lacks=dict.fromkeys(Part, "it is a Python function, in plans alone"),
+    lacks=dict.fromkeys(Part, "it is in plans alone, and stands for another one"),
 )
 def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
     """Infer: the largest results, and their true shapes one behind the other."""
@@ -41,12 +42,14 @@ def called_op(node: Node) -> str:
 
 def calls_function(node: Node) -> bool:
     """True for a node that is a Python function, with bounds or without."""
-    return node.op == BOUNDED_CALL or node.operator.function is not None
+    return find_operator(called_op(node)).function is not None
 
 
 def is_bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, int]]) -> bool:
-    """True for a Python function all of whose results' lengths are known, or bounded."""
-    if node.operator.function is None or has_life(node.operator):
+    """True for one that may be called so, all of whose results' lengths are known, or bounded."""
+    operator = node.operator
+    may_be = operator.function is not None or RUNTIME in operator.traits
+    if not may_be or has_life(operator):
         return False
     shapes = [spec.shape for spec in graph.output_specs(node)]
     return (
@@ -56,13 +59,8 @@ def is_bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, in
     )
 
 
-def calls_python(node: Node) -> bool:
-    """True for a Python function, bounded or not."""
-    return node.op == BOUNDED_CALL or node.operator.function is not None
-
-
 def bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, int]]) -> Node:
-    """Return the node that calls a function of which `is_bounded_call` is true."""
+    """Return the node that stands for one of which `is_bounded_call` is true."""
     declared = [graph.tensors[name].shape or () for name in node.outputs]
     largest = {
         name: TensorSpec(

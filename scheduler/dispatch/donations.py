@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...devices.device import Device
 from ...devices.host import may_run_anywhere
-from ...graph.operators.bounded_call import calls_python
+from ...graph.operators.bounded_call import calls_function
 from ..plans.plan import Plan
 from ..plans.steps import Transfer
 
@@ -27,7 +27,7 @@ def donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset[str]
         device = devices[step.device]
         takes = device.capabilities.takes_donations and may_run_anywhere(device)
         for node in step.work.graph.nodes:
-            if takes and calls_python(node):
+            if takes and calls_function(node):
                 made.update(node.outputs)
             elif not (takes and device.capabilities.atomic_programs):
                 kept.update(node.inputs)

@@ -119,3 +119,35 @@ def test_functions_are_not_held() -> None:
     b.output("y", b.call(measure, split(b, b.input("texts", "str", (1, 1)))))
     graph = b.build()
     assert with_lengths_held(graph) is graph
+
+
+def test_lengths_that_are_fetched_may_have_bounds() -> None:
+    b = pl.GraphBuilder("fetched")
+    words = split(b, b.input("texts", "str", ("n", 1)))
+    b.output("words", words)
+    b.output("y", b.call(measure, words))
+    graph = b.build()
+    bounds = {"words.shape[2]": 8, "n": 4}
+    plan = pl.plan(graph, ["cpu", "ort"], bounds=bounds, max_in_flight=2)
+    with pl.BlockingSession(plan) as session:
+        source = ({"texts": TEXTS[:count]} for count in (1, 3, 2))
+        for result, count in zip(session.stream(source), (1, 3, 2), strict=True):
+            rows = [text.split() for text in TEXTS[:count, 0]]
+            padded = [[[*row, "#", "#", "#"][:3]] for row in rows]
+            assert result["words"].tolist() == padded
+            assert result["y"] == 3 * count
+        with pytest.raises(pl.KernelError, match="is 40 in output 0"):
+            session.run({"texts": TEXTS[3:]})
+        assert session.run({"texts": TEXTS[1:2]})["words"].tolist() == [[["ö"]]]
+
+
+def test_numbers_that_are_distinct_may_be_as_many_as_they_are() -> None:
+    b = pl.GraphBuilder("distinct")
+    b.output("y", b.op("com.microsoft.Unique", b.input("x", "float32", ("n",)), outputs=3)[0])
+    graph = b.build()
+    bounds = {"n": 200, "y.shape[0]": 200, "unique.0.2.shape[0]": 200}
+    plan = pl.plan(graph, ["ort"], bounds=bounds)
+    with pl.BlockingSession(plan) as session:
+        for values in (np.arange(100) % 7, np.arange(150)):
+            found = session.run({"x": values.astype(np.float32)})["y"]
+            assert found.tolist() == list(dict.fromkeys(values.tolist()))
