@@ -14,6 +14,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "ai.onnx.ml": ".ort_operators.operators",
         "com.ms.internal.nhwc": ".ort_operators.operators",
         "ort": ".ort_operators.operators",
+        "ai.onnx.contrib": ".ort_operators.extensions:register",
         "ai.onnx": ".ort_operators.operators",
     },
     "plait.kernels": {"cvm": ".cvm.kernels"},

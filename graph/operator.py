@@ -434,11 +434,14 @@ def _import_own() -> None:
 def _is_installed(name: str) -> bool:
     """Import the package that offers an operator, or all operators of its name's first parts.
 
-    For names without a dot those are ONNX's.
+    For names without a dot those are ONNX's. A function that is offered registers what it is asked
+    for.
     """
     for offer in leading_parts(name) if "." in name else (name, STANDARD):
         with _all_or_none():
             found = load(OPERATORS, offer, OperatorError)
+            if callable(found):
+                found(name)
         if name in _operators:
             return True
         if found is not None and offer == name:

@@ -10,6 +10,9 @@ from .extras import how_to_install, import_extra
 RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", "ai.onnx.ml")
 """Their operators are ONNX Runtime's: which there are, the installed release says."""
 
+EXTENSIONS_DOMAIN = "ai.onnx.contrib"
+"""That of onnxruntime-extensions, a library for ONNX Runtime."""
+
 
 def advise(ops: Iterable[str], otherwise: str) -> str:
     """Return how to get operators that are not registered; `otherwise` where ONNX Runtime has none.
@@ -21,6 +24,8 @@ def advise(ops: Iterable[str], otherwise: str) -> str:
         What is said of operators of any other domain.
     """
     domains = {op.rpartition(".")[0] for op in ops}
+    if EXTENSIONS_DOMAIN in domains:
+        return f"{EXTENSIONS_DOMAIN} needs a package: {how_to_install('onnx', 'extensions')}"
     if domains.isdisjoint(RUNTIME_DOMAINS):
         return otherwise
     named = " and ".join(sorted(domains.intersection(RUNTIME_DOMAINS)))

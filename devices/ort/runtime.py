@@ -16,6 +16,7 @@ from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.formats.onnx.upgrade import NEWEST_OPSET
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
 from ...graph.ir import Graph
+from ...graph.unknown_operators import EXTENSIONS_DOMAIN
 from ..errors import DeviceUnavailableError
 from .threads import ONE_THREAD, SPIN_US, Threads
 
@@ -96,6 +97,10 @@ def options(
 
 def load(model: Any, chosen: Any) -> Any:
     """Return ONNX Runtime's session for a model; whatever it raises goes through."""
+    if any(entry.domain == EXTENSIONS_DOMAIN for entry in model.opset_import):
+        chosen.register_custom_ops_library(
+            import_module("onnxruntime_extensions").get_library_path()
+        )
     return runtime().InferenceSession(
         model.SerializeToString(), chosen, providers=PROVIDERS, disabled_optimizers=INEXACT
     )

@@ -238,14 +238,14 @@ def untold_shape_error(graph: Graph, node: Node, bounded: Collection[str] = ()) 
     """Return the error for an operator that does not tell its shapes, some lengths of which are."""
     specs = ", ".join(str(s) for s in graph.output_specs(node) if not s.is_static)
     dims = [dim for spec in graph.output_specs(node) for dim in spec.shape or ()]
-    symbol = next((dim for dim in dims if isinstance(dim, str) and dim not in bounded), "n")
+    symbols = [dim for dim in dims if isinstance(dim, str) and dim not in bounded] or ["n"]
     tell = "let the operator tell it from its inputs' shapes: @operator(outputs=...)"
     if node.op == EACH:
         tell = 'tell it in the graph: b.op("Reshape", result, np.array([0, 64])) keeps the rows'
     return PlanError(
         f"the shape of {specs} is not known before the run",
         at=describe(node, graph.call(node)),
-        fix=Fix(f"{tell}; or bound what it returns: ", Argument("bounds", {symbol: 64})),
+        fix=Fix(f"{tell}; or bound what it returns: ", Argument("bounds", dict.fromkeys(symbols, 64))),
     )
 
 

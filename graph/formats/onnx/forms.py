@@ -19,6 +19,7 @@ from ...ir import ASSIGN, VARIABLE, Node
 from ...operator import find_operator
 from ...operators.control import CONTROL_FLOW, UNWRITTEN
 from ...tensor import TensorSpec
+from .extensions import ATTRIBUTES, attributes_held, is_extension_operator
 from .tensors import ELEMENT_TYPES, STRING
 
 ELEMENT_TYPE_OF: Mapping[str, int] = {
@@ -123,6 +124,8 @@ def attribute_protos(node: Node) -> list[Any]:
 
     if node.op == "ConstantOfShape":
         return [_filling(node)]
+    if is_extension_operator(node.op):
+        return attributes_held(node.attributes[ATTRIBUTES])
     protos = []
     known = find_operator(node.op).attributes
     for name, value in node.attributes.items():

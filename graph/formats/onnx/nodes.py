@@ -14,6 +14,7 @@ from ...attribute import Kind
 from ...errors import ParseError
 from ...ir import Node
 from ...operator import find_operator
+from .extensions import held_attributes, is_extension_operator
 from .nested import NestedProto
 from .tensors import STRING, TensorReader, spec_dtype_name, text
 
@@ -61,6 +62,8 @@ def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
         If one is a type, a list of graphs or damaged.
     """
     attributes: dict[str, Any] = {}
+    if is_extension_operator(operator_name(proto)):
+        return held_attributes(proto.attribute)
     for attribute in proto.attribute:
         name = text(attribute.name)
         if name in attributes:
