@@ -25,7 +25,7 @@ def advise(ops: Iterable[str], otherwise: str) -> str:
     """
     domains = {op.rpartition(".")[0] for op in ops}
     if EXTENSIONS_DOMAIN in domains:
-        return f"{EXTENSIONS_DOMAIN} needs a package: {how_to_install('onnx', 'extensions')}"
+        return f"{EXTENSIONS_DOMAIN} needs a package: {how_to_install('extensions')}"
     if domains.isdisjoint(RUNTIME_DOMAINS):
         return otherwise
     named = " and ".join(sorted(domains.intersection(RUNTIME_DOMAINS)))

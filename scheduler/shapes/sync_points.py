@@ -245,7 +245,9 @@ def untold_shape_error(graph: Graph, node: Node, bounded: Collection[str] = ()) 
     return PlanError(
         f"the shape of {specs} is not known before the run",
         at=describe(node, graph.call(node)),
-        fix=Fix(f"{tell}; or bound what it returns: ", Argument("bounds", dict.fromkeys(symbols, 64))),
+        fix=Fix(
+            f"{tell}; or bound what it returns: ", Argument("bounds", dict.fromkeys(symbols, 64))
+        ),
     )
 
 

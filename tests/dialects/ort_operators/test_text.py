@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ def encoding() -> pl.Graph:
     return b.build()
 
 
-def model(node: Any, inputs: dict[str, int], output: int, constants: Any = ()) -> onnx.ModelProto:
+def model(
+    node: Any, inputs: Mapping[str, int], output: int, constants: Any = ()
+) -> onnx.ModelProto:
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [node],
