@@ -1,10 +1,11 @@
 """Does `auto` ever lose to the best single device that it was given; does it take what it predicts?
 
 Each of `real_models`, one item at a time, and every set of two and of three of `cpu`, `compiled`,
-`ort` and `worker:0`. Time of the plan over that of the best of the set alone, for three plans:
+`ort` and `worker:0`, or of other devices: `--devices cpu,compiled,ort,ort:openvino`. Time of the
+plan over that of the best of the set alone, for three plans:
 
 - by the built-in figures;
-- by costs that `pl.tune` took of the model on all four devices;
+- by costs that `pl.tune` took of the model on all of them;
 - tuned: whatever of the set's single devices and the plan by costs was faster in the odd rounds.
 
 All plans of a model that differ are open at once and take turns of some milliseconds; ratios are of
@@ -20,7 +21,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import combinations
 from typing import Any
@@ -32,7 +33,6 @@ from plait.graph.tensor import Array
 from real_models import REAL_MODELS
 
 DEVICES = ("cpu", "compiled", "ort", "worker:0")
-SETS = [chosen for size in (2, 3) for chosen in combinations(DEVICES, size)]
 TURN_S = 0.005
 GOAL, PREDICTED_WITHIN = 1.05, 0.15
 
@@ -57,19 +57,25 @@ class Plans:
         return name
 
 
-def planned(graph: pl.Graph, feeds: Mapping[str, Array]) -> tuple[Plans, Figures, pl.Costs]:
+def sets_of(names: Sequence[str]) -> list[tuple[str, ...]]:
+    return [chosen for size in (2, 3) for chosen in combinations(names, size)]
+
+
+def planned(
+    graph: pl.Graph, feeds: Mapping[str, Array], names: Sequence[str]
+) -> tuple[Plans, Figures, pl.Costs]:
     """Return all plans, for each set and way of planning which one it is, and the costs."""
     shapes = {name: array.shape for name, array in feeds.items()}
-    tuned = pl.tune(graph, DEVICES, feeds=feeds)
+    tuned = pl.tune(graph, names, feeds=feeds)
     plans = Plans()
-    for name in DEVICES:
+    for name in names:
         plans.add(name, pl.plan(graph, [name], shapes=shapes))
     chosen = {
         way: {
             ",".join(devices): plans.add(
                 f"{','.join(devices)} {way}", pl.plan(graph, devices, shapes=shapes, costs=costs)
             )
-            for devices in SETS
+            for devices in sets_of(names)
         }
         for way, costs in (("built in", None), ("by costs", tuned.costs))
     }
@@ -98,16 +104,16 @@ async def alternated(
     return seconds
 
 
-def compared(name: str, rounds: int) -> Figures:
+def compared(name: str, names: Sequence[str], rounds: int) -> Figures:
     """Return the ratios of a model."""
     model = REAL_MODELS[name]
     graph, feeds = pl.load(model.path()), model.feeds(1)
-    plans, chosen, costs = planned(graph, feeds)
+    plans, chosen, costs = planned(graph, feeds, names)
     seconds = trio.run(alternated, plans.by_name, feeds, rounds)
     judged = {plan: min(every[::2]) for plan, every in seconds.items()}
     seen = {plan: min(every[1::2]) for plan, every in seconds.items()}
     ratios: Figures = {}
-    for devices in SETS:
+    for devices in sets_of(names):
         key = ",".join(devices)
         best = min(judged[plan] for plan in devices)
         # What is simple goes first, and is beaten only by more than a hundredth.
@@ -154,13 +160,14 @@ def summary(figures: Mapping[str, Figures]) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=";".join(REAL_MODELS), help="names, separated by ;")
+    parser.add_argument("--devices", default=",".join(DEVICES), help="names, separated by commas")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--out", default="auto", help="the name of the file in results/")
     given = parser.parse_args()
     figures = {}
     for name in given.models.split(";"):
         start = time.perf_counter()
-        figures[name] = compared(name, given.rounds)
+        figures[name] = compared(name, given.devices.split(","), given.rounds)
         worst = {
             way: max(ratio[way] for ratio in figures[name]["ratios"].values())
             for way in ("built in", "by costs", "tuned")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ...graph.builder import GraphBuilder
+from ...graph.dtypes import TEXT
 from ...graph.extras import how_to_install, import_extra
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
 from ...graph.ir import Graph, Node
@@ -114,6 +115,8 @@ class ProviderEngine(Engine):
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
         """Return what the provider would do otherwise, or ONNX Runtime on any; None if nothing."""
+        if any(spec is not None and spec.dtype == TEXT for spec in (*call.inputs, *outputs)):
+            return "text stays in this process"
         found = super().difference(node, call, outputs)
         own = _DIFFERENCES.get(self.place.provider.name)
         return found or (None if own is None else own(node, call, outputs))

@@ -27,6 +27,7 @@ from plait.devices.kinds import device_kind, guess, usual_memory
 from plait.devices.memory import HOST
 from plait.devices.ort import plugins
 from plait.devices.ort.providers import PROVIDERS, Wishes, device_names, place_of
+from plait.graph.extras import how_to_install
 from plait.scheduler.costs import Costs
 from releases import newer_ort
 from small_graphs import X, doubling
@@ -202,10 +203,7 @@ def test_a_provider_that_somebody_registered_is_found_by_its_name(runtime: Runti
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        (
-            "ort:webgpu",
-            "'onnxruntime_ep_webgpu' is not installed; pip install 'plait-dataflow[webgpu]'",
-        ),
+        ("ort:webgpu", f"'onnxruntime_ep_webgpu' is not installed; {how_to_install('webgpu')}"),
         ("ort:dml", "has no DmlExecutionProvider; pip install onnxruntime-directml"),
         ("ort:AcmeExecutionProvider", "register its library with onnxruntime.register_"),
     ],
