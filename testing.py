@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .devices.device import Device
+from .devices.kinds import device_kind
 from .devices.registry import find
 from .graph.errors import PlaitError
 from .graph.formats.onnx import read_model
@@ -111,7 +112,7 @@ class OnnxBackend:
         except PlaitError as error:
             raise UnsupportedError(str(error)) from error
         names = [one if isinstance(one, str) else one.name for one in cls.devices]
-        has_runtime = any(name.startswith("ort") for name in names)
+        has_runtime = any(device_kind(name) == "ort" for name in names)
         for *_where, node in all_nodes(graph):
             if RUNTIME in node.operator.traits and not has_runtime:
                 raise UnsupportedError(f"only ONNX Runtime has {node.op}")

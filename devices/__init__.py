@@ -58,9 +58,9 @@ def _formal(name: str) -> Device:
 def _ort(name: str, **options: Any) -> Device:
     place = place_of(name)
     if place is not None:
-        from .ort.provider_device import ProviderDevice
+        from .ort.provider_device import device_on
 
-        return ProviderDevice(name, place, **options)
+        return device_on(name, place, **options)
     from .ort.device import OrtDevice
 
     return OrtDevice(name, **options)

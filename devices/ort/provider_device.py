@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
-from ...graph.ir import Graph
 from ..device import Capabilities
 from ..options import given
 from .device import OrtDevice
@@ -71,23 +70,26 @@ class ProviderDevice(OrtDevice):
         find(self._place)
         super().open(cores)
 
-    def shares(self, subgraph: Graph) -> Mapping[str, float]:
-        """Return which share of a subgraph's time each node takes, where the profiler tells.
+    def _spins(self, cores: int) -> bool:
+        return False  # its threads are told of no spinning
 
-        Providers that compile subgraphs as a whole are one node there, and it does not.
-        """
-        return super().shares(subgraph)
 
-    def computes_on(self, cores: int) -> str:
+class AcceleratorDevice(ProviderDevice):
+    """A device on a provider that takes none of the host's cores: it has hardware of its own."""
+
+    def reached(self) -> str:
         """Return on what it computes."""
-        return super().computes_on(cores) if self._is_processor else find(self._place).hardware
+        return f"by ONNX Runtime, on {find(self._place).hardware or 'hardware that it finds'}"
+
+    def speedup(self, seconds: float, cores: int) -> float:
+        """Return 1: the host's cores are of no use."""
+        return 1.0
 
     def _threads(self, seconds: float, cores: int) -> Threads:
-        return super()._threads(seconds, cores) if self._is_processor else ONE_THREAD
+        return ONE_THREAD
 
-    def _spins(self, cores: int) -> bool:
-        return False  # nobody can be told to
 
-    @property
-    def _is_processor(self) -> bool:
-        return self._place.hardware == "cpu"
+def device_on(name: str, place: Place, **options: Any) -> ProviderDevice:
+    """Return the device of that name."""
+    made = ProviderDevice if place.hardware == "cpu" else AcceleratorDevice
+    return made(name, place, **options)

@@ -166,7 +166,7 @@ def summary(error: Exception) -> str:
 
 
 def told(message: str) -> str:
-    """Return the first line of a message that is for users.
+    """Return the first line of a message that is for users, and announces no other.
 
     In front of it may be a code, a place in a source file, the function that is there, and the
     condition of a check, which stays where nothing else is said.
@@ -181,7 +181,8 @@ def told(message: str) -> str:
         else:  # the function's name alone
             text = text.partition(" ")[2] or text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _CONDITION.sub("", lines[0])[:_MAX_SUMMARY] if lines else ""
+    first = next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")
+    return _CONDITION.sub("", first)[:_MAX_SUMMARY]
 
 
 def _rounding() -> Graph:

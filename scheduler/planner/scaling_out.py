@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 from ...devices.device import Scaling
 from ...devices.errors import DeviceError
+from ...devices.kinds import device_kind
 from ...devices.memory import HOST
 from ...graph.errors import ShapeError
 from ...graph.nested import acts_outside, all_nodes
 from ...graph.operator_lifecycle import has_life
+from ..costs.host import computes_here
 from ..dispatch.core_shares import planned_for
 from ..errors import PlanError
 from ..plans.decision import Candidate, Decision
@@ -112,7 +114,8 @@ def _is_replicable(name: str, request: PlanRequest) -> bool:
     device, told = request.devices[name], name in request.given or name in request.pins.values()
     offers = device.capabilities
     is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)
-    return is_here and not told and ":" not in name
+    is_numbered = name != device_kind(name)
+    return is_here and computes_here(device) and not told and not is_numbered
 
 
 class _Judged(NamedTuple):

@@ -7,6 +7,8 @@ from pathlib import Path
 import plait as pl
 import pytest
 from command_line import assert_mistake, plait
+from plait.cli.parsing import parse_device_options
+from plait.devices import find
 from small_graphs import doubling
 
 
@@ -23,6 +25,17 @@ def test_devices_are_made_with_options(folder: Path) -> None:
     made = pl.load_plan(folder / "doubling.plan").prototypes
     assert made["cpu"].options == {"threads": 2}  # type: ignore[attr-defined]
     assert made["worker:0"].options == {"threads": 1}  # type: ignore[attr-defined]
+
+
+def test_options_of_providers_are_written_as_in_code() -> None:
+    said = ("ort:openvino.precision=f16", 'ort:cuda:0.settings={"a.b": "c=d"}')
+    parsed = parse_device_options(said)
+    assert parsed == {
+        "ort:openvino": {"precision": "f16"},
+        "ort:cuda:0": {"settings": '{"a.b": "c=d"}'},
+    }
+    for name, options in parsed.items():
+        assert find(name, options).options == options  # type: ignore[attr-defined]
 
 
 def test_the_device_is_cpu_where_none_is_named(folder: Path) -> None:

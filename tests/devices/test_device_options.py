@@ -144,6 +144,21 @@ def test_a_saved_plan_makes_its_devices_with_the_same_options(tmp_path: Path) ->
     assert dict(given.options) == {}
 
 
+def test_options_may_depend_on_the_name() -> None:
+    class Npu(CpuDevice):
+        def __init__(self, name: str, *, level: int = 0) -> None:
+            super().__init__(name)
+            self.options = {"level": level}
+
+    devices.register("npu", Npu, options=lambda name: {"level": threads} if ":" in name else {})
+    try:
+        assert pl.device("npu:1", level=4).options == {"level": 4}  # type: ignore[attr-defined]
+        with pytest.raises(pl.DeviceError, match="has no option 'level'"):
+            pl.device("npu", level=4)
+    finally:
+        devices.unregister("npu")
+
+
 def test_a_device_of_ones_own_declares_options() -> None:
     class Npu(CpuDevice):
         def __init__(self, name: str, *, level: int = 0) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,15 +22,18 @@ import trio
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 
 import onnxruntime
+from bound import Bound
 from plait.devices import find, probe
 from plait.devices.errors import DeviceError
+from plait.devices.event import CancelledWorkError, Event
 from plait.devices.kinds import device_kind, guess, usual_memory
 from plait.devices.memory import HOST
-from plait.devices.ort import plugins
+from plait.devices.ort import plugins, support
 from plait.devices.ort.providers import PROVIDERS, Wishes, device_names, place_of
 from plait.graph.extras import how_to_install
 from plait.scheduler.costs import Costs
 from releases import newer_ort
+from plait.scheduler.costs.host import computes_here
 from small_graphs import X, doubling
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -76,11 +80,14 @@ def hardware(registered: str, kind: str, **metadata: str) -> Any:
 
 
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    """Return one with CUDA and TensorRT built in."""
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
+    """Return one with CUDA and TensorRT built in, of which nothing is known yet."""
     made = Runtime(built_in=(CUDA, TENSORRT))
     monkeypatch.setattr(plugins, "runtime", lambda: made)
-    return made
+    monkeypatch.setattr(support, "_answers", {})
+    plugins._newest_opset.cache_clear()
+    yield made
+    plugins._newest_opset.cache_clear()
 
 
 def package(monkeypatch: pytest.MonkeyPatch, name: str, path: str) -> None:
@@ -344,6 +351,67 @@ def test_options_reach_sessions_and_stay_in_saved_plans(runtime: Runtime, tmp_pa
 
 
 @newer_ort
+def test_hardware_of_its_own_takes_no_cores_from_others(runtime: Runtime) -> None:
+    """And has no replicas by itself: nobody knows how many there are."""
+    plan = pl.plan(doubling(), ["ort:cuda", "cpu"], strategy="preference", max_in_flight=4)
+    assert plan.assignment == {"add": "ort:cuda"}
+    assert not plan.replicas
+    assert "\n  ort:cuda: by ONNX Runtime, on hardware that it finds\n" in plan.report()
+    assert not computes_here(plan.prototypes["ort:cuda"])
+    assert computes_here(find("ort:openvino"))
+
+
+def test_a_run_is_cancelled_by_its_options(runtime: Runtime) -> None:
+    """In the midst of it, between two nodes: the options are those that ONNX Runtime looks at."""
+    device: Any = find("ort:cuda:0")
+    with closing(device):
+        device.open()
+        with Bound(device, doubling()) as bound:
+            bound.put({"x": X})
+            program = bound.program
+            run, seen = program._run, []
+
+            def cancel_first(binding: Any, options: Any) -> None:
+                event.cancel()
+                seen.append(options.terminate)
+                run(binding, options)
+
+            program._run = cancel_first
+            event = Event()
+            with pytest.raises(CancelledWorkError, match="while it ran"):
+                program.run(event)
+            assert seen == [True]
+            program._run = run
+            np.testing.assert_array_equal(bound.run(x=X)["y"], X + X)
+
+
+def test_a_provider_that_bears_one_thread_is_loaded_and_run_in_turn(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime.built_in = ("DmlExecutionProvider",)
+    turn = Turns()
+    monkeypatch.setitem(plugins._turns, "DmlExecutionProvider", turn)
+    device = find("ort:dml")
+    with closing(device):
+        device.open()
+        with Bound(device, doubling()) as bound:
+            assert turn.taken > 0
+            turn.taken = 0
+            np.testing.assert_array_equal(bound.run(x=X)["y"], X + X)
+            assert turn.taken == 1
+
+
+class Turns:
+    """Counts how often it is entered."""
+
+    taken = 0
+
+    def __enter__(self) -> None:
+        self.taken += 1
+
+    def __exit__(self, *error: object) -> None: ...
+
+
 def test_a_session_that_falls_back_is_refused(runtime: Runtime) -> None:
     runtime.falls_back = True
     with pytest.raises(pl.PlanError, match=f"does not make a session on {CUDA}"):
