@@ -29,6 +29,7 @@ from plait.devices.event import CancelledWorkError, Event
 from plait.devices.kinds import device_kind, guess, usual_memory
 from plait.devices.memory import HOST
 from plait.devices.ort import plugins, support
+from plait.devices.ort.program import OrtProgram
 from plait.devices.ort.providers import PROVIDERS, Wishes, device_names, place_of
 from plait.graph.extras import how_to_install
 from plait.scheduler.costs import Costs
@@ -358,7 +359,7 @@ def test_hardware_of_its_own_takes_no_cores_from_others(runtime: Runtime) -> Non
     assert not plan.replicas
     assert "\n  ort:cuda: by ONNX Runtime, on hardware that it finds\n" in plan.report()
     assert not computes_here(plan.prototypes["ort:cuda"])
-    assert computes_here(find("ort:openvino"))
+    assert computes_here(find("ort"))
 
 
 def test_a_run_is_cancelled_by_its_options(runtime: Runtime) -> None:
@@ -369,7 +370,8 @@ def test_a_run_is_cancelled_by_its_options(runtime: Runtime) -> None:
         with Bound(device, doubling()) as bound:
             bound.put({"x": X})
             program = bound.program
-            run, seen = program._run, []
+            assert isinstance(program, OrtProgram)
+            run, seen = program._run, list[bool]()
 
             def cancel_first(binding: Any, options: Any) -> None:
                 event.cancel()
