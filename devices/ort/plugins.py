@@ -95,11 +95,12 @@ class ProviderEngine(Engine):
     def load(self, model: Any, chosen: Any) -> Any:
         """Return ONNX Runtime's session for a model, all of which the provider runs."""
         registered = self._registered
+        is_plugin = find(self.place).listed is not None
         with self.turn:
             session = runtime().InferenceSession(
                 model.SerializeToString(),
                 chosen,
-                providers=None if chosen.has_providers() else [(registered, self._told(1))],
+                providers=None if is_plugin else [(registered, self._told(1))],
                 disabled_optimizers=INEXACT,
                 enable_fallback=0,  # else what fails is printed, and its own kernels run
             )
@@ -195,16 +196,14 @@ def find(place: Place) -> Found:
             _register(ort, provider)
             listed = _listed(ort, provider)
     fitting = [one for one in listed if place.hardware in (ANY, _type_of(one))]
-    # Processors are one piece of hardware, and their numbers tell devices on it apart.
-    number = 0 if place.hardware == "cpu" else place.number
-    if number >= len(fitting):
+    if place.number >= len(fitting):
         there = ", ".join(sorted({_type_of(one) for one in listed})) or "nothing"
         raise DeviceUnavailableError(
             f"{provider.registered} finds no {_wanted(place)} here that it runs on: it takes "
             f"{provider.needs}, and found {there}",
             fix="choose another device",
         )
-    one = fitting[number]
+    one = fitting[place.number]
     metadata = dict(one.ep_metadata)
     named = metadata.get("FULL_DEVICE_NAME") or f"{one.device.vendor} {_type_of(one)}"
     return Found(one, metadata.get("version", "").partition("+")[0], named)
@@ -250,5 +249,4 @@ def _type_of(listed: Any) -> str:
 
 def _wanted(place: Place) -> str:
     words = {"cpu": "processor", "gpu": "graphics processor", "npu": "NPU", ANY: "hardware"}
-    number = f" {place.number}" if place.number and place.hardware != "cpu" else ""
-    return f"{words[place.hardware]}{number}"
+    return f"{words[place.hardware]}{f' {place.number}' if place.number else ''}"

@@ -49,6 +49,8 @@ class ProviderDevice(OrtDevice):
         cache: str | None = None,
         settings: str | None = None,
     ) -> None:
+        if place.hardware == "cpu":  # of which there is one: numbers tell devices on it apart
+            place = place._replace(number=0)
         more = {"precision": precision, "cache": cache, "settings": settings}
         told = {option: value for option, value in more.items() if value is not None}
         super().__init__(name, engine=ProviderEngine(place.kind, place, **told), threads=threads)

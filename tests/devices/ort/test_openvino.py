@@ -14,7 +14,7 @@ from bound import Bound
 from onnx_suite import Case, check_like_onnx, suite
 from openvino_anywhere import require_openvino
 from plait.devices import find
-from plait.devices.device import Device
+from plait.devices.device import Device, Profiled
 from plait.graph.tensor import Array
 
 STRIDE = 12
@@ -204,3 +204,10 @@ def test_tuning_weighs_it_beside_others(device: Device) -> None:
     assert {"all on cpu", "all on ort:openvino"} <= {trial.name for trial in tuned.trials}
     assert "ort:openvino" in tuned.costs.programs
     assert "ort" not in tuned.costs.programs
+
+
+def test_nobody_knows_how_nodes_share_its_time(device: Device) -> None:
+    """They are one node to ONNX Runtime's profiler."""
+    assert isinstance(device, Profiled)
+    (part,) = pl.plan(layers(), ["ort:openvino"], shapes={"x": (4, SIDE)}).subgraphs
+    assert device.shares(part.graph) == {}
