@@ -33,8 +33,8 @@ from plait.devices.ort.program import OrtProgram
 from plait.devices.ort.providers import PROVIDERS, Wishes, device_names, place_of
 from plait.graph.extras import how_to_install
 from plait.scheduler.costs import Costs
-from releases import newer_ort
 from plait.scheduler.costs.host import computes_here
+from releases import newer_ort
 from small_graphs import X, doubling
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
