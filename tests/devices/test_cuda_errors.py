@@ -43,7 +43,8 @@ def test_without_cupy_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     assert raised.value.fix is not None
     assert how_to_install("cuda") in raised.value.fix
     assert cuda_names() == ("cuda:0",)
-    assert devices.probe("cuda:0") == devices.DeviceStatus("cuda:0", False, "CuPy is not installed")
+    told = f"CuPy is not installed; {raised.value.fix}"
+    assert devices.probe("cuda:0") == devices.DeviceStatus("cuda:0", False, told)
 
 
 def test_a_cupy_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
