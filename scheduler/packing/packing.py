@@ -181,7 +181,8 @@ class _Portfolio:
         partial = (self._stacked, self._in_turns, self._at_the_bound, self._ordered)
         total = (self._at_the_bound, self._ordered, self._stacked)
         rest = (self._from_both_sides, self._change, self._exact, self._in_turns)
-        self._first_fit()
+        name, order = next(orders(self._problem))
+        self._place(name, order, tightest=False)  # one packing is made, whatever the budget
         for step in (*(partial if self._problem.intervals is None else total), *rest):
             if self._is_done():
                 return
@@ -189,11 +190,6 @@ class _Portfolio:
 
     def _is_done(self) -> bool:
         return self._best.is_good or (bool(self._best.offsets) and self._budget.is_over())
-
-    def _first_fit(self) -> None:
-        """Make one packing, whatever the budget."""
-        name, order = next(orders(self._problem))
-        self._place(name, order, tightest=False)
 
     def _swept(self) -> None:
         for name, offsets in sweeps(self._problem):

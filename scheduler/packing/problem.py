@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from .blocks import Block, PackingError, check_blocks
 from .cliques import MAX_BLOCKS, heavy_clique, heavy_cliques
-from .relation import Conflicts, Intervals, Relation, Stacked, conflicts_in
+from .relation import Conflicts, Intervals, Relation, Stacked
 
 LISTED = 1_000_000
 """Fewer conflicts than this are kept as Python's lists, which takes ten times their bytes."""
@@ -68,7 +68,8 @@ class Problem:
     @cached_property
     def conflicts(self) -> Conflicts:
         """The pairs."""
-        return conflicts_in(self.relation)
+        relation = self.relation
+        return relation.conflicts if isinstance(relation, Intervals) else relation
 
     @cached_property
     def near(self) -> Sequence[list[int]]:

@@ -208,7 +208,7 @@ class Intervals:
         # The partners of the i-th in that order are i + 1, i + 2, ...: how far into its own run
         # each pair is, counted from the block.
         second = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts) + first + 1
-        return Conflicts.of_pairs(len(self), order[first], order[second])
+        return Conflicts.of_rows(len(self), order[first], order[second])
 
 
 @dataclass(frozen=True)

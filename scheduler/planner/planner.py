@@ -18,6 +18,7 @@ ask for becomes a request before that (`api`, `request`); the plan may then be p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -73,58 +74,59 @@ def make_plan(
     """
     prepared, applied = prepare(graph, request, passes, lengths)
     refusals = list[DoesNotFitError]()
-    for way in convert_to_half(prepared, request, lengths):
-        try:
-            made = way.finish(_plan_with_prologue(way.graph, way.request, lengths))
-        except DoesNotFitError as error:
-            refusals.append(error)
-        else:
-            return replace(made, passes=passes, applied=(*applied, *made.applied))
+    for converted in convert_to_half(prepared, request, lengths):
+        for attempt in _attempts(converted.graph, converted.request, lengths):
+            try:
+                made = _plan_items(attempt, lengths)
+                if attempt.prologue is not None:
+                    made = with_prologue(made, attempt.prologue)
+            except DoesNotFitError as error:
+                refusal = error
+            else:
+                made = converted.finish(made)
+                return replace(made, passes=passes, applied=(*applied, *made.applied))
+        refusals.append(refusal)
     raise refusals[0]
 
 
-def _plan_with_prologue(graph: Graph, request: PlanRequest, lengths: Lengths) -> Plan:
-    """Return the plan of a graph, with a prologue if there is memory to keep it."""
+class _Attempt(NamedTuple):
+    """What is planned for each item, and what runs before the first of them."""
+
+    graph: Graph
+    request: PlanRequest
+    prologue: Graph | None = None
+
+
+def _attempts(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[_Attempt]:
+    """Yield a graph in the form that is fastest to run, then in forms that take less memory.
+
+    Items that compute a prologue for themselves share the memory of its results, and nodes that are
+    no chain can lie on different devices.
+    """
+    fused = [request]
+    if request.fuses_chains:
+        fused.append(replace(request, fuses_chains=False))
     parts = split_prologue(graph) if lengths.may_split(graph) else None
     if parts is not None:
-        with suppress(DoesNotFitError):  # items that compute it for themselves share memory
-            made = _plan_items(parts.rest, request, lengths)
-            return with_prologue(made, parts.prologue)
-    return _plan_items(graph, request, lengths)
+        yield from (_Attempt(parts.rest, one, parts.prologue) for one in fused)
+    yield from (_Attempt(graph, one) for one in fused)
 
 
-def _plan_items(graph: Graph, request: PlanRequest, lengths: Lengths) -> Plan:
-    """Return the plan of what runs for each item, by the best choice for which there is memory."""
-    template = lengths.template(graph)
-    graph = lengths.pick(graph, request)
+def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
+    """Return the plan of what runs for each item.
+
+    It is by the choice that is predicted to be fastest in the memory that there is.
+    """
+    template = lengths.template(attempt.graph)
+    graph, request = lengths.pick(attempt.graph, attempt.request), attempt.request
     if template is not None:
         request = replace(request, apart=worth_apart(template))
-    if has_static_shapes(graph):
+    is_static = has_static_shapes(graph)
+    if is_static:
         check_addressable(graph)
-    try:
-        return _plan_best(graph, request, template, lengths)
-    except DoesNotFitError:
-        if not request.fuses_chains:
-            raise
-    return _plan_best(graph, replace(request, fuses_chains=False), template, lengths)
-
-
-class _LaidOut(NamedTuple):
-    """A choice with a place for every buffer."""
-
-    lowered: Lowered
-    memory: MemoryPlan
-    seconds: float
-    """What it is predicted to take where steps wait for memory, too."""
-
-
-def _plan_best(
-    graph: Graph, request: PlanRequest, template: Graph | None, lengths: Lengths
-) -> Plan:
-    """Return the plan by the choice that is predicted to be fastest in the memory that there is."""
     best: _LaidOut | None = None
     refusals = list[DoesNotFitError]()
-    tried, is_static = 0, has_static_shapes(graph)
+    tried = 0
     for place, choice in enumerate(choices(graph, request, is_static=is_static, template=template)):
         if choice.placement is None:
             return _assemble(Lowered(graph, choice), request, None, lengths)
@@ -134,10 +136,22 @@ def _plan_best(
         if tried > MOST_TRIED and not choice.is_on_one_device:
             continue  # one device alone must never be missed: a split may not lose to it
         try:
-            one = _lay_out(lower(graph, choice, request, template), request, lengths)
+            lowered = lower(graph, choice, request, template)
+            memory = plan_memory(
+                lowered.graph,
+                lowered.placement,
+                request.devices,
+                request.max_in_flight,
+                limits=request.memory_limits,
+                costs=request.costs,
+                constraints=lengths.constraints(
+                    lowered.template or lowered.graph, lowered.graph, request
+                ),
+            )
         except DoesNotFitError as error:
             refusals.append(error)
             continue
+        one = _LaidOut(lowered, memory, lowered.choice.seconds_with(memory))
         if best is None or one.seconds < best.seconds:
             best = one
         if not place and one.seconds <= choice.seconds * WAITS_WORTH:
@@ -147,18 +161,13 @@ def _plan_best(
     return _assemble(best.lowered, request, best.memory, lengths)
 
 
-def _lay_out(lowered: Lowered, request: PlanRequest, lengths: Lengths) -> _LaidOut:
-    graph, template = lowered.graph, lowered.template
-    memory = plan_memory(
-        graph,
-        lowered.placement,
-        request.devices,
-        request.max_in_flight,
-        limits=request.memory_limits,
-        costs=request.costs,
-        constraints=lengths.constraints(template or graph, graph, request),
-    )
-    return _LaidOut(lowered, memory, lowered.choice.seconds_with(memory))
+class _LaidOut(NamedTuple):
+    """A choice with a place for every buffer."""
+
+    lowered: Lowered
+    memory: MemoryPlan
+    seconds: float
+    """What it is predicted to take where steps wait for memory, too."""
 
 
 def _assemble(

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import combinations
 
 from ...packing import Packing, pack
@@ -141,17 +140,14 @@ class Layouts:
         self._memory, self._sizes = memory, sizes
         self._relation, self._flow, self._small = relation, flow, small
         self._packings: dict[tuple[int, ...], Packing] = {}
-
-    @cached_property
-    def joint(self) -> tuple[Group, ...]:
+        self.joint = self._group("items", tuple(range(len(sizes))))
         """Everything in one group."""
-        return (self._group("items", tuple(range(len(self._sizes)))),)
 
     def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[Group, ...]]:
         """Return the layouts by name that come into question; `room` are the bytes there are."""
-        layouts = {"joint": self.joint}
+        layouts = {"joint": (self.joint,)}
         # Apart, groups share no bytes with each other: that pays only where some need fewer copies.
-        if self._small or self.joint[0].copies == 1:
+        if self._small or self.joint.copies == 1:
             return layouts
         lanes, crossing, rings = self._apart()
         layouts["split"] = (*lanes, *crossing)
@@ -159,7 +155,7 @@ class Layouts:
         # In these no lane waits for a landing. Those that follow are made only where bytes call for
         # it.
         least = min(sum(group.nbytes for group in groups) for groups in layouts.values())
-        narrow = replace(self.joint[0], copies=min(self.joint[0].copies, self._flow.window))
+        narrow = replace(self.joint, copies=min(self.joint.copies, self._flow.window))
         if least > WIDE * narrow.nbytes or (room is not None and least > room):
             layouts["narrow"] = (narrow,)
         if serial and room is not None and min(least, narrow.nbytes) > room:
@@ -270,10 +266,14 @@ def choose(
     ]
     # Item n has copy n modulo the copies of each region. With a common multiple as the period, the
     # combinations repeat after so many items, and a program is bound for each of them.
+    least = sum(min(map(_unrounded, layouts.values())) for layouts in summed)
     for period in range(1, MAX_PERIOD + 1):
         found = _costs(summed, period)
         if found is not None:
             costs[period] = found
+            # Rounding can but add: a longer period takes no less, and only a shorter one is better.
+            if _fits(found, limits) and sum(nbytes for nbytes, _ in found) == least:
+                break
     # Where no period keeps the limits, the best is returned that there is: the caller sees it.
     fitting = {period: found for period, found in costs.items() if _fits(found, limits)}
     costs = fitting or costs
@@ -300,6 +300,10 @@ def _nbytes_by_copies(groups: Sequence[Group]) -> Mapping[int, int]:
     for group in groups:
         found[group.copies] = found.get(group.copies, 0) + group.packing.nbytes
     return found
+
+
+def _unrounded(summed: Mapping[int, int]) -> int:
+    return sum(copies * nbytes for copies, nbytes in summed.items())
 
 
 def _costs(

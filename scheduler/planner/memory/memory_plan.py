@@ -86,11 +86,9 @@ def plan_memory(
     check_tensors(graph, placement, limits_of({}, devices))
     costs = costs or Costs.of(devices)
     planner = _Planner(graph, placement, devices, slots, bounds, constraints)
-    plan = planner.plan_within_limits(costs)
-    # The last resort: with one item at a time in a memory, little is left of their overlap.
-    if slots > 1 and exceeded(plan, bounds):
-        planner.serial = True
-        plan = planner.plan_within_limits(costs)
+    for plan in planner.plans(costs):
+        if not exceeded(plan, bounds):
+            break
     for memory in exceeded(plan, bounds):
         raise does_not_fit_error(
             plan.pools[memory], bounds[memory], planner.way.buffers.get(memory, ())
@@ -117,14 +115,14 @@ class _Planner:
         self.constants = _constants_by_memory(self.graph, self.placement, self.devices)
         self.prepared = Prepared.of(self.graph, self.placement, self.devices)
         self.way = _Way({}, self.prepared)
-        self._scratch: dict[tuple[str, str], Mapping[str, int]] = {}
+        self._scratch = {  # kernels are asked once
+            (device.name, node.name): self.constraints.scratch(device, self.graph, node)
+            for device, node in self._nodes()
+        }
 
     def scratch_of(self, device: Device, node: Node) -> Mapping[str, int]:
-        """Return the bytes of a node's scratch buffers, by name; kernels are asked once."""
-        key = device.name, node.name
-        if key not in self._scratch:
-            self._scratch[key] = self.constraints.scratch(device, self.graph, node)
-        return self._scratch[key]
+        """Return the bytes of a node's scratch buffers, by name."""
+        return self._scratch[device.name, node.name]
 
     def scratch(self) -> dict[str, int]:
         """Return the bytes of all scratch buffers, with constraints."""
@@ -148,7 +146,20 @@ class _Planner:
                 for node in step.work.graph.nodes:
                     yield self.devices[step.device], node
 
-    def plan(self) -> MemoryPlan:
+    def plans(self, costs: Costs) -> Iterator[MemoryPlan]:
+        """Yield the best plan, then some that take less memory: with copies, with waits."""
+        # The last resort: with one item at a time in a memory, little is left of their overlap.
+        for serial in (False, True)[: min(self.slots, 2)]:
+            self.serial = serial
+            plan = self._plan()
+            yield plan
+            if self.way.prepared.next_sizes:
+                self.swaps = False
+                plan = self._plan()
+                yield plan
+            yield self._plan_with_waits(plan, costs)
+
+    def _plan(self) -> MemoryPlan:
         """Return the best plan of several ways to let tensors share bytes by meaning.
 
         In the order of preference: the first that nothing else beats by more than a copy is worth.
@@ -172,14 +183,6 @@ class _Planner:
         best = next(i for i in tried if plans[i].nbytes <= COPY_WORTH * least)
         self.way = ways[best]
         return plans[best]
-
-    def plan_within_limits(self, costs: Costs) -> MemoryPlan:
-        """Return the best plan, with copies or waits if that is what keeps the limits."""
-        plan = self.plan()
-        if self.way.prepared.next_sizes and exceeded(plan, self.bounds):
-            self.swaps = False
-            plan = self.plan()
-        return self._plan_with_waits(plan, costs) if exceeded(plan, self.bounds) else plan
 
     def _plan_with_waits(self, plan: MemoryPlan, costs: Costs) -> MemoryPlan:
         """Return the fastest plan whose waits keep all limits, or the smallest if none does."""
@@ -263,15 +266,14 @@ class _Planner:
         for (memory, layout), name in zip(layouts.items(), names, strict=True):
             groups = chosen[memory] = alternatives[memory][name]
             regions = {region.name: region for region in layout.regions(groups, period)}
-            (joint,) = layout.joint
             pools[memory] = Pool(
                 memory,
                 regions,
                 slots=self.slots,
                 layout=name,
-                item_nbytes=joint.packing.nbytes,
+                item_nbytes=layout.joint.packing.nbytes,
                 tensors_nbytes=sum(sizes[memory]),
-                lower_bound=joint.packing.lower_bound,
+                lower_bound=layout.joint.packing.lower_bound,
                 constants_nbytes=self.constants.get(memory, 0),
             )
             locations.update(_locations(memory, buffers[memory], groups))

@@ -268,6 +268,8 @@ class Judge:
 
     def _fastest(self, one: Judged) -> Judged:
         """Return an assignment by its fastest cut, which remembers the others."""
+        if not one.others:  # there is nothing to compare: nobody has to ask the simulator
+            return one
         ways = one.every_cut()
         best = min(ways, key=lambda way: way.seconds)
         # Looked at by now: they are the best one's rivals.
