@@ -11,7 +11,7 @@ from ...graph.operators.bounded_call import BOUNDED_CALL
 from ...graph.operators.each import EACH
 from ..plans.placement import Placement
 from ..plans.plan import Plan
-from ..plans.regions import Replica
+from ..plans.regions import PlacedTensor
 from ..plans.steps import Step, Transfer
 
 
@@ -26,7 +26,7 @@ class RowEdge:
     generator, each : Node
     picks : tuple of int
         Which of the generator's results are the values of the other.
-    replica : (str, str)
+    placed : (str, str)
         The first of these, where both steps find it.
     """
 
@@ -35,7 +35,7 @@ class RowEdge:
     generator: Node
     each: Node
     picks: tuple[int, ...]
-    replica: Replica
+    placed: PlacedTensor
 
 
 def row_edges(plan: Plan) -> Iterator[RowEdge]:
@@ -65,8 +65,8 @@ def row_edges(plan: Plan) -> Iterator[RowEdge]:
         if all(_is_shared(plan.placement, name, source, target) for name in each.inputs):
             first = each.inputs[0]
             picks = tuple(map(generator.outputs.index, each.inputs))
-            replica = first, plan.placement.local[first, target.device]
-            yield RowEdge(source.index, target.index, generator, each, picks, replica)
+            placed = first, plan.placement.local[first, target.device]
+            yield RowEdge(source.index, target.index, generator, each, picks, placed)
 
 
 def _nodes(step: Step) -> tuple[Node, ...]:

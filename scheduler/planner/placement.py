@@ -2,7 +2,7 @@
 
 A tensor's home is a memory that its producer writes in place; of several, the one that most of its
 consumers can read there, so that a tensor between `cpu` and `worker:0` lies in shared memory and is
-never copied. Consumers that cannot read the home get a replica by a transfer; between memories of
+never copied. Consumers that cannot read the home get the tensor by a transfer; between memories of
 two devices it goes through host memory, unless the one copies from the other's. Feeds and fetches
 happen in memories of the host, but for inputs that callers hand over on a device, which a first
 transfer copies to where they are planned, and outputs that they take there, which a last one copies
@@ -45,7 +45,7 @@ class _Placer:
     home: dict[str, str] = field(default_factory=dict)
     local: dict[tuple[str, str], str] = field(default_factory=dict)
     written_by: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The step that writes a tensor's replica in a memory; none for what is fed."""
+    """The step that brings a tensor to a memory; none for what is fed."""
     settled: dict[tuple[str, tuple[str, ...], str | None], tuple[str, ...]] = field(
         default_factory=dict
     )
@@ -118,13 +118,13 @@ class _Placer:
         best = max(self._memories(producer), key=served)  # of equals the first
         if beside is not None and served(beside) >= served(best):
             best = beside
-        replicas, found = [best], [best] * len(readers)
-        # Those with least choice first: the replicas that they need may serve the others, too.
+        memories, found = [best], [best] * len(readers)
+        # Those with least choice first: the memories that they need may serve the others, too.
         for index in sorted(range(len(readers)), key=lambda index: len(accesses[index])):
-            near = (memory for memory in replicas if memory in accesses[index])
+            near = (memory for memory in memories if memory in accesses[index])
             found[index] = next(near, None) or self._memories(readers[index])[0]
-            if found[index] not in replicas:
-                replicas.append(found[index])
+            if found[index] not in memories:
+                memories.append(found[index])
         return best, *found
 
     def _prepare(self, tensor: str) -> set[tuple[str, str]]:
@@ -145,14 +145,14 @@ class _Placer:
         return tuple(found.values())
 
     def _transfer(self, tensor: str) -> None:
-        """Append the transfers from the tensor's home to its replicas, and to the caller."""
+        """Append the transfers from the tensor's home to other memories, and to the caller."""
         home = self.home[tensor]
         wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
         staged = {memory for memory in wanted if not self._copies(home, memory)}
         # What goes by way of the host needs a place there, though nobody reads it.
         if staged and not wanted & HOST_MEMORIES:
             wanted.add(HOST)
-        # The host's replicas first, since others are copied from them.
+        # To the host's memories first, since others are copied from there.
         for memory in (*sorted(wanted & HOST_MEMORIES), *sorted(wanted - HOST_MEMORIES)):
             self._copy(tensor, min(wanted & HOST_MEMORIES) if memory in staged else home, memory)
         if tensor in self.ends.outputs:

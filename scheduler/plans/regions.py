@@ -1,4 +1,4 @@
-"""The memory plan: regions, the number of copies of each, and the replicas in them.
+"""The memory plan: regions, the number of copies of each, and the placed tensors in them.
 
 Items in flight share the copies of a region in turn: item number n, in the order of admission, uses
 copy n % copies. What a step has to wait for, so that no item writes into a copy that an earlier one
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import lcm
 
-Replica = tuple[str, str]
+PlacedTensor = tuple[str, str]
 """A tensor, or a scratch buffer, in a memory."""
 
 ADMISSION = -1
@@ -53,7 +53,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a replica lies.
+    """Where a placed tensor lies.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class MemoryPlan:
 
     Attributes
     ----------
-    locations : Mapping of Replica to Location
+    locations : Mapping of PlacedTensor to Location
     pools : Mapping of str to Pool
         By memory.
     added_edges : tuple of (int, int)
@@ -133,7 +133,7 @@ class MemoryPlan:
         Bytes of scratch buffers, where there is room for other shapes.
     """
 
-    locations: Mapping[Replica, Location]
+    locations: Mapping[PlacedTensor, Location]
     pools: Mapping[str, Pool]
     added_edges: tuple[tuple[int, int], ...] = ()
     slowdown: float = 1.0

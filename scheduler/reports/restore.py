@@ -27,7 +27,7 @@ from ..plans.partition import SESSION, Partition, Subgraph
 from ..plans.pins import Pins
 from ..plans.placement import SCRATCH, Placement
 from ..plans.plan import Plan
-from ..plans.regions import MemoryPlan, Pool, Replica
+from ..plans.regions import MemoryPlan, PlacedTensor, Pool
 from ..plans.replicas import check_alike
 from ..plans.shapes import Bounds
 from ..plans.steps import Transfer
@@ -249,8 +249,8 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
-    """Raise unless each replica lies in a region that exists, aligned and inside of it."""
-    sizes = dict(_replicas(plan))
+    """Raise unless each placed tensor lies in a region that exists, aligned and inside of it."""
+    sizes = dict(_placed_tensors(plan))
     if sizes.keys() != memory.locations.keys():
         raise damaged_error("the memory plan is not of the plan's tensors", at)
     most: dict[tuple[str, str], int] = {}
@@ -274,7 +274,7 @@ def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
             raise damaged_error(f"region {region.name!r} is larger than all it holds", at)
 
 
-def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
+def _placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
     """Yield what needs bytes, with how many."""
     assert plan.placement is not None
     graph, home = plan.graph, plan.placement.home
@@ -283,8 +283,8 @@ def _replicas(plan: Plan) -> Iterator[tuple[Replica, int]]:
         reserved[name.partition("\0")[0]][name] = nbytes
     for name in set(graph.inputs) - plan.placement.arrivals:
         yield (name, home[name]), graph.tensors[name].nbytes
-    for replica in plan.placement.prepared:
-        yield replica, graph.tensors[replica[0]].nbytes
+    for placed in plan.placement.prepared:
+        yield placed, graph.tensors[placed[0]].nbytes
     for step in plan.steps:
         work = step.work
         if isinstance(work, Transfer):

@@ -11,7 +11,7 @@ import numpy as np
 from ...devices.device import scratch_specs
 from ..plans.placement import OUTSIDE, SCRATCH
 from ..plans.plan import Plan
-from ..plans.regions import ADMISSION, Pool, Region, Replica
+from ..plans.regions import ADMISSION, PlacedTensor, Pool, Region
 from ..plans.steps import Step, Transfer
 from .workload import Timeline
 
@@ -146,14 +146,14 @@ def _running(changes: Iterable[Change], total: int) -> Iterator[tuple[int, int]]
         yield time, total
 
 
-def _accesses(plan: Plan) -> dict[Replica, list[int]]:
-    """Return for every replica the steps that touch it, admission and landing among them."""
+def _accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
+    """Return for every placed tensor the steps that touch it, admission and landing among them."""
     assert plan.placement is not None
     local, home = plan.placement.local, plan.placement.home
-    touched: dict[Replica, list[int]] = {}
+    touched: dict[PlacedTensor, list[int]] = {}
 
-    def touch(replica: Replica, step: int) -> None:
-        touched.setdefault(replica, []).append(step)
+    def touch(placed: PlacedTensor, step: int) -> None:
+        touched.setdefault(placed, []).append(step)
 
     for name in set(plan.graph.inputs) - plan.placement.arrivals:
         touch((name, home[name]), ADMISSION)
@@ -167,15 +167,15 @@ def _accesses(plan: Plan) -> dict[Replica, list[int]]:
         for node in step.work.graph.nodes:
             for name in filter(None, node.outputs):
                 touch((name, home[name]), step.index)
-        for replica in _scratch(plan, step):
-            touch(replica, step.index)
+        for placed in _scratch(plan, step):
+            touch(placed, step.index)
     for name in plan.graph.outputs:
         if name not in plan.graph.constants:
             touch((name, local[name, OUTSIDE]), len(plan.steps))
     return touched
 
 
-def _scratch(plan: Plan, step: Step) -> dict[Replica, int]:
+def _scratch(plan: Plan, step: Step) -> dict[PlacedTensor, int]:
     """Return the scratch buffers of a step's nodes and their sizes."""
     if isinstance(step.work, Transfer):
         return {}
@@ -193,11 +193,11 @@ def _needs(plan: Plan) -> dict[tuple[str, str], list[_Need]]:
     assert plan.memory is not None
     scratch = {name: size for step in plan.steps for name, size in _scratch(plan, step).items()}
     needs: dict[tuple[str, str], list[_Need]] = {}
-    for replica, steps in _accesses(plan).items():
-        location = plan.memory.locations.get(replica)
-        nbytes = scratch.get(replica)
+    for placed, steps in _accesses(plan).items():
+        location = plan.memory.locations.get(placed)
+        nbytes = scratch.get(placed)
         if nbytes is None:
-            nbytes = plan.graph.tensors[replica[0]].nbytes
+            nbytes = plan.graph.tensors[placed[0]].nbytes
         if location is not None and nbytes:
             need = _Need(location.offset, location.offset + nbytes, tuple(steps))
             needs.setdefault((location.memory, location.region), []).append(need)
@@ -215,7 +215,7 @@ class _Need(NamedTuple):
 def _occupied(
     pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
 ) -> Iterator[Change]:
-    """Count the bytes that at least one replica lies on from its first touch to its last."""
+    """Count the bytes that at least one placed tensor lies on from its first touch to its last."""
     slot = moments.timeline.slot
     for name, region in pool.regions.items():
         found = needs.get((pool.memory, name), [])

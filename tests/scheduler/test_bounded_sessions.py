@@ -20,7 +20,7 @@ from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice
 from plait.graph.ir import Graph
 from plait.scheduler.plans.regions import Region
-from plait.scheduler.runtime.opened import open_plans, shape_variants
+from plait.scheduler.runtime.opened import open_plans, resized_plans
 from plait.scheduler.runtime.opened.arenas import OpenArenas
 from staged import ringed
 from varying_shapes import (
@@ -310,15 +310,15 @@ async def test_lengths_that_functions_alone_see_are_bound_on_the_loop(
     graph: Graph, most_ns: int, on_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the second one on, if that was soon done."""
-    monkeypatch.setattr(shape_variants, "BRIEF_NS", most_ns)
+    monkeypatch.setattr(resized_plans, "BRIEF_NS", most_ns)
     threads: list[int] = []
 
     def watched(*arguments: Any) -> Any:
         threads.append(threading.get_ident())
         return make(*arguments)
 
-    make = shape_variants.ShapeVariants.make
-    monkeypatch.setattr(shape_variants.ShapeVariants, "make", watched)
+    make = resized_plans.ResizedPlans.make
+    monkeypatch.setattr(resized_plans.ResizedPlans, "make", watched)
     with trio.fail_after(WAIT_S):
         async with pl.Session(pl.plan(graph, "cpu", bounds={"n": 64}, max_in_flight=2)) as session:
             for length in (5, 7, 5, 9, 3):

@@ -135,8 +135,8 @@ class Interleaving:
     def _where(self, number: int, buffer: Buffer) -> tuple[dict[int, tuple[int, int]], range]:
         """Return the marks of the copy a buffer lies in, and its places, 64 bytes each."""
         assert self.plan.memory is not None
-        replica, inner = next(iter(buffer.offsets.items()))
-        location = self.plan.memory.locations[replica]
+        placed, inner = next(iter(buffer.offsets.items()))
+        location = self.plan.memory.locations[placed]
         region = self.plan.memory.pools[location.memory].regions[location.region]
         begin = location.offset - inner
         places = range(begin // 64, -(-(begin + buffer.nbytes) // 64))
@@ -169,7 +169,7 @@ def _buffers(plan: Plan) -> list[Buffer]:
 
 
 def _places(memory: MemoryPlan, buffer: Buffer) -> Iterator[tuple[Location, int]]:
-    return ((memory.locations[replica], inner) for replica, inner in buffer.offsets.items())
+    return ((memory.locations[placed], inner) for placed, inner in buffer.offsets.items())
 
 
 @dataclass

@@ -21,7 +21,7 @@ from ....graph.aliasing import joins_of, views_of
 from ....graph.ir import Graph, Node
 from ....graph.operator import Alias
 from ...plans.placement import SCRATCH, Placement
-from ...plans.regions import Replica
+from ...plans.regions import PlacedTensor
 from ...plans.steps import Transfer
 from ...shapes.constraints import NONE, DynamicShapeConstraints
 from .happens_before import START, HappensBefore, Point
@@ -40,7 +40,7 @@ class Buffer:
         Where bytes of it are first written; what it replaces must be over before all of them.
     accesses : set of Point
         Every point that reads or writes them, `writers` included.
-    offsets : dict of Replica to int
+    offsets : dict of PlacedTensor to int
         What lies there, and how many bytes from the start.
     """
 
@@ -48,7 +48,7 @@ class Buffer:
     nbytes: int
     writers: set[Point]
     accesses: set[Point] = field(default_factory=set)
-    offsets: dict[Replica, int] = field(default_factory=dict)
+    offsets: dict[PlacedTensor, int] = field(default_factory=dict)
 
 
 ScratchOf: TypeAlias = Callable[[Device, Node], Mapping[str, int]]
@@ -111,9 +111,9 @@ class _Collector:
         self._joins, self._confined, self._constraints = joins, confined, constraints
         self._scratch = scratch
         self._buffers: dict[Buffer, None] = {}
-        self._of: dict[Replica, Buffer] = {}
-        self._accesses: dict[Replica, set[Point]] = {}
-        self._current: dict[Buffer, dict[Replica, tuple[int, int]]] = {}
+        self._of: dict[PlacedTensor, Buffer] = {}
+        self._accesses: dict[PlacedTensor, set[Point]] = {}
+        self._current: dict[Buffer, dict[PlacedTensor, tuple[int, int]]] = {}
         """The bytes of what has not been overwritten, so that a chain of nodes is quick to ask."""
         self._alignments: dict[str, int] = {}
         self._parts_of: dict[str, frozenset[str]] = {}
@@ -128,15 +128,15 @@ class _Collector:
         for step in self._placement.steps:
             if isinstance(step.work, Transfer):
                 transfer = step.work
-                replica = transfer.tensor, transfer.target
+                placed = transfer.tensor, transfer.target
                 # What leaves goes to an array of the caller's, in no planned memory.
                 if not transfer.leaves:
-                    self._add(replica, transfer.nbytes, self._order.point(step))
+                    self._add(placed, transfer.nbytes, self._order.point(step))
             # What lies between the nodes of such a program is the device's own business.
             elif is_atomic(step, self._devices):
                 for name in step.work.graph.outputs:
-                    replica = name, self._placement.home[name]
-                    self._add(replica, self._graph.tensors[name].nbytes, self._order.point(step))
+                    placed = name, self._placement.home[name]
+                    self._add(placed, self._graph.tensors[name].nbytes, self._order.point(step))
             else:
                 for node, point in points_of(step, step.work, self._order):
                     self._visit(node, step.device, point)
@@ -153,20 +153,20 @@ class _Collector:
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
-            replica, nbytes = (name, self._placement.home[name]), self._graph.tensors[name].nbytes
-            place = self._viewed(node, views.get(index), device, replica) if may_share else None
+            placed, nbytes = (name, self._placement.home[name]), self._graph.tensors[name].nbytes
+            place = self._viewed(node, views.get(index), device, placed) if may_share else None
             overwrites = place is None
             if place is None and may_share:
-                place = self._overwritten(node, index, device, replica, point)
+                place = self._overwritten(node, index, device, placed, point)
             # Outputs may be views of one buffer, but while it is overwritten it has one taker.
             if place is None or (place.buffer in taken and (overwrites or taken[place.buffer])):
-                self._add(replica, nbytes, point)
+                self._add(placed, nbytes, point)
                 if self._joins and may_share:
-                    self._embed(node, index, device, replica, point)
+                    self._embed(node, index, device, placed, point)
                 continue
             if overwrites:
                 self._replace(place, nbytes)
-            self._put(replica, *place, nbytes, point)
+            self._put(placed, *place, nbytes, point)
             taken[place.buffer] = overwrites
         for name, nbytes in self._scratch(self._devices[device], node).items():
             self._add((name, self._placement.local[SCRATCH, device]), nbytes, point)
@@ -176,47 +176,47 @@ class _Collector:
         return {one.output: one for one in reversed(views_of(self._graph, node))}
 
     def _viewed(
-        self, node: Node, alias: Alias | None, device: str, replica: Replica
+        self, node: Node, alias: Alias | None, device: str, placed: PlacedTensor
     ) -> _Place | None:
         """Return where the output is a view of an input."""
         # Where the bytes are shared but a device could not address them, a copy is made after all.
-        if alias is None or alias.offset % self._alignment(replica[1]):
+        if alias is None or alias.offset % self._alignment(placed[1]):
             return None
-        base = self._input(node.inputs[alias.input], device, replica)
+        base = self._input(node.inputs[alias.input], device, placed)
         return None if base is None else _Place(base.buffer, base.offset + alias.offset)
 
     def _overwritten(
-        self, node: Node, index: int, device: str, replica: Replica, point: Point
+        self, node: Node, index: int, device: str, placed: PlacedTensor, point: Point
     ) -> _Place | None:
         """Return where an input lies that the output may overwrite."""
         for output, source in node.operator.inplace:
             if output != index or source >= len(node.inputs):
                 continue
             name = node.inputs[source]
-            place = self._input(name, device, replica)
+            place = self._input(name, device, placed)
             # Only with the same dtype and shape has element i been read when the kernel writes
             # element i.
-            if place is None or self._graph.tensors[name] != self._graph.tensors[replica[0]]:
+            if place is None or self._graph.tensors[name] != self._graph.tensors[placed[0]]:
                 continue
             nbytes = self._graph.tensors[name].nbytes
             others = [*node.inputs[:source], *node.inputs[source + 1 :]]
             # Through another input the kernel would read what it has just written through this one.
             read_twice = any(
                 other in self._overlapping(place, nbytes)
-                for other in ((other, replica[1]) for other in others)
+                for other in ((other, placed[1]) for other in others)
             )
-            if read_twice or (self._confined and not self._stays(place.buffer, replica)):
+            if read_twice or (self._confined and not self._stays(place.buffer, placed)):
                 continue
             # What is fed lies apart from all others: what overwrites it is copied to be joined.
-            if START in place.buffer.writers and self._joins and self._is_joined(replica):
+            if START in place.buffer.writers and self._joins and self._is_joined(placed):
                 continue
             if self._is_last(place, nbytes, point):
                 return place
         return None
 
-    def _is_joined(self, replica: Replica) -> bool:
+    def _is_joined(self, placed: PlacedTensor) -> bool:
         """True for what another node in the memory joins where it may lie from the beginning."""
-        name, memory = replica
+        name, memory = placed
         return any(
             name in self._parts(reader, memory)
             for reader in self._graph.consumers[name]
@@ -234,38 +234,40 @@ class _Collector:
             )
         return self._parts_of[node.name]
 
-    def _stays(self, buffer: Buffer, replica: Replica) -> bool:
-        """True when only steps that touch the buffer anyway read the replica."""
+    def _stays(self, buffer: Buffer, placed: PlacedTensor) -> bool:
+        """True when only steps that touch the buffer anyway read the placed tensor."""
         steps = {step for step, _ in buffer.accesses}
-        return all(step in steps for step, _ in self._reads.get(replica, ()))
+        return all(step in steps for step, _ in self._reads.get(placed, ()))
 
     def _is_last(self, place: _Place, nbytes: int, point: Point) -> bool:
         """True when every access to those bytes but that at `point` comes before it."""
         return all(
             # The node's own read is among the accesses: that one may coincide with the write.
             access == point or self._order.precedes(access, point)
-            for replica in self._overlapping(place, nbytes)
-            for access in self._accesses[replica]
+            for placed in self._overlapping(place, nbytes)
+            for access in self._accesses[placed]
         )
 
-    def _overlapping(self, place: _Place, nbytes: int) -> Iterator[Replica]:
+    def _overlapping(self, place: _Place, nbytes: int) -> Iterator[PlacedTensor]:
         """Yield what has a byte in common with a range of a buffer."""
-        for replica, (begin, end) in self._current[place.buffer].items():
+        for placed, (begin, end) in self._current[place.buffer].items():
             if begin < place.offset + nbytes and place.offset < end:
-                yield replica
+                yield placed
 
-    def _embed(self, node: Node, index: int, device: str, replica: Replica, point: Point) -> None:
+    def _embed(
+        self, node: Node, index: int, device: str, placed: PlacedTensor, point: Point
+    ) -> None:
         """Move the buffers of inputs that are runs of a new output's bytes into its buffer.
 
         A buffer moves as a whole: wherever it comes to lie, the output must want of each byte what
         is there.
         """
-        target, runs = self._of[replica], list[_Run]()
+        target, runs = self._of[placed], list[_Run]()
         for alias in joins_of(self._graph, node):
             if alias.output == index:
                 name = node.inputs[alias.input]
                 nbytes = self._graph.tensors[name].nbytes
-                place = self._input(name, device, replica)
+                place = self._input(name, device, placed)
                 runs.append(_Run(alias.offset, alias.offset + nbytes, place))
         # In order, so that `_fits` finds by bisection what a buffer would overlap: thousands of
         # parts occur.
@@ -290,11 +292,11 @@ class _Collector:
         """Make a buffer part of another, `shift` bytes from its start."""
         target.writers |= inner.writers
         target.accesses |= inner.accesses
-        for replica, offset in inner.offsets.items():
-            target.offsets[replica] = offset + shift
-            self._of[replica] = target
-        for replica, (begin, end) in self._current.pop(inner).items():
-            self._current[target][replica] = begin + shift, end + shift
+        for placed, offset in inner.offsets.items():
+            target.offsets[placed] = offset + shift
+            self._of[placed] = target
+        for placed, (begin, end) in self._current.pop(inner).items():
+            self._current[target][placed] = begin + shift, end + shift
         del self._buffers[inner]
 
     def _fits(self, inner: Buffer, target: Buffer, shift: int, runs: Sequence[_Run]) -> bool:
@@ -316,40 +318,40 @@ class _Collector:
             self._alignments[memory] = alignment_of(memory, self._devices)
         return self._alignments[memory]
 
-    def _input(self, name: str, device: str, replica: Replica) -> _Place | None:
-        """Return where a device reads a tensor, if it lies in the replica's memory."""
+    def _input(self, name: str, device: str, placed: PlacedTensor) -> _Place | None:
+        """Return where a device reads a tensor, if it lies in the memory of `placed`."""
         if not name or name in self._graph.constants:
             return None
         memory = self._placement.local[name, device]
         # What is prepared once is there for all items: none of them may write on it.
-        if memory != replica[1] or (name, memory) in self._placement.prepared:
+        if memory != placed[1] or (name, memory) in self._placement.prepared:
             return None
         buffer = self._of[name, memory]
         return _Place(buffer, buffer.offsets[name, memory])
 
-    def _add(self, replica: Replica, nbytes: int, writer: Point) -> None:
-        buffer = Buffer(replica[1], nbytes, {writer})
+    def _add(self, placed: PlacedTensor, nbytes: int, writer: Point) -> None:
+        buffer = Buffer(placed[1], nbytes, {writer})
         self._buffers[buffer] = None
         self._current[buffer] = {}
-        self._put(replica, buffer, 0, nbytes, writer)
+        self._put(placed, buffer, 0, nbytes, writer)
 
     def _replace(self, place: _Place, nbytes: int) -> None:
         """Forget what an output overwrites: whoever comes after the output comes after that too."""
         self._current[place.buffer] = {
-            replica: (begin, end)
-            for replica, (begin, end) in self._current[place.buffer].items()
+            placed: (begin, end)
+            for placed, (begin, end) in self._current[place.buffer].items()
             # What reaches beyond the overwritten bytes is still looked at: some of it is as it was.
             if begin < place.offset or place.offset + nbytes < end
         }
 
     def _put(
-        self, replica: Replica, buffer: Buffer, offset: int, nbytes: int, writer: Point
+        self, placed: PlacedTensor, buffer: Buffer, offset: int, nbytes: int, writer: Point
     ) -> None:
-        self._current[buffer][replica] = offset, offset + nbytes
-        self._accesses[replica] = {writer, *self._reads.get(replica, ())}
-        buffer.offsets[replica] = offset
-        buffer.accesses |= self._accesses[replica]
-        self._of[replica] = buffer
+        self._current[buffer][placed] = offset, offset + nbytes
+        self._accesses[placed] = {writer, *self._reads.get(placed, ())}
+        buffer.offsets[placed] = offset
+        buffer.accesses |= self._accesses[placed]
+        self._of[placed] = buffer
 
 
 class _Place(NamedTuple):

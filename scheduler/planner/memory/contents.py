@@ -12,44 +12,44 @@ from typing import NamedTuple
 from ....graph.aliasing import runs_of
 from ....graph.ir import Graph, Node
 from ...plans.placement import Placement
-from ...plans.regions import Location, Replica
+from ...plans.regions import Location, PlacedTensor
 
 
 class Piece(NamedTuple):
-    """Bytes `begin` to `end` of a replica, which are those of another from `start` on."""
+    """Bytes `begin` to `end` of a placed tensor, which are those of another from `start` on."""
 
     begin: int
     end: int
-    origin: Replica
+    origin: PlacedTensor
     start: int
 
 
 class Contents:
-    """The pieces of every replica, found when asked for.
+    """The pieces of every placed tensor, found when asked for.
 
     Parameters
     ----------
     graph : Graph
     placement : Placement
-    locations : Mapping of Replica to Location
-    makers : Mapping of Replica to (Node, str)
-        The node that writes a replica, and its device; none for what is fed, copied, or written by
-        an atomic program.
+    locations : Mapping of PlacedTensor to Location
+    makers : Mapping of PlacedTensor to (Node, str)
+        The node that writes it, and the node's device; there is none for what is fed, copied, or
+        written by an atomic program.
     """
 
     def __init__(
         self,
         graph: Graph,
         placement: Placement,
-        locations: Mapping[Replica, Location],
-        makers: Mapping[Replica, tuple[Node, str]],
+        locations: Mapping[PlacedTensor, Location],
+        makers: Mapping[PlacedTensor, tuple[Node, str]],
     ) -> None:
         self._graph, self._placement = graph, placement
         self._locations, self._makers = locations, makers
-        self._pieces: dict[Replica, list[Piece]] = {}
+        self._pieces: dict[PlacedTensor, list[Piece]] = {}
 
-    def agree(self, a: Replica, b: Replica) -> bool:
-        """True when two replicas want the same of each byte that both have."""
+    def agree(self, a: PlacedTensor, b: PlacedTensor) -> bool:
+        """True when two placed tensors want the same of each byte that both have."""
         shift = self._locations[b].offset - self._locations[a].offset
         for begin, end, origin, start in self._of(a):
             for other_begin, other_end, other_origin, other_start in self._of(b):
@@ -61,45 +61,45 @@ class Contents:
                     return False
         return True
 
-    def _of(self, replica: Replica) -> list[Piece]:
-        if replica not in self._pieces:
-            self._pieces[replica] = self._find(replica)
-        return self._pieces[replica]
+    def _of(self, placed: PlacedTensor) -> list[Piece]:
+        if placed not in self._pieces:
+            self._pieces[placed] = self._find(placed)
+        return self._pieces[placed]
 
-    def _find(self, replica: Replica) -> list[Piece]:
-        if replica not in self._makers:
-            spec = self._graph.tensors.get(replica[0])  # scratch has none
-            return [Piece(0, 1 << 62 if spec is None else spec.nbytes, replica, 0)]
+    def _find(self, placed: PlacedTensor) -> list[Piece]:
+        if placed not in self._makers:
+            spec = self._graph.tensors.get(placed[0])  # scratch has none
+            return [Piece(0, 1 << 62 if spec is None else spec.nbytes, placed, 0)]
         found: list[Piece] = []
-        node, device = self._makers[replica]
+        node, device = self._makers[placed]
         for run in runs_of(self._graph, node):
-            if run.target != replica[0] or run.source in self._graph.constants:
+            if run.target != placed[0] or run.source in self._graph.constants:
                 continue
             base = run.source, self._placement.local[run.source, device]
-            if self._lies(base, replica, run.begin - run.start):
+            if self._lies(base, placed, run.begin - run.start):
                 shift = run.begin - run.start
                 for begin, end, origin, start in self._of(base):
                     low = max(begin + shift, run.begin)
                     high = min(end + shift, run.begin + run.nbytes)
                     if low < high:
                         found.append(Piece(low, high, origin, start + low - shift - begin))
-        return _completed(found, replica, self._graph.tensors[replica[0]].nbytes)
+        return _completed(found, placed, self._graph.tensors[placed[0]].nbytes)
 
-    def _lies(self, base: Replica, replica: Replica, shift: int) -> bool:
-        there, here = self._locations[base], self._locations[replica]
+    def _lies(self, base: PlacedTensor, placed: PlacedTensor, shift: int) -> bool:
+        there, here = self._locations[base], self._locations[placed]
         if (there.memory, there.region) != (here.memory, here.region):
             return False
         return there.offset == here.offset + shift
 
 
-def _completed(found: list[Piece], replica: Replica, nbytes: int) -> list[Piece]:
-    """Return the pieces, and between them what the replica's own node writes."""
+def _completed(found: list[Piece], placed: PlacedTensor, nbytes: int) -> list[Piece]:
+    """Return the pieces, and between them what the placed tensor's own node writes."""
     pieces, place = list[Piece](), 0
     for piece in sorted(found):
         if place < piece.begin:
-            pieces.append(Piece(place, piece.begin, replica, place))
+            pieces.append(Piece(place, piece.begin, placed, place))
         pieces.append(piece)
         place = piece.end
     if place < nbytes:
-        pieces.append(Piece(place, nbytes, replica, place))
+        pieces.append(Piece(place, nbytes, placed, place))
     return pieces

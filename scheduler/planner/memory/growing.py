@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ....devices.device import Device
-from ...plans.regions import ADMISSION, Location, MemoryPlan, Pool, Region, Replica
+from ...plans.regions import ADMISSION, Location, MemoryPlan, PlacedTensor, Pool, Region
 from .buffers import Buffer, alignment_of
 
 GROWING = "growing"
@@ -22,10 +22,10 @@ MOST_COPIES = 64
 
 def set_apart(
     buffers: Mapping[str, list[Buffer]], growing: frozenset[str]
-) -> tuple[dict[str, list[Buffer]], dict[Replica, int]]:
+) -> tuple[dict[str, list[Buffer]], dict[PlacedTensor, int]]:
     """Return the buffers without those of some tensors, by memory, and the bytes of these."""
     left: dict[str, list[Buffer]] = {}
-    sizes: dict[Replica, int] = {}
+    sizes: dict[PlacedTensor, int] = {}
     for memory, inside in buffers.items():
         for buffer in inside:
             names = [name for name, _ in buffer.offsets]
@@ -39,7 +39,7 @@ def set_apart(
 
 def beside(
     plan: MemoryPlan,
-    sizes: Mapping[Replica, int],
+    sizes: Mapping[PlacedTensor, int],
     slots: int,
     completion: int,
     constants: Mapping[str, int],
@@ -63,7 +63,7 @@ def beside(
 
 def grown(plan: MemoryPlan, nbytes: Mapping[str, int], devices: Mapping[str, Device]) -> MemoryPlan:
     """Return a plan in which the tensors of the regions take so many bytes, by name."""
-    inside = [replica for replica, at in plan.locations.items() if at.region == GROWING]
+    inside = [placed for placed, at in plan.locations.items() if at.region == GROWING]
     locations, ends = _laid_out(
         {one: nbytes[one[0]] for one in inside if one[0] in nbytes}, devices
     )
@@ -76,10 +76,10 @@ def grown(plan: MemoryPlan, nbytes: Mapping[str, int], devices: Mapping[str, Dev
 
 
 def _laid_out(
-    sizes: Mapping[Replica, int], devices: Mapping[str, Device]
-) -> tuple[dict[Replica, Location], dict[str, int]]:
+    sizes: Mapping[PlacedTensor, int], devices: Mapping[str, Device]
+) -> tuple[dict[PlacedTensor, Location], dict[str, int]]:
     """Return where buffers lie, one behind the other, and where they end in each memory."""
-    locations: dict[Replica, Location] = {}
+    locations: dict[PlacedTensor, Location] = {}
     ends: dict[str, int] = {}
     for (name, memory), nbytes in sizes.items():
         alignment = alignment_of(memory, devices)

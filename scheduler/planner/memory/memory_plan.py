@@ -17,7 +17,7 @@ from ....devices.memory import HOST
 from ....graph.ir import Graph, Node
 from ...costs.costs import Costs
 from ...plans.placement import Placement
-from ...plans.regions import Location, MemoryPlan, Pool, Replica
+from ...plans.regions import Location, MemoryPlan, PlacedTensor, Pool
 from ...plans.steps import Transfer
 from ...shapes.constraints import NONE, DynamicShapeConstraints
 from .buffers import Buffer, alignment_of, collect_buffers
@@ -261,7 +261,7 @@ class _Planner:
         # One period for all memories: a program is bound to copies in several of them at once.
         names, period = choose([*alternatives.values()], [*rooms.values()])
         pools: dict[str, Pool] = {}
-        locations: dict[Replica, Location] = {}
+        locations: dict[PlacedTensor, Location] = {}
         chosen: dict[str, tuple[Group, ...]] = {}
         for (memory, layout), name in zip(layouts.items(), names, strict=True):
             groups = chosen[memory] = alternatives[memory][name]
@@ -310,7 +310,7 @@ class _Way(NamedTuple):
 
     buffers: Mapping[str, list[Buffer]]
     prepared: Prepared
-    growing: Mapping[Replica, int] = MappingProxyType({})
+    growing: Mapping[PlacedTensor, int] = MappingProxyType({})
 
 
 class _Draft(NamedTuple):
@@ -322,12 +322,12 @@ class _Draft(NamedTuple):
 
 def _locations(
     memory: str, buffers: Sequence[Buffer], groups: Sequence[Group]
-) -> dict[Replica, Location]:
-    locations: dict[Replica, Location] = {}
+) -> dict[PlacedTensor, Location]:
+    locations: dict[PlacedTensor, Location] = {}
     for group in groups:
         for index, offset in zip(group.indices, group.packing.offsets, strict=True):
-            for replica, inner in buffers[index].offsets.items():
-                locations[replica] = Location(memory, group.name, offset + inner)
+            for placed, inner in buffers[index].offsets.items():
+                locations[placed] = Location(memory, group.name, offset + inner)
     return locations
 
 

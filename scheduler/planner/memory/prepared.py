@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from ....devices.device import Device
 from ....graph.ir import Graph
 from ...plans.placement import Commit, Placement
-from ...plans.regions import ADMISSION, Location, MemoryPlan, Pool, Region, Replica
+from ...plans.regions import ADMISSION, Location, MemoryPlan, PlacedTensor, Pool, Region
 from .buffers import Buffer, alignment_of
 from .happens_before import START
 
@@ -34,10 +34,10 @@ def next_region_of(variable: str) -> str:
     return f"next of variable {variable}"
 
 
-def variables_in(graph: Graph, replicas: Iterable[Replica]) -> dict[str, set[str]]:
-    """Return in which memories variables are, going by some replicas."""
+def variables_in(graph: Graph, all_placed: Iterable[PlacedTensor]) -> dict[str, set[str]]:
+    """Return in which memories variables are, going by some placed tensors."""
     found: dict[str, set[str]] = {}
-    for tensor, memory in replicas:
+    for tensor, memory in all_placed:
         if tensor in graph.variables:
             found.setdefault(graph.variables[tensor].name, set()).add(memory)
     return found
@@ -59,7 +59,7 @@ class Prepared:
 
     Attributes
     ----------
-    locations : Mapping of Replica to Location
+    locations : Mapping of PlacedTensor to Location
         What is computed, one behind the other in each memory.
     sizes : Mapping of (str, str) to int
         Of the regions, by memory and name.
@@ -67,14 +67,14 @@ class Prepared:
         Likewise of those that variables change places with.
     """
 
-    locations: Mapping[Replica, Location]
+    locations: Mapping[PlacedTensor, Location]
     sizes: Mapping[tuple[str, str], int]
     next_sizes: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph, placement: Placement, devices: Mapping[str, Device]) -> Prepared:
         """Return those of what the steps of a placement read."""
-        locations: dict[Replica, Location] = {}
+        locations: dict[PlacedTensor, Location] = {}
         ends: dict[tuple[str, str], int] = {}
         for name, memory in sorted(placement.prepared):
             held = graph.variables.get(name)
@@ -98,7 +98,7 @@ class Prepared:
         By memory. It must be all of a buffer, which nothing else is to have a part of when the item
         has ended: neither another variable nor who fetches.
         """
-        commits: dict[Replica, list[Commit]] = {}
+        commits: dict[PlacedTensor, list[Commit]] = {}
         for one in placement.commits:
             commits.setdefault(one.source, []).append(one)
         locations, sizes = dict(self.locations), dict[tuple[str, str], int]()

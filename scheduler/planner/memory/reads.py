@@ -8,19 +8,19 @@ from ....devices.device import Device
 from ....graph.ir import Graph, Node
 from ...plans.partition import Subgraph
 from ...plans.placement import OUTSIDE, Placement
-from ...plans.regions import Replica
+from ...plans.regions import PlacedTensor
 from ...plans.steps import Step, Transfer
 from .happens_before import HappensBefore, Point
 
 
 def reads_of(
     graph: Graph, placement: Placement, devices: Mapping[str, Device], order: HappensBefore
-) -> dict[Replica, list[Point]]:
-    """Return the points that read each replica."""
-    reads: dict[Replica, list[Point]] = {}
+) -> dict[PlacedTensor, list[Point]]:
+    """Return the points that read each placed tensor."""
+    reads: dict[PlacedTensor, list[Point]] = {}
     for step in placement.steps:
-        for replica, point in _reads_of_step(graph, placement, devices, order, step):
-            reads.setdefault(replica, []).append(point)
+        for placed, point in _reads_of_step(graph, placement, devices, order, step):
+            reads.setdefault(placed, []).append(point)
     for name in graph.outputs:
         if name not in graph.constants:
             reads.setdefault((name, placement.local[name, OUTSIDE]), []).append(order.end)
@@ -35,7 +35,7 @@ def _reads_of_step(
     devices: Mapping[str, Device],
     order: HappensBefore,
     step: Step,
-) -> Iterator[tuple[Replica, Point]]:
+) -> Iterator[tuple[PlacedTensor, Point]]:
     if isinstance(step.work, Transfer):
         if not step.work.arrives:
             yield (step.work.tensor, step.work.source), order.point(step)

@@ -20,7 +20,7 @@ from ....graph.ir import Node
 from ...plans.partition import Subgraph
 from ...plans.placement import OUTSIDE, SCRATCH
 from ...plans.plan import Plan
-from ...plans.regions import ADMISSION, Region, Replica
+from ...plans.regions import ADMISSION, PlacedTensor, Region
 from ...plans.steps import Step, Transfer
 from .contents import Contents
 from .prepared import next_region_of
@@ -35,24 +35,24 @@ def verify_memory(plan: Plan) -> None:
     """Raise InternalError if two tensors of a static plan could overlap while both are needed."""
     assert plan.memory is not None, "shapes are known"
     check = _Check(plan)
-    inside: dict[tuple[str, str], list[Replica]] = defaultdict(list)
-    for replica, location in plan.memory.locations.items():
-        check.is_inside(replica)
-        inside[location.memory, location.region].append(replica)
+    inside: dict[tuple[str, str], list[PlacedTensor]] = defaultdict(list)
+    for placed, location in plan.memory.locations.items():
+        check.is_inside(placed)
+        inside[location.memory, location.region].append(placed)
     becoming = {next_region_of(node.name) for node in plan.graph.variables.values()}
-    for (memory, name), replicas in inside.items():
-        if check.are_prepared(replicas):
-            check.all_apart(replicas)
+    for (memory, name), all_placed in inside.items():
+        if check.are_prepared(all_placed):
+            check.all_apart(all_placed)
             continue
-        check.between_items(plan.memory.pools[memory].regions[name], replicas)
-        check.in_turn(replicas)
+        check.between_items(plan.memory.pools[memory].regions[name], all_placed)
+        check.in_turn(all_placed)
         if name in becoming:
-            check.may_become(plan.memory.pools[memory].regions[name], replicas)
+            check.may_become(plan.memory.pools[memory].regions[name], all_placed)
 
 
 @dataclass
 class _Use:
-    """Who writes a replica and who reads it."""
+    """Who writes a placed tensor and who reads it."""
 
     nbytes: int
     writer: Place
@@ -69,9 +69,9 @@ class _Check:
         assert plan.placement is not None
         assert plan.memory is not None
         self._plan, self._placement, self._memory = plan, plan.placement, plan.memory
-        self._uses: dict[Replica, _Use] = {}
+        self._uses: dict[PlacedTensor, _Use] = {}
         self._next: dict[Place, list[Place]] = defaultdict(list)
-        self._makers: dict[Replica, tuple[Node, str]] = {}
+        self._makers: dict[PlacedTensor, tuple[Node, str]] = {}
         self._reserved: dict[str, dict[str, int]] = defaultdict(dict)
         for name, nbytes in plan.memory.scratch.items():
             self._reserved[name.partition("\0")[0]][name] = nbytes
@@ -82,61 +82,61 @@ class _Check:
         self._at = {place: index for index, place in enumerate(self._in_order())}
         self._reached = self._search()
 
-    def is_inside(self, replica: Replica) -> None:
-        """Raise unless the replica lies inside its region."""
-        location = self._memory.locations[replica]
+    def is_inside(self, placed: PlacedTensor) -> None:
+        """Raise unless the placed tensor lies inside its region."""
+        location = self._memory.locations[placed]
         size = self._memory.pools[location.memory].regions[location.region].nbytes
-        if location.offset < 0 or location.offset + self._uses[replica].nbytes > size:
-            raise InternalError(f"{replica} lies outside its region of {size} bytes")
+        if location.offset < 0 or location.offset + self._uses[placed].nbytes > size:
+            raise InternalError(f"{placed} lies outside its region of {size} bytes")
 
-    def are_prepared(self, replicas: Sequence[Replica]) -> bool:
+    def are_prepared(self, all_placed: Sequence[PlacedTensor]) -> bool:
         """True for a region of what is prepared; raise if there is anything else, too."""
-        found = {replica in self._placement.prepared for replica in replicas}
+        found = {placed in self._placement.prepared for placed in all_placed}
         if len(found) > 1:
             raise InternalError("what items write lies in a region that is prepared for all")
         return found.pop()
 
-    def all_apart(self, replicas: Iterable[Replica]) -> None:
-        """Raise unless no two replicas in a region have a byte in common."""
+    def all_apart(self, all_placed: Iterable[PlacedTensor]) -> None:
+        """Raise unless no two placed tensors in a region have a byte in common."""
         reached = 0
-        for replica in sorted(replicas, key=self._begin):
-            nbytes = self._uses[replica].nbytes
-            if nbytes and self._begin(replica) < reached:
-                raise InternalError(f"{replica} overlaps what is prepared, too")
-            reached = max(reached, self._begin(replica) + nbytes)
+        for placed in sorted(all_placed, key=self._begin):
+            nbytes = self._uses[placed].nbytes
+            if nbytes and self._begin(placed) < reached:
+                raise InternalError(f"{placed} overlaps what is prepared, too")
+            reached = max(reached, self._begin(placed) + nbytes)
 
-    def may_become(self, region: Region, replicas: Iterable[Replica]) -> None:
+    def may_become(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
         """Raise unless what is assigned fills a region that nobody fetches from."""
         sources = {commit.source for commit in self._placement.commits}
-        for replica in replicas:
-            if replica[0] in self._plan.graph.fetched:
-                raise InternalError(f"{replica} is fetched, and becomes what a variable holds")
-            is_all = not self._begin(replica) and self._uses[replica].nbytes == region.nbytes
-            if replica in sources and not is_all:
-                raise InternalError(f"{replica} is not all of {region.name!r}")
+        for placed in all_placed:
+            if placed[0] in self._plan.graph.fetched:
+                raise InternalError(f"{placed} is fetched, and becomes what a variable holds")
+            is_all = not self._begin(placed) and self._uses[placed].nbytes == region.nbytes
+            if placed in sources and not is_all:
+                raise InternalError(f"{placed} is not all of {region.name!r}")
 
-    def in_turn(self, replicas: Iterable[Replica]) -> None:
-        """Raise unless replicas in a region, in the order they are written, may share its bytes.
+    def in_turn(self, all_placed: Iterable[PlacedTensor]) -> None:
+        """Raise unless what is in a region, in the order it is written, may share its bytes.
 
         Each is compared with those that hold its bytes until then. What is over holds them no more:
         whatever comes later is written after this one, and so after what this one came after.
         """
-        held: list[tuple[int, int, Replica]] = []
-        for replica in sorted(replicas, key=self._written):
-            begin, nbytes = self._begin(replica), self._uses[replica].nbytes
-            end, left = begin + nbytes, list[tuple[int, int, Replica]]()
+        held: list[tuple[int, int, PlacedTensor]] = []
+        for placed in sorted(all_placed, key=self._written):
+            begin, nbytes = self._begin(placed), self._uses[placed].nbytes
+            end, left = begin + nbytes, list[tuple[int, int, PlacedTensor]]()
             for low, high, other in held:
-                if low >= end or high <= begin or not nbytes or not self._pair(other, replica):
+                if low >= end or high <= begin or not nbytes or not self._pair(other, placed):
                     left.append((low, high, other))
                     continue
                 # Only the bytes that this one takes change hands; the other keeps what lies beside
                 # them.
                 left += [(low, begin, other)] if low < begin else []
                 left += [(end, high, other)] if end < high else []
-            held = [*left, (begin, end, replica)] if nbytes else left
+            held = [*left, (begin, end, placed)] if nbytes else left
 
-    def _pair(self, a: Replica, b: Replica) -> bool:
-        """Raise unless two overlapping replicas may share bytes; True if a is over by then."""
+    def _pair(self, a: PlacedTensor, b: PlacedTensor) -> bool:
+        """Raise unless two that overlap may share bytes; True if a is over by then."""
         if self._over(a, b):
             return True
         (step_a, device_a), *more_a = self._steps(a)
@@ -147,23 +147,23 @@ class _Check:
             return False
         raise InternalError(f"{a} and {b} overlap while both are needed")
 
-    def between_items(self, region: Region, replicas: Iterable[Replica]) -> None:
+    def between_items(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
         """Raise unless items cannot meet in a copy of a region."""
         # Nobody waits to enter such a region: what keeps items apart is that one step at a time
         # runs on a device, so that nothing in it may outlive its step.
         if not region.claims:
-            steps = [self._steps(replica) for replica in replicas]
+            steps = [self._steps(placed) for placed in all_placed]
             devices = {device for touching in steps for _, device in touching}
             if max(map(len, steps)) > 1 or len(devices) > 1 or "" in devices or region.copies != 1:
                 raise InternalError(f"items could meet in {region.name!r}, which nobody claims")
             return
         claims, releases = self._gates(region.claims), self._gates(region.releases)
-        for replica in replicas:
-            for place in self._uses[replica].places:
+        for placed in all_placed:
+            for place in self._uses[placed].places:
                 if not any(place in gate or self._leads(gate[-1], place) for gate in claims):
-                    raise InternalError(f"{replica} is touched before {region.name!r} is claimed")
+                    raise InternalError(f"{placed} is touched before {region.name!r} is claimed")
                 if not any(place in gate or self._leads(place, gate[0]) for gate in releases):
-                    raise InternalError(f"{replica} is touched after {region.name!r} is released")
+                    raise InternalError(f"{placed} is touched after {region.name!r} is released")
 
     def _gates(self, steps: Iterable[int]) -> list[list[Place]]:
         """Return the places of each step, of the admission and the landing too."""
@@ -174,15 +174,15 @@ class _Check:
     def _leads(self, earlier: Place, later: Place) -> bool:
         return bool(self._reached[self._at[earlier]] >> self._at[later] & 1)
 
-    def _steps(self, replica: Replica) -> list[tuple[str, str]]:
-        """Return the steps that touch a replica, with their devices; no device is the caller."""
-        steps = {self._step(place) for place in self._uses[replica].places}
+    def _steps(self, placed: PlacedTensor) -> list[tuple[str, str]]:
+        """Return the steps that touch a placed tensor, with their devices; none is the caller."""
+        steps = {self._step(place) for place in self._uses[placed].places}
         return sorted((step, self._device.get(step, "")) for step in steps)
 
-    def _begin(self, replica: Replica) -> int:
-        return self._memory.locations[replica].offset
+    def _begin(self, placed: PlacedTensor) -> int:
+        return self._memory.locations[placed].offset
 
-    def _over(self, a: Replica, b: Replica) -> bool:
+    def _over(self, a: PlacedTensor, b: PlacedTensor) -> bool:
         """True when nobody needs a any more once b is written."""
         writer = self._uses[b].writer
         for place in self._uses[a].places:
@@ -191,7 +191,7 @@ class _Check:
                 return False
         return True
 
-    def _overwrites(self, b: Replica, a: Replica) -> bool:
+    def _overwrites(self, b: PlacedTensor, a: PlacedTensor) -> bool:
         """True when b's kernel is allowed to write over its own input a."""
         node, graph = self._uses[b].node, self._plan.graph
         if node is None or self._memory.locations[a] != self._memory.locations[b]:
@@ -206,7 +206,7 @@ class _Check:
         )
 
     def _collect(self) -> None:
-        """Find every replica's writer and readers, and which place comes next after which."""
+        """Find every placed tensor's writer and readers, and which place comes next after which."""
         graph, placement = self._plan.graph, self._placement
         self._next[FEED].append(FETCH)  # there may be no step in between
         for name in set(graph.inputs) - placement.arrivals:
@@ -247,8 +247,8 @@ class _Check:
             nbytes = graph.tensors[name].nbytes
             self._uses[name, placement.home[name]] = _Use(nbytes, place, node=node)
             self._makers[name, placement.home[name]] = node, device
-        for replica, nbytes in self._scratch(node, device):
-            self._uses[replica] = _Use(nbytes, place)
+        for placed, nbytes in self._scratch(node, device):
+            self._uses[placed] = _Use(nbytes, place)
 
     def _visit_whole(self, subgraph: Subgraph, place: Place, device: str) -> None:
         """Take an atomic program as one place that reads and writes; its inside is its own."""
@@ -264,7 +264,7 @@ class _Check:
     def _is_atomic(self, step: Step) -> bool:
         return self._plan.prototypes[step.device].capabilities.atomic_programs
 
-    def _scratch(self, node: Node, device: str) -> Iterator[tuple[Replica, int]]:
+    def _scratch(self, node: Node, device: str) -> Iterator[tuple[PlacedTensor, int]]:
         owner, graph = self._plan.prototypes[device], self._plan.graph
         specs = owner.scratch(node, graph.call(node), graph.output_specs(node))
         memory, reserved = self._placement.local[SCRATCH, device], self._reserved[node.name]
@@ -297,8 +297,8 @@ class _Check:
                 reached[index] |= reached[self._at[later]] | 1 << self._at[later]
         return reached
 
-    def _written(self, replica: Replica) -> int:
-        return self._at[self._uses[replica].writer]
+    def _written(self, placed: PlacedTensor) -> int:
+        return self._at[self._uses[placed].writer]
 
     @staticmethod
     def _step(place: Place) -> str:

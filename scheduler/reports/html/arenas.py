@@ -72,10 +72,10 @@ def _laid_out(
 
 
 def _starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
-    """Return where a buffer starts, going by each of the replicas in it: one, if they agree."""
+    """Return where a buffer starts, going by each tensor placed in it: one, if they agree."""
     found = set()
-    for replica, offset in buffer.offsets.items():
-        location = memory.locations[replica]
+    for placed, offset in buffer.offsets.items():
+        location = memory.locations[placed]
         found.add(replace(location, offset=location.offset - offset))
     return found
 

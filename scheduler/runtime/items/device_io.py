@@ -25,7 +25,7 @@ from ....graph.tensor import Array, TensorSpec
 from ...errors import FeedError
 from ...plans.placement import OUTSIDE
 from ...plans.plan import Plan
-from ...plans.regions import Replica
+from ...plans.regions import PlacedTensor
 from ...plans.steps import Transfer
 from ..virtual_time import Launch, VirtualTimeDriver
 
@@ -123,7 +123,7 @@ class DeviceOutput:
 
 
 Departures: TypeAlias = Mapping[str, DeviceOutput]
-ViewOf: TypeAlias = Callable[[Device, Replica, TensorSpec], View]
+ViewOf: TypeAlias = Callable[[Device, PlacedTensor, TensorSpec], View]
 """Returns a view of the memory of a slot."""
 
 
@@ -158,8 +158,8 @@ def departures_of(
             device.follow()
             device.copy(source, device.stage(plan.graph.constants[name])).wait()
         else:
-            replica = name, plan.placement.local[name, OUTSIDE]
-            source = view(device, replica, spec)
+            placed = name, plan.placement.local[name, OUTSIDE]
+            source = view(device, placed, spec)
         nothing = device.room(TensorSpec(spec.dtype, (0,)))
         found[name] = DeviceOutput(steps.get(name), device, source, nothing, driver)
     return found

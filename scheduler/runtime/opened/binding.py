@@ -33,7 +33,7 @@ from ...dispatch.row_edges import RowEdge, row_edges
 from ...plans.partition import Subgraph
 from ...plans.placement import SCRATCH
 from ...plans.plan import Plan
-from ...plans.regions import Region, Replica
+from ...plans.regions import PlacedTensor, Region
 from ...plans.steps import Step, Transfer
 from .. import async_calls
 from ..items.device_io import nothing_handed
@@ -73,7 +73,7 @@ class _BoundStep(NamedTuple):
     """A step, what it touches in which regions, and the bindings that are kept."""
 
     step: Step
-    touched: tuple[tuple[Replica, TensorSpec], ...]
+    touched: tuple[tuple[PlacedTensor, TensorSpec], ...]
     regions: tuple[Region, ...]
     kept: dict[Key, Bound]
 
@@ -177,9 +177,9 @@ class Bindings:
             step, device = one.step, self._devices[one.step.device]
             assert not isinstance(step.work, Transfer), "all is in this process"
             views = dict(before[step.index].views)
-            for replica, _ in one.touched:
-                if replica[0] in specs:
-                    views[replica[0]] = self.view(arenas, device, replica, specs[replica[0]])
+            for placed, _ in one.touched:
+                if placed[0] in specs:
+                    views[placed[0]] = self.view(arenas, device, placed, specs[placed[0]])
             prototype = programs[step.index]
             program = None if prototype is None else prototype.rebound(views)
             if program is None:
@@ -194,12 +194,12 @@ class Bindings:
     @property
     def touched(self) -> frozenset[str]:
         """All tensors that steps touch which are no other plan's."""
-        return frozenset(replica[0] for one in self._own for replica, _ in one.touched)
+        return frozenset(placed[0] for one in self._own for placed, _ in one.touched)
 
     def row_feeds(self, arenas: Arenas) -> Iterator[RowFeed]:
         """Yield what hands rows on as they are yielded, for a slot."""
         for edge in self._row_edges:
-            location = self._memory.locations[edge.replica]
+            location = self._memory.locations[edge.placed]
             yield self._row_feed(edge, arenas[location.memory, location.region])
 
     def _row_feed(self, edge: RowEdge, arena: Arena) -> RowFeed:
@@ -228,25 +228,25 @@ class Bindings:
             yield one.step, [it.program for it in one.kept.values() if it.program is not None]
 
     def _bound_step(self, step: Step) -> _BoundStep:
-        touched = tuple(self._replicas(step))
-        regions = dict.fromkeys(self._region(replica) for replica, _ in touched)
+        touched = tuple(self._placed_tensors(step))
+        regions = dict.fromkeys(self._region(placed) for placed, _ in touched)
         return _BoundStep(step, touched, tuple(regions), {})
 
-    def view(self, arenas: Arenas, device: Device, replica: Replica, spec: TensorSpec) -> View:
+    def view(self, arenas: Arenas, device: Device, placed: PlacedTensor, spec: TensorSpec) -> View:
         """Return a device's view of a tensor in the arenas of a slot."""
-        location = self._memory.locations[replica]
+        location = self._memory.locations[placed]
         arena = arenas[location.memory, location.region]
         view = device.view(arena, location.offset, spec)
-        if replica[0] not in self._rules.donated:
+        if placed[0] not in self._rules.donated:
             return view
-        donation = arena.donations.setdefault(replica[0], Donation(view.array))
+        donation = arena.donations.setdefault(placed[0], Donation(view.array))
         return replace(view, donation=donation)
 
-    def _region(self, replica: Replica) -> Region:
-        location = self._memory.locations[replica]
+    def _region(self, placed: PlacedTensor) -> Region:
+        location = self._memory.locations[placed]
         return self._memory.pools[location.memory].regions[location.region]
 
-    def _replicas(self, step: Step) -> Iterator[tuple[Replica, TensorSpec]]:
+    def _placed_tensors(self, step: Step) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
         """Yield what a step is bound to: a transfer's source and target, a program's views."""
         if isinstance(step.work, Transfer):
             spec = self._plan.graph.tensors[step.work.tensor]
@@ -257,7 +257,7 @@ class Bindings:
         else:
             yield from self._program_tensors(step.work)
 
-    def _program_tensors(self, subgraph: Subgraph) -> Iterator[tuple[Replica, TensorSpec]]:
+    def _program_tensors(self, subgraph: Subgraph) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
         graph, device = subgraph.graph, self._devices[subgraph.device]
         atomic = device.capabilities.atomic_programs
         for name in (*graph.inputs, *graph.outputs) if atomic else graph.tensors:
@@ -272,7 +272,7 @@ class Bindings:
         step = one.step
         device = self._devices[step.device]
         views = [
-            (replica[0], self.view(arenas, device, replica, spec)) for replica, spec in one.touched
+            (placed[0], self.view(arenas, device, placed, spec)) for placed, spec in one.touched
         ]
         if not isinstance(step.work, Transfer):
             named = dict(views)
@@ -288,7 +288,7 @@ class Bindings:
         rows: RowFeed | None = None
         for edge in self._row_edges:
             if step.index in (edge.source, edge.target):
-                feed = self._row_feed(edge, views[edge.replica[0]].arena)
+                feed = self._row_feed(edge, views[edge.placed[0]].arena)
                 if step.index == edge.target:
                     rows = feed
                 elif isinstance(program, BoundProgram):

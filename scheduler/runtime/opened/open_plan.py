@@ -24,7 +24,7 @@ from ...dispatch.shared_lanes import outlines, shared_lanes
 from ...planner.memory.prepared import next_region_of, regions_of, variables_in
 from ...plans.placement import OUTSIDE, Commit
 from ...plans.plan import Plan
-from ...plans.regions import Replica, takes_turns
+from ...plans.regions import PlacedTensor, takes_turns
 from ...plans.steps import Step, Transfer
 from ...simulation.lanes import workload
 from ..items.device_io import arrivals_of, departures_of
@@ -222,11 +222,11 @@ class OpenPlan:
         """Those of the plan, open."""
         return tuple(self._devices[name] for name in self.plan.devices)
 
-    def shared_view(self, replica: Replica, device: Device) -> View:
+    def shared_view(self, placed: PlacedTensor, device: Device) -> View:
         """Return a device's view of a tensor that lies in memory which all slots share."""
-        location = self._memory.locations[replica]
+        location = self._memory.locations[placed]
         arena = self.arenas.made[location.memory, location.region, 0]
-        return device.view(arena, location.offset, self.plan.graph.tensors[replica[0]])
+        return device.view(arena, location.offset, self.plan.graph.tensors[placed[0]])
 
     def make_slot(self, index: int, turned: Turned | None = None) -> Slot:
         """Return the slot with copy `index % copies` of each region; unless made, it is now.
@@ -323,8 +323,8 @@ class OpenPlan:
                 continue
             device = self._devices[commit.device]
             target, source = (
-                self._bindings.view(arenas, device, replica, tensors[replica[0]])
-                for replica in (commit.target, commit.source)
+                self._bindings.view(arenas, device, placed, tensors[placed[0]])
+                for placed in (commit.target, commit.source)
             )
             yield Copy(target, source, device)
 
@@ -354,10 +354,10 @@ class OpenPlan:
             if name not in self.plan.ends.outputs
         }
 
-    def _host_array(self, replica: Replica, arenas: Arenas) -> Array:
-        location = self._memory.locations[replica]
+    def _host_array(self, placed: PlacedTensor, arenas: Arenas) -> Array:
+        location = self._memory.locations[placed]
         arena = arenas[location.memory, location.region]
-        return host_view(arena, location.offset, self.plan.graph.tensors[replica[0]]).array
+        return host_view(arena, location.offset, self.plan.graph.tensors[placed[0]]).array
 
 
 def _binds_briefly(step: Step, device: Device) -> bool:

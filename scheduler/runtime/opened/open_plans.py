@@ -27,7 +27,7 @@ from .arenas import Lend
 from .cache_statistics import CacheStatistics
 from .opener import Opener
 from .provenance import BoundedParent, PlanProvenance
-from .shape_variants import ShapeVariants
+from .resized_plans import ResizedPlans
 from .slots import Slots, session_closed_error
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class OpenPlans:
         self._watch = watch
         self._variants = variants
         self._slots: OrderedDict[tuple[Hashable, int], Slots] = OrderedDict()
-        self._resized = ShapeVariants(KEPT_SIZES * variants, KEPT_NBYTES * variants)
+        self._resized = ResizedPlans(KEPT_SIZES * variants, KEPT_NBYTES * variants)
         self._refusals: OrderedDict[tuple[Hashable, int], PlaitError] = OrderedDict()
         self._opening = trio.Lock()
         self._lookups = CacheStatistics(variants)

@@ -147,8 +147,8 @@ def with_memory(change: Callable[[MemoryPlan], MemoryPlan], plan: Plan | None = 
 def moved(plan: MemoryPlan, where: str, **changed: Any) -> MemoryPlan:
     """Return a memory plan with all that lies in a memory located elsewhere."""
     locations = {
-        replica: replace(one, **changed) if one.memory == where else one
-        for replica, one in plan.locations.items()
+        placed: replace(one, **changed) if one.memory == where else one
+        for placed, one in plan.locations.items()
     }
     return replace(plan, locations=locations)
 

@@ -49,7 +49,7 @@ def test_the_check_finds_a_tensor_moved_onto_a_live_one(graph: Graph, data: st.D
     locations = dict(planned(plan).locations)
     fed = [(name, "host") for name in plan.graph.inputs if plan.graph.consumers[name]]
     first = plan.graph.nodes[0]
-    read = [replica for replica in fed if replica[0] in first.inputs]
+    read = [placed for placed in fed if placed[0] in first.inputs]
     written = first.outputs[0], "host"
     if not read or first.operator.views or locations[read[0]] == locations[written]:
         return  # shares by right

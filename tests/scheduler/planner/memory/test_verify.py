@@ -38,8 +38,8 @@ def moved(plan: Plan, places: list[int]) -> Plan:
     (region,) = pool.regions.values()
     larger: Region = replace(region, nbytes=(NODES + 1) * PLACE)
     locations = {
-        replica: Location("host", region.name, place * PLACE)
-        for replica, place in zip(plan.memory.locations, places, strict=False)
+        placed: Location("host", region.name, place * PLACE)
+        for placed, place in zip(plan.memory.locations, places, strict=False)
     }
     pools = {"host": replace(pool, regions={region.name: larger})}
     return replace(plan, memory=replace(plan.memory, locations=locations, pools=pools))

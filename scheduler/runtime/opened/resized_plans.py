@@ -36,7 +36,7 @@ class _Kept(NamedTuple):
     nbytes: Mapping[Hashable, int]
 
 
-class ShapeVariants:
+class ResizedPlans:
     """Keeps those that were used last; used on the trio thread only, but for `make`.
 
     Parameters
