@@ -194,14 +194,14 @@ def channels_first(device: str, case: Case) -> tuple[Array, Step]:
     (y,) = (np.empty(graph.tensors[name].static_shape, np.float32) for name in node.outputs)
     if device == "compiled" and node.op == "Conv":
         from plait.devices.compiled.convolution import convolution_of
-        from plait.devices.compiled.epilogue import Epilogue
+        from plait.devices.compiled.epilogue import CompiledEpilogue
 
         conv = convolution_of(call, specs)
         if conv is not None:
             x, w, *rest = arrays
             bias = rest[0] if rest else np.zeros(y.shape[1], np.float32)
             scratch = [np.empty(spec.static_shape, np.float32) for spec in conv.scratch]
-            return y, conv.bind(x, w, bias, y, scratch, Epilogue())
+            return y, conv.bind(x, w, bias, y, scratch, CompiledEpilogue())
     kernel = find_kernel(node.op, device)
     assert kernel is not None
     arguments: list[Any] = [np, arrays, [y], node.attributes]

@@ -30,7 +30,7 @@ from plait.scheduler.planner.partition.choose import choose
 from plait.scheduler.planner.partition.exact import exact
 from plait.scheduler.planner.partition.improvement import improve, schedule
 from plait.scheduler.planner.partition.list_scheduling import portfolio
-from plait.scheduler.planner.partition.tasks import TaskGraph, Timeline
+from plait.scheduler.planner.partition.tasks import TaskGraph, TaskTimes
 from plait.scheduler.plans.request import Objective, PlanRequest
 
 logging.disable(logging.WARNING)  # of generators that add a source or a sink
@@ -147,7 +147,7 @@ def best_of_saga(
         if name in NO_LIST_SCHEDULERS:
             continue
         made = getattr(saga_schedulers, name)().schedule(network, graph)
-        timeline = Timeline(tasks)
+        timeline = TaskTimes(tasks)
         entries = [(machine_of[node], one) for node, ones in made.mapping.items() for one in ones]
         for machine, one in entries:
             index = place[one.name]
@@ -160,7 +160,7 @@ def best_of_saga(
     return min(found)
 
 
-def is_valid(timeline: Timeline) -> bool:
+def is_valid(timeline: TaskTimes) -> bool:
     """Say whether a schedule has all tasks, and keeps the model's rules."""
     graph = timeline.graph
     if -1 in timeline.machine:

@@ -17,8 +17,8 @@ import numpy as np
 import plait as pl
 from measure import quantiles, save
 from plait.graph.tensor import Array
-from plait.scheduler.ray import Cluster, Node
-from plait.scheduler.ray.actors import Placing, result
+from plait.scheduler.ray import Cluster, RayNode
+from plait.scheduler.ray.actors import ActorPlacement, result
 from plait.scheduler.ray.host import Host
 
 MB = 1 << 18
@@ -74,7 +74,7 @@ def gap_s(cluster: Cluster) -> float:
 
 def call_ms(cluster: Cluster) -> dict[str, float]:
     """Return how long a bare call takes, in ms."""
-    actor = cluster.start(Host, "bare", placing=Placing({"gpu": "a"}))
+    actor = cluster.start(Host, "bare", placing=ActorPlacement({"gpu": "a"}))
     result(actor.call("hello"))
     spent = []
     for _ in range(ITEMS):
@@ -88,7 +88,7 @@ def call_ms(cluster: Cluster) -> dict[str, float]:
 def main() -> None:
     small, large = np.ones(1000, np.float32), np.ones(MB, np.float32)
     start = time.perf_counter()
-    with pl.ray.cluster("local", nodes=[Node({"gpu": "a"}), Node({"gpu": "b"})]) as cluster:
+    with pl.ray.cluster("local", nodes=[RayNode({"gpu": "a"}), RayNode({"gpu": "b"})]) as cluster:
         figures: dict[str, object] = {"cluster_up_s": time.perf_counter() - start}
         cluster.host("enc", select={"gpu": "a"})
         cluster.host("dec", select={"gpu": "b"})

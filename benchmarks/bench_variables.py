@@ -18,7 +18,7 @@ import numpy as np
 import plait as pl
 from measure import alternate, save
 from plait.graph.tensor import Array
-from plait.scheduler.planner.memory.prepared import Prepared
+from plait.scheduler.planner.memory.prepared import PreparedTensors
 
 Feeds: TypeAlias = Mapping[str, Array]
 Step: TypeAlias = Callable[[], object]
@@ -27,10 +27,10 @@ Step: TypeAlias = Callable[[], object]
 def copying(graph: pl.Graph) -> pl.Plan:
     """Return the plan in which what is assigned is copied."""
 
-    def nothing(prepared: Prepared, graph: object, placement: object, buffers: Any) -> Any:
+    def nothing(prepared: PreparedTensors, graph: object, placement: object, buffers: Any) -> Any:
         return prepared, buffers
 
-    with mock.patch.object(Prepared, "with_next", nothing):
+    with mock.patch.object(PreparedTensors, "with_next", nothing):
         return pl.plan(graph)
 
 

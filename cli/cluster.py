@@ -59,10 +59,10 @@ def joined(address: str | None, devices: Iterable[str]) -> Cluster | None:
                 fix="add --ray HOST:PORT, --ray auto or --ray local",
             )
         return None
-    from ..scheduler.ray import Node, cluster
+    from ..scheduler.ray import RayNode, cluster
     from ..scheduler.ray.cluster import HOST_LABEL
 
-    nodes = [Node({HOST_LABEL: host}) for host in hosts] or [Node(num_cpus=MOST_HERE)]
+    nodes = [RayNode({HOST_LABEL: host}) for host in hosts] or [RayNode(num_cpus=MOST_HERE)]
     if address != "local":
         nodes = []
     return click.get_current_context().with_resource(cluster(address, nodes=nodes))

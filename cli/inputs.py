@@ -170,7 +170,7 @@ def _asked_for(graph: Graph) -> list[str]:
     return [name for name in graph.inputs if name != RANDOM_KEY]
 
 
-class Feeds:
+class ItemSource:
     """Makes the items of a run: arrays from files, random numbers for the other inputs.
 
     Parameters

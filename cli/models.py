@@ -12,7 +12,7 @@ from ..devices.errors import DeviceError
 from .errors import CommandError
 from .help import option
 from .parsing import put_once
-from .plan import Request
+from .plan import PlanArguments
 
 if TYPE_CHECKING:
     from ..devices.model import DeviceModel
@@ -29,7 +29,7 @@ models_option = option(
 
 
 def plan_on_models(
-    request: Request, max_in_flight: int | None, texts: Sequence[str]
+    request: PlanArguments, max_in_flight: int | None, texts: Sequence[str]
 ) -> tuple[Plan, dict[str, DeviceModel]]:
     """Return the plan for devices as their models say, and the models of those that are here.
 
@@ -94,7 +94,7 @@ def _is_here(name: str) -> bool:
 
 
 def _planned(
-    request: Request, max_in_flight: int | None, models: Mapping[str, DeviceModel]
+    request: PlanArguments, max_in_flight: int | None, models: Mapping[str, DeviceModel]
 ) -> Plan:
     """Return the plan that would be made if devices were what these models say."""
     plan = request.plan(max_in_flight)

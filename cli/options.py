@@ -126,7 +126,7 @@ def exit_if_failed(streamed: Streamed) -> None:
         click.get_current_context().exit(EXIT_FAILED)
 
 
-def print_notes(feeds: Feeds) -> None:
+def print_notes(feeds: ItemSource) -> None:
     """Print what users should know of how inputs were chosen."""
     for note in feeds.notes:
         print_note(note)

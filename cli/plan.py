@@ -59,7 +59,7 @@ _DECISIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PlanArguments:
     """A model and how it is to be planned, or a saved plan.
 
     Attributes
@@ -156,7 +156,7 @@ class Request:
 
         return is_saved_plan(self.model)
 
-    def without_costs(self) -> Request:
+    def without_costs(self) -> PlanArguments:
         """Return the request without its file of costs, which a saved plan cannot be made by."""
         return replace(self, costs=None)
 
@@ -209,7 +209,7 @@ def load_graph(model: Path | bytes, params: Path | None) -> Graph:
 
 
 def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the argument MODEL and the options that planning needs, as a `Request`."""
+    """Give a command the argument MODEL and options for planning, as `PlanArguments`."""
 
     @wraps(command)
     def with_request(
@@ -251,7 +251,9 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         sized = parse_shapes(shapes)
         cluster = joined(address, names)
         configured = parse_device_options(device_options)
-        asked = Request(model, names, sized, costs, given, fetched, cluster, params, configured)
+        asked = PlanArguments(
+            model, names, sized, costs, given, fetched, cluster, params, configured
+        )
         command(asked, **options)
 
     asking: Callable[..., None] = with_request

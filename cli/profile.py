@@ -24,7 +24,7 @@ from .options import (
 )
 from .output import as_option, check_writable, print_json, print_note, print_text
 from .parsing import parse_factors
-from .plan import Request, asks_for_plan
+from .plan import PlanArguments, asks_for_plan
 
 if TYPE_CHECKING:
     from ..graph.tensor import Array
@@ -58,7 +58,7 @@ plait profile model.onnx --repeat 100 --max-in-flight 4 --faster Conv=2 --trace 
 @html_option
 @as_json
 def profile(
-    request: Request,
+    request: PlanArguments,
     inputs: tuple[str, ...],
     seed: int,
     max_in_flight: int | None,
@@ -87,7 +87,7 @@ def profile(
     plans_by_them = file is not None and file.exists() and not request.is_saved
     plan = (request if plans_by_them else request.without_costs()).plan(max_in_flight)
     givens = [parse_input(text) for text in inputs]
-    feeds = Feeds(plan.graph, givens, seed=seed, fill=True, unneeded=plan.unneeded)
+    feeds = ItemSource(plan.graph, givens, seed=seed, fill=True, unneeded=plan.unneeded)
     first = feeds.item(0)
     static = _static(plan, first)
     if file is not None and not static.is_static:

@@ -164,7 +164,7 @@ def _arguments(
 def _items(
     graph: Graph, texts: tuple[str, ...], count: int | None, seed: int
 ) -> list[dict[str, Array]]:
-    feeds = Feeds(graph, [parse_input(text) for text in texts], seed=seed, fill=False)
+    feeds = ItemSource(graph, [parse_input(text) for text in texts], seed=seed, fill=False)
     counts = [number for number in (count, feeds.count) if number is not None]
     items = [feeds.item(index) for index in range(min(counts, default=1))]
     print_notes(feeds)

@@ -29,7 +29,7 @@ from .output import (
     summarize,
     write_arrays,
 )
-from .plan import Request, asks_for_plan, largest_lengths
+from .plan import PlanArguments, asks_for_plan, largest_lengths
 from .streaming import Streaming, asks_for_streaming
 
 RUN_EXAMPLES = """
@@ -54,7 +54,7 @@ plait stream model.onnx --count 1000 --batch 8 --max-delay-ms 5 --devices cpu,wo
 @trace_option
 @as_json
 def run(
-    request: Request,
+    request: PlanArguments,
     inputs: tuple[str, ...],
     seed: int,
     output: Path | None,
@@ -70,7 +70,7 @@ def run(
     size = parse_replicas(replicas, request.cluster, request.devices)
     check_here(size, trace=trace)
     plan = request.plan()
-    feeds = Feeds(
+    feeds = ItemSource(
         plan.fed,
         [parse_input(text) for text in inputs],
         seed=seed,
@@ -116,7 +116,7 @@ def run(
 @click.option("--live", is_flag=True, help="Show devices, queues, rate and memory on the way.")
 @as_json
 def stream(
-    request: Request,
+    request: PlanArguments,
     inputs: tuple[str, ...],
     seed: int,
     max_in_flight: int | None,
@@ -141,7 +141,7 @@ def stream(
     size = parse_replicas(replicas, request.cluster, request.devices)
     check_here(size, trace=trace, live=live)
     plan = request.plan(max_in_flight)
-    feeds = Feeds(
+    feeds = ItemSource(
         plan.fed,
         [parse_input(text) for text in inputs],
         seed=seed,

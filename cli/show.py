@@ -13,7 +13,7 @@ from .help import Command
 from .models import models_option, plan_on_models
 from .options import PATH, as_json, html_option, in_flight
 from .output import as_option, check_writable, print_json, print_note, print_text
-from .plan import Request, asks_for_plan
+from .plan import PlanArguments, asks_for_plan
 
 if TYPE_CHECKING:
     from ..scheduler.plans.plan import Plan
@@ -44,7 +44,7 @@ plait plan model.onnx --diff before.plan
 @html_option
 @as_json
 def show_plan(
-    request: Request,
+    request: PlanArguments,
     models: tuple[str, ...],
     max_in_flight: int | None,
     nodes: bool,

@@ -11,7 +11,7 @@ from .models import models_option, plan_on_models
 from .options import as_json, faster_option, in_flight, trace_option
 from .output import check_writable, print_json, print_text
 from .parsing import parse_factors
-from .plan import Request, asks_for_plan
+from .plan import PlanArguments, asks_for_plan
 
 EXAMPLES = """
 plait simulate model.onnx --devices gpu,cpu --model gpu=gpu.json --items 100
@@ -35,7 +35,7 @@ plait simulate model.plan --faster Conv=2
 @trace_option
 @as_json
 def simulate(
-    request: Request,
+    request: PlanArguments,
     models: tuple[str, ...],
     faster: tuple[str, ...],
     items: int,

@@ -38,7 +38,7 @@ def asks_for_streaming(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_streaming(
-        request: Request,
+        request: PlanArguments,
         *,
         unordered: bool,
         batch: int | None,

@@ -18,7 +18,7 @@ from .options import (
     seed_option,
 )
 from .output import check_writable, print_json, print_note, print_text, status
-from .plan import Request, asks_for_plan, load_graph
+from .plan import PlanArguments, asks_for_plan, load_graph
 
 EXAMPLES = """
 plait tune model.onnx --devices cpu,compiled,ort --output best.plan
@@ -34,7 +34,7 @@ plait tune model.onnx --objective throughput --costs costs.json
 @click.option("--output", type=PATH, metavar="FILE.plan", help="Save the fastest plan.")
 @as_json
 def tune(
-    request: Request,
+    request: PlanArguments,
     inputs: tuple[str, ...],
     seed: int,
     max_in_flight: int | None,
@@ -56,7 +56,7 @@ def tune(
     check_writable(request.costs)
     _check_request(request)
     graph = load_graph(request.model, request.params)
-    feeds = Feeds(
+    feeds = ItemSource(
         specialise(graph, request.shapes, folds=False),
         [parse_input(text) for text in inputs],
         seed=seed,
@@ -87,7 +87,7 @@ def tune(
         print_text(found.table())
 
 
-def _check_request(request: Request) -> None:
+def _check_request(request: PlanArguments) -> None:
     if request.is_saved:
         raise CommandError(
             "a saved plan is tuned or not: there is nothing left to decide", fix="tune the model"

@@ -23,7 +23,7 @@ class Allocator(Protocol):
         ...
 
 
-class Batch:
+class ConstantBatch:
     """Constants that were uploaded together; whoever holds it keeps them there."""
 
     __slots__ = ("__weakref__", "arrays", "views")
@@ -53,9 +53,11 @@ class ConstantStore:
         self._alignment = alignment
         self._upload = upload
         self._lock = threading.Lock()
-        self._batches: weakref.WeakValueDictionary[int, Batch] = weakref.WeakValueDictionary()
+        self._batches: weakref.WeakValueDictionary[int, ConstantBatch] = (
+            weakref.WeakValueDictionary()
+        )
 
-    def place(self, constants: Mapping[str, Array]) -> tuple[dict[str, Array], list[Batch]]:
+    def place(self, constants: Mapping[str, Array]) -> tuple[dict[str, Array], list[ConstantBatch]]:
         """Return the arrays on the device by name, and the batches to hold while using them."""
         with self._lock:
             batches = {id(array): self._batches.get(id(array)) for array in constants.values()}
@@ -70,7 +72,7 @@ class ConstantStore:
         arrays = {n: held[id(array)].views[id(array)].array for n, array in constants.items()}
         return arrays, list(dict.fromkeys(held.values()))
 
-    def _new_batch(self, missing: Mapping[int, Array]) -> Batch:
+    def _new_batch(self, missing: Mapping[int, Array]) -> ConstantBatch:
         offsets, end = {}, 0
         for key, array in missing.items():
             offsets[key] = end
@@ -80,7 +82,7 @@ class ConstantStore:
             key: self._device.view(arena, offset, spec_of(missing[key]))
             for key, offset in offsets.items()
         }
-        batch = Batch(arena, views, tuple(missing.values()))
+        batch = ConstantBatch(arena, views, tuple(missing.values()))
         for key, array in missing.items():
             self._upload(views[key], array)
         return batch

@@ -28,7 +28,7 @@ MOST_NODES = 256
 """Of one node's graphs; what is larger is planned on its own, over all devices."""
 
 
-class Program(Protocol):
+class NestedProgram(Protocol):
     """A nested graph, bound to arrays."""
 
     def run(self, event: Any) -> None:
@@ -38,7 +38,7 @@ class Program(Protocol):
 
 Supports: TypeAlias = Callable[[Node, Call], Support]
 ScratchOf: TypeAlias = Callable[[Node, Call, Specs], Sequence[TensorSpec]]
-Bind: TypeAlias = Callable[[Graph, Mapping[str, View], Mapping[str, Array]], Program]
+Bind: TypeAlias = Callable[[Graph, Mapping[str, View], Mapping[str, Array]], NestedProgram]
 
 
 def supports(node: Node, call: Call, ask: Supports) -> Support:

@@ -75,9 +75,9 @@ class Checks:
         """Return an input by its formal name; of a variadic one, which of them."""
         return Input(self, name, self._formals.index(name) + index)
 
-    def attribute(self, name: str) -> Attribute:
+    def attribute(self, name: str) -> CheckedAttribute:
         """Return an attribute."""
-        return Attribute(self, name)
+        return CheckedAttribute(self, name)
 
 
 class Amount:
@@ -126,7 +126,7 @@ class Amount:
         return self
 
 
-class Attribute(Amount):
+class CheckedAttribute(Amount):
     """An attribute; comparisons of one that is absent pass, and those of sequences are for each."""
 
     def __init__(self, check: Checks, name: str) -> None:

@@ -10,7 +10,7 @@ from ...graph.attribute import Attributes
 from ...graph.tensor import Array
 from ..kernels.registry import ANY, ArrayModule, Arrays, Kernel, find_kernel, kernel
 from ..kernels.steps import Step
-from .epilogue import HARD_SIGMOID, HARD_SWISH, LEAKY_RELU, Epilogue, Numbers, finish_cells
+from .epilogue import HARD_SIGMOID, HARD_SWISH, LEAKY_RELU, CompiledEpilogue, Numbers, finish_cells
 from .jit import CELLS, machine_code, writable
 
 CODES = {"HardSwish": HARD_SWISH, "HardSigmoid": HARD_SIGMOID, "LeakyRelu": LEAKY_RELU}
@@ -39,7 +39,7 @@ def _bind(
     if x.dtype != np.float32 or (code == LEAKY_RELU and alpha == 0):
         step: Step = general.function(xp, inputs, outputs, attributes, scratch)
         return step
-    numbers = Epilogue(Numbers(code, a=alpha, b=beta)).packed()
+    numbers = CompiledEpilogue(Numbers(code, a=alpha, b=beta)).packed()
     return partial(activate, writable(x).reshape(-1), y.reshape(-1), numbers)
 
 

@@ -20,7 +20,7 @@ from ..kernels.geometry import Geometry
 from ..kernels.steps import Step
 from .convolve import convolve, convolve_point
 from .depthwise import convolve_channels
-from .epilogue import Epilogue
+from .epilogue import CompiledEpilogue
 from .jit import writable
 from .tile import ROWS, vectors_of
 from .vector import LANES
@@ -40,7 +40,7 @@ LEAST_WINDOWS = LANES
 """Convolutions of fewer windows are left to numpy: most lanes of a vector would be idle."""
 
 
-class Convolution:
+class CompiledConvolution:
     """A convolution of given shapes: how its input is laid out, and where its taps are.
 
     Attributes
@@ -120,7 +120,13 @@ class Convolution:
         return np.ascontiguousarray(by_block.swapaxes(2, 3))
 
     def bind(
-        self, x: Array, w: Array, bias: Array, y: Array, scratch: Sequence[Array], after: Epilogue
+        self,
+        x: Array,
+        w: Array,
+        bias: Array,
+        y: Array,
+        scratch: Sequence[Array],
+        after: CompiledEpilogue,
     ) -> Step:
         """Return the step that computes y = after(W·x + bias); the weights are read now."""
         out, batch = y.reshape(-1), self.conv.batch
@@ -174,12 +180,12 @@ class Convolution:
 
 
 @lru_cache(maxsize=1024)
-def plan_convolution(conv: Geometry) -> Convolution:
+def plan_convolution(conv: Geometry) -> CompiledConvolution:
     """Return how to compute a convolution of given shapes."""
-    return Convolution(conv)
+    return CompiledConvolution(conv)
 
 
-def convolution_of(call: Call, outputs: Specs) -> Convolution | None:
+def convolution_of(call: Call, outputs: Specs) -> CompiledConvolution | None:
     """Return how a Conv node is computed here, None where numpy does it better or at all.
 
     With few windows products of matrices are two to four times faster (measured on silero-vad,

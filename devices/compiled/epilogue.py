@@ -42,7 +42,7 @@ PLAIN = Numbers()
 
 
 @dataclass(frozen=True, slots=True)
-class Epilogue:
+class CompiledEpilogue:
     """An epilogue and the tensor that it adds, if any."""
 
     numbers: Numbers = PLAIN

@@ -20,8 +20,8 @@ from ..kernels.steps import Step
 from ..memory import View
 from ..program import BoundProgram, bind_node, is_in_place
 from . import activation
-from .convolution import Convolution, convolution_of
-from .epilogue import Epilogue
+from .convolution import CompiledConvolution, convolution_of
+from .epilogue import CompiledEpilogue
 from .following import Fused, following
 
 __all__ = ["KIND", "activation", "bind", "scratch"]
@@ -62,7 +62,7 @@ def bind(
     return BoundProgram(device, graph, steps, measure)
 
 
-def _convolution(node: Node, call: Call, outputs: Specs) -> Convolution | None:
+def _convolution(node: Node, call: Call, outputs: Specs) -> CompiledConvolution | None:
     if node.op != "Conv":
         return None
     found = find_kernel(node.op, KIND, call)  # somebody's own, for calls such as this one
@@ -70,7 +70,7 @@ def _convolution(node: Node, call: Call, outputs: Specs) -> Convolution | None:
 
 
 def _bind_longest(
-    conv: Convolution,
+    conv: CompiledConvolution,
     graph: Graph,
     node: Node,
     candidates: list[Fused],
@@ -91,7 +91,7 @@ def _bind_longest(
         if length == 1 or not (_overlaps(y, source, *buffers) or _is_shifted(y, residual)):
             break
     given = graph.constants[bias[0]] if bias and bias[0] else np.zeros(y.shape[1], np.float32)
-    after = Epilogue(fused.numbers, residual)
+    after = CompiledEpilogue(fused.numbers, residual)
     return conv.bind(source, graph.constants[w], given, y, buffers, after), length
 
 

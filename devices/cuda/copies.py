@@ -12,7 +12,7 @@ from ..device import OnDone
 from ..event import Event
 from ..memory import View
 from ..streams.queues import COMPUTE, DOWNLOAD, UPLOAD, Queues
-from ..streams.waiter import Job
+from ..streams.waiter import StreamJob
 from .driver import CuPy
 from .exchange import ArrayArena
 from .memory import CudaArena, HostView
@@ -79,14 +79,14 @@ class Copies:
             begin = source.address
             if source.staging is not None:
                 np.copyto(source.staging, source.array)
-        job = Job(Event(on_done), waits, held=(target, source, landing))
+        job = StreamJob(Event(on_done), waits, held=(target, source, landing))
         address = target.array.data.ptr, begin
         return self._memcpy(UPLOAD, job, *address, source.spec.nbytes, HOST_TO_DEVICE)
 
     def _copy_out(
         self, target: HostView, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        job = Job(Event(on_done), waits, held=(target, source))
+        job = StreamJob(Event(on_done), waits, held=(target, source))
         if target.staging is not None:
             job.event = StagedDownload(target, on_done)
             job.land = partial(np.copyto, target.array, target.staging)
@@ -98,7 +98,7 @@ class Copies:
     ) -> Event:
         """Queue a copy from an array of a caller's, or to one, or between two of this device's."""
         lane = DOWNLOAD if isinstance(target.arena, ArrayArena) else UPLOAD
-        job = Job(Event(on_done), waits, held=(target, source))
+        job = StreamJob(Event(on_done), waits, held=(target, source))
         if not source.spec.nbytes:  # such arrays of CuPy's have no address
             return self._queues.put(lane, job, _nothing, timed=self.timed)
         address = target.array.data.ptr, source.array.data.ptr
@@ -117,11 +117,11 @@ class Copies:
         stream = self._queues.stream(UPLOAD).ptr
         memcpy = self._cupy.cuda.runtime.memcpyPeerAsync
         copy = partial(memcpy, *ends, source.spec.nbytes, stream)
-        job = Job(Event(on_done), waits, held=(target, source))
+        job = StreamJob(Event(on_done), waits, held=(target, source))
         return self._queues.put(UPLOAD, job, copy, timed=self.timed)
 
     def _memcpy(
-        self, lane: str, job: Job, target: int, source: int, nbytes: int, kind: int
+        self, lane: str, job: StreamJob, target: int, source: int, nbytes: int, kind: int
     ) -> Event:
         memcpy, stream = self._cupy.cuda.runtime.memcpyAsync, self._queues.stream(lane).ptr
         copy = partial(memcpy, target, source, nbytes, kind, stream)

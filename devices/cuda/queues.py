@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import DeviceError, DeviceLostError
 from ..streams.queues import LANES, Queues
-from ..streams.timing import Timeline
+from ..streams.timing import EventClock
 from .driver import CuPy, device_error, lost_error
 
 
@@ -18,7 +18,7 @@ class CudaBackend:
 
     Attributes
     ----------
-    timeline : Timeline
+    timeline : EventClock
     """
 
     def __init__(self, cupy: CuPy, index: int, name: str) -> None:
@@ -100,13 +100,13 @@ class EventPool:
         self._free.append(event)
 
 
-def timeline(cupy: CuPy) -> Timeline:
+def timeline(cupy: CuPy) -> EventClock:
     """Return a timeline of the current device.
 
     Anchors are recorded on a stream of their own, where they never queue behind work.
     """
     stream = cupy.cuda.Stream(non_blocking=True)
-    return Timeline(partial(_happen, cupy, stream), partial(_between_ns, cupy))
+    return EventClock(partial(_happen, cupy, stream), partial(_between_ns, cupy))
 
 
 def _happen(cupy: CuPy, stream: Any) -> Any:

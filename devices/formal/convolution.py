@@ -12,7 +12,7 @@ from ...graph.tensor import Array, TensorSpec
 from .ieee import exact_sum
 from .indices import at, indices, table
 from .registry import definition
-from .windows import Sliding, explicit_pads, halves, is_inside, places, steps, windows
+from .windows import WindowPositions, explicit_pads, halves, is_inside, places, steps, windows
 
 
 @definition("Conv")
@@ -80,7 +80,7 @@ def conv_transpose(
 
 def _transposed(
     lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
-) -> list[Sliding]:
+) -> list[WindowPositions]:
     """Return the windows that lie over the output, one for each input cell.
 
     Where the output's shape is given, directly or by SAME_*, the padding is what must be cut off:
@@ -96,5 +96,5 @@ def _transposed(
             extra = (attributes["output_padding"] or (0,) * len(lengths))[axis]
             full = stride * (length - 1) + extra + (size - 1) * dilation + 1
             begin, end = halves(max(full - count, 0), more_at_end=more_at_end)
-        sliding.append(Sliding(count, size, stride, dilation, begin, end))
+        sliding.append(WindowPositions(count, size, stride, dilation, begin, end))
     return sliding

@@ -9,7 +9,7 @@ from ...graph.attribute import Attributes
 from .indices import indices
 
 
-class Sliding(NamedTuple):
+class WindowPositions(NamedTuple):
     """A window along one axis: cell k of window o lies at o·stride - begin + k·dilation.
 
     `length` is that of the axis that it slides over, `end` how much padding follows.
@@ -29,7 +29,7 @@ class Sliding(NamedTuple):
 
 def windows(
     lengths: Sequence[int], outputs: Sequence[int], kernel: Sequence[int], attributes: Attributes
-) -> list[Sliding]:
+) -> list[WindowPositions]:
     """Return how windows slide over spatial axes of these lengths, `outputs` of them on each.
 
     With SAME_*, the padding is what the last window needs; an odd cell is at the end (UPPER) or
@@ -43,7 +43,7 @@ def windows(
         if auto_pad.startswith("SAME"):
             reach = (count - 1) * stride + (size - 1) * dilation + 1
             begin, end = halves(max(reach - length, 0), more_at_end=auto_pad == "SAME_UPPER")
-        sliding.append(Sliding(length, size, stride, dilation, begin, end))
+        sliding.append(WindowPositions(length, size, stride, dilation, begin, end))
     return sliding
 
 
@@ -68,7 +68,7 @@ def halves(cells: int, *, more_at_end: bool) -> tuple[int, int]:
 
 
 def places(
-    sliding: Sequence[Sliding], window: Sequence[int]
+    sliding: Sequence[WindowPositions], window: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield each cell of a window, and where it lies; also those outside the tensor."""
     for cell in indices([axis.kernel for axis in sliding]):

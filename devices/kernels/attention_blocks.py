@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...graph.operators.dot_attention import CAPPED, MASKED, RAW, WEIGHTS, Window
+from ...graph.operators.dot_attention import CAPPED, MASKED, RAW, WEIGHTS, AttentionWindow
 from ...graph.tensor import Array, TensorSpec
 from .blocks import count_in_block
 from .registry import ArrayModule
@@ -97,7 +97,7 @@ class Attention:
     found: Array | None
     wanted: int
     past: int
-    window: Window
+    window: AttentionWindow
     scale: float
     softcap: float
     buffers: Buffers
@@ -114,7 +114,7 @@ class Attention:
         # Scores that are put out are those of all keys, seen or not.
         if self.found is not None:
             return slice(0, keys)
-        left, right = self.window if self.used is None else Window(None, None)
+        left, right = self.window if self.used is None else AttentionWindow(None, None)
         end = keys if self.mask is None else self.mask.shape[KEYS]
         if right is not None:
             end = min(end, part[3].stop + self.past + right)

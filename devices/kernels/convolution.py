@@ -15,7 +15,7 @@ from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
 from .dense import Columns, Pointwise, Shifted
 from .depthwise import Taps
-from .geometry import Geometry, Operands, Packing, add_bias
+from .geometry import Geometry, Operands, WeightPacking, add_bias
 from .packed import packed_weights
 from .precision import compute_dtype, wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
@@ -33,7 +33,7 @@ class Method(Protocol):
         ...
 
     @property
-    def packing(self) -> Packing | None:
+    def packing(self) -> WeightPacking | None:
         """How it wants the weights reordered; None: as they are."""
         ...
 

@@ -14,7 +14,7 @@ from operator import mul
 from ...graph.tensor import Array, TensorSpec
 from .blocks import blocks, count_in_block
 from .frames import frame_of, tap_offsets
-from .geometry import Geometry, Operands, Packing, add_bias, biased
+from .geometry import Geometry, Operands, WeightPacking, add_bias, biased
 from .registry import ArrayModule
 from .steps import Step
 from .views import copy, strided
@@ -127,7 +127,7 @@ class Shifted:
         framed = conv.spec(conv.channels, self.frame.length)
         self.scratch = (sums, products) if self.frame.trivial else (sums, products, framed)
         by_tap = conv.spec(*conv.window.kernel, conv.features, conv.channels)
-        self.packing = Packing(by_tap, self._pack, "by tap")
+        self.packing = WeightPacking(by_tap, self._pack, "by tap")
 
     def _span(self, rows: int) -> int:
         """Return how many flat cells a band of rows has."""

@@ -17,7 +17,7 @@ from ...graph.operator import Call, Specs
 from ...graph.operators.fused import FUSED, body_of
 from ...graph.tensor import Array, TensorSpec, spec_of
 from ...graph.traits import ELEMENTWISE
-from .fused_blocks import KIND, Blocks, Member, scratch_of
+from .fused_blocks import KIND, BlockMember, BodyBlocks, scratch_of
 from .registry import ArrayModule, Arrays, find_kernel, kernel
 from .steps import Step, in_order
 from .tiling import Dims, Index
@@ -40,7 +40,7 @@ def takes(node: Node, call: Call) -> bool:
 
 def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     inputs = [spec for spec in call.inputs if spec is not None]
-    blocks = Blocks(body_of(call), inputs, outputs[0])
+    blocks = BodyBlocks(body_of(call), inputs, outputs[0])
     return [TensorSpec(np.uint8, (nbytes,)) for nbytes in blocks.sizes]
 
 
@@ -50,7 +50,7 @@ def fused(
 ) -> Step:
     """Y = what the body makes of the inputs, block by block."""
     (y,) = outputs
-    blocks = Blocks(attributes["body"], [spec_of(array) for array in inputs], spec_of(y))
+    blocks = BodyBlocks(attributes["body"], [spec_of(array) for array in inputs], spec_of(y))
     binding = _Binding(xp, blocks, inputs, y, scratch)
     return in_order(step for index in blocks.tiling for step in binding.steps(index))
 
@@ -59,7 +59,7 @@ class _Binding:
     """Binds the members to their parts of arrays; what is the same in many blocks once."""
 
     def __init__(
-        self, xp: ArrayModule, blocks: Blocks, inputs: Arrays, y: Array, scratch: Arrays
+        self, xp: ArrayModule, blocks: BodyBlocks, inputs: Arrays, y: Array, scratch: Arrays
     ) -> None:
         self._xp, self._blocks, self._y, self._scratch = xp, blocks, y, scratch
         self._given = dict(zip(blocks.body.inputs, inputs, strict=True))
@@ -85,7 +85,7 @@ class _Binding:
 
     def _bound(
         self,
-        member: Member,
+        member: BlockMember,
         arrays: Mapping[str, Array],
         specs: Mapping[str, TensorSpec],
         shape: Dims,

@@ -23,7 +23,7 @@ KIND = "cpu"
 """The kind of device whose kernels are taken."""
 
 
-class Member(NamedTuple):
+class BlockMember(NamedTuple):
     """A node of the body.
 
     Attributes
@@ -45,14 +45,14 @@ class Member(NamedTuple):
     is_steady: bool
 
 
-class Blocks:
+class BodyBlocks:
     """A body for inputs of given shapes, block by block.
 
     Attributes
     ----------
     body : Graph
     tiling : Tiling
-    members : list of Member
+    members : list of BlockMember
     sizes : list of int
         Bytes of the buffers.
     """
@@ -61,7 +61,7 @@ class Blocks:
         self.body = body
         self.tiling = Tiling(output.static_shape, [spec.static_shape for spec in inputs], BLOCK)
         self._dims = dict(zip(body.inputs, self.tiling.operands, strict=True))
-        self.members: list[Member] = []
+        self.members: list[BlockMember] = []
         self.sizes: list[int] = []
         self._free: set[int] = set()
         self._last = {name: node for node in body.nodes for name in node.inputs if name}
@@ -101,7 +101,7 @@ class Blocks:
         self._free.update(index for index in (*scratch, *freed) if index not in (None, place))
         self._at[node.outputs[0]] = place
         is_steady = is_steady and place is not None
-        self.members.append(Member(found, node, place, scratch, is_steady))
+        self.members.append(BlockMember(found, node, place, scratch, is_steady))
 
     def _is_steady(self, name: str) -> bool:
         """True when a node reads the same bytes as that tensor, whatever block it is."""

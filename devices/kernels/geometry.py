@@ -85,7 +85,7 @@ class Operands(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class WeightPacking:
     """How a method wants its weights: reordered once where they are constant.
 
     Attributes

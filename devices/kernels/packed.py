@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graph.tensor import Array
-from .geometry import Packing
+from .geometry import WeightPacking
 from .registry import ArrayModule
 from .steps import Step, in_order
 
@@ -22,13 +22,13 @@ class _Entry(NamedTuple):
     packed: weakref.ref[Any]
 
 
-_Key = tuple[int, Packing]
+_Key = tuple[int, WeightPacking]
 
 _entries: dict[_Key, _Entry] = {}
 
 
 def packed_weights(
-    xp: ArrayModule, packing: Packing, w: Array, buffers: Sequence[Array]
+    xp: ArrayModule, packing: WeightPacking, w: Array, buffers: Sequence[Array]
 ) -> tuple[Array, list[Step]]:
     """Return the reordered weights, and the steps that reorder them in each run.
 
@@ -41,13 +41,13 @@ def packed_weights(
     return _shared(packing, w), []
 
 
-def _packed(xp: ArrayModule, packing: Packing, w: Array) -> Array:
+def _packed(xp: ArrayModule, packing: WeightPacking, w: Array) -> Array:
     packed = xp.empty(packing.spec.static_shape, w.dtype)
     in_order(packing.steps(xp, w, packed))()
     return packed
 
 
-def _shared(packing: Packing, w: Array) -> Array:
+def _shared(packing: WeightPacking, w: Array) -> Array:
     """Return what another program made of the same read-only array, if one still uses it.
 
     Two that come at once may both make it: that costs memory, and is right.

@@ -19,7 +19,7 @@ from .interpolation import Cells, Floats, coordinates, nearest_cells, weigh
 from .nearest import as_repeat, gather, repeat
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
-from .weighted_sums import Run, add_weighted, longest_run, split_into_runs
+from .weighted_sums import SumRun, add_weighted, longest_run, split_into_runs
 
 
 def _scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
@@ -96,7 +96,7 @@ def _places(how: Resampling, attributes: Attributes) -> Floats:
     return coordinates(how, attributes["coordinate_transformation_mode"])
 
 
-def _runs(how: Resampling, attributes: Attributes) -> list[Run]:
+def _runs(how: Resampling, attributes: Attributes) -> list[SumRun]:
     places = _places(how, attributes)
     return split_into_runs(places, weigh(places, how, attributes))
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ...graph.tensor import Array
 from .blocks import blocks, count_in_block
 from .frames import Frame
-from .geometry import Geometry, Operands, Packing, add_bias
+from .geometry import Geometry, Operands, WeightPacking, add_bias
 from .registry import ArrayModule
 from .steps import Step
 from .views import copy, strided
@@ -50,7 +50,7 @@ class Axis(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Tiling:
+class ToeplitzTiling:
     """How the output of a convolution is cut into tiles, one entry per spatial axis."""
 
     conv: Geometry
@@ -120,7 +120,7 @@ class Toeplitz:
         reach, tile = math.prod(self.tiling.reach), math.prod(self.tiling.tile)
         self.block = count_in_block(BLOCK, self.tiles * max(reach, tile), conv.channels)
         matrices = conv.spec(conv.channels, *tiling.reach, *tiling.tile)
-        self.packing = Packing(matrices, self._pack, self._order())
+        self.packing = WeightPacking(matrices, self._pack, self._order())
         gathered = conv.spec(self.block, self.tiles, reach)
         products = conv.spec(self.block, self.tiles, tile)
         framed = conv.spec(self.block, self.frame.length)
@@ -212,10 +212,10 @@ class Toeplitz:
 
 
 @lru_cache(maxsize=1024)
-def best_tiling(conv: Geometry) -> Tiling | None:
+def best_tiling(conv: Geometry) -> ToeplitzTiling | None:
     """Return the tiling with the lowest modelled cost, None where all matrices are too large."""
     options = itertools.product(*(_axis_options(conv, d) for d in range(len(conv.spatial))))
-    tilings = (Tiling(conv, axes) for axes in options)
+    tilings = (ToeplitzTiling(conv, axes) for axes in options)
     small = (t for t in tilings if math.prod(t.reach) * math.prod(t.tile) <= MAX_MATRIX)
     return min(small, key=lambda tiling: tiling.cost_ns, default=None)
 

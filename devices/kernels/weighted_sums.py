@@ -27,7 +27,7 @@ SHORTEST_RUN = 4
 """Outputs, on the average; with less, one gather for all of them is faster."""
 
 
-class Run(NamedTuple):
+class SumRun(NamedTuple):
     """Outputs at equal distances, the first cell that each reads, and weights: (outputs, taps).
 
     The cells are at equal distances too, or any cells, to be gathered.
@@ -38,7 +38,7 @@ class Run(NamedTuple):
     weights: Floats
 
 
-def split_into_runs(places: Floats, weighted: Weighted) -> list[Run]:
+def split_into_runs(places: Floats, weighted: Weighted) -> list[SumRun]:
     """Return runs that together make up all outputs."""
     first, weights = weighted
     count = len(places)
@@ -46,19 +46,19 @@ def split_into_runs(places: Floats, weighted: Weighted) -> list[Run]:
         return []
     pace = Fraction((places[-1] - places[0]) / max(count - 1, 1)).limit_denominator(LONGEST_PERIOD)
     period, step = pace.denominator, max(pace.numerator, 1)
-    runs: list[Run] = []
+    runs: list[SumRun] = []
     for phase in range(min(period, count)):
         alike = np.arange(phase, count, period)
         for run in np.split(alike, np.flatnonzero(np.diff(first[alike]) != step) + 1):
             outputs = slice(int(run[0]), int(run[-1]) + 1, period)
             cells = slice(int(first[run[0]]), int(first[run[-1]]) + 1, step)
-            runs.append(Run(outputs, cells, weights[run]))
+            runs.append(SumRun(outputs, cells, weights[run]))
     if len(runs) * SHORTEST_RUN <= count or count == 1:
         return runs
-    return [Run(slice(0, count), first, weights)]
+    return [SumRun(slice(0, count), first, weights)]
 
 
-def longest_run(runs: Sequence[Run]) -> int:
+def longest_run(runs: Sequence[SumRun]) -> int:
     """Return the number of outputs in the longest run."""
     return max((len(run.weights) for run in runs), default=0)
 
@@ -66,7 +66,7 @@ def longest_run(runs: Sequence[Run]) -> int:
 def add_weighted(
     xp: ArrayModule,
     source: Array,
-    run: Run,
+    run: SumRun,
     axis: int,
     target: Array,
     total: Array,
@@ -108,7 +108,13 @@ def _factor(xp: ArrayModule, weights: Floats, outputs: Array, axis: int) -> Any:
 
 
 def _read(
-    xp: ArrayModule, source: Array, run: Run, axis: int, tap: int, buffer: Array, steps: list[Step]
+    xp: ArrayModule,
+    source: Array,
+    run: SumRun,
+    axis: int,
+    tap: int,
+    buffer: Array,
+    steps: list[Step],
 ) -> Array:
     """Return a tap's cells: a view, or the buffer after a step that gathers them into it."""
     if isinstance(run.cells, slice):

@@ -17,7 +17,7 @@ import numpy as np
 from ...graph.tensor import Array
 from .blocks import blocks, count_in_block
 from .frames import zero_borders
-from .geometry import Geometry, Operands, Packing, add_bias
+from .geometry import Geometry, Operands, WeightPacking, add_bias
 from .registry import ArrayModule
 from .steps import Step
 from .views import strided
@@ -49,7 +49,7 @@ class Winograd:
         second = conv.spec(8 * max(2 * conv.channels, conv.features) * cells)
         self.scratch = (framed, first, second)
         transformed = conv.spec(16, conv.features, conv.channels)
-        self.packing = Packing(transformed, self._pack, "winograd")
+        self.packing = WeightPacking(transformed, self._pack, "winograd")
 
     def _pack(self, xp: ArrayModule, w: Array, packed: Array) -> list[Step]:
         """Return the step that transforms the weights: U = G w G'."""

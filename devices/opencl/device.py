@@ -26,11 +26,11 @@ from ..program import BoundProgram
 from ..streams.device import QueuedDevice
 from ..streams.program import QueuedProgram, marked
 from ..streams.queues import DOWNLOAD, UPLOAD, Queues
-from ..streams.waiter import Job
+from ..streams.waiter import StreamJob
 from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable_error
 from .figures import model_from
 from .memory import OpenClArena, alignment_of
-from .program import Binder
+from .program import OpenClBinder
 from .streams import OpenClBackend, open_queues
 
 __all__ = ["OpenClDevice", "opencl_names"]
@@ -48,7 +48,7 @@ class _Opened(NamedTuple):
     context: object
     setup: object
     queues: Queues
-    binder: Binder
+    binder: OpenClBinder
     constants: ConstantStore
 
 
@@ -164,7 +164,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         """Queue on the queue of that direction."""
         queues = self._opened().queues
         lane = UPLOAD if isinstance(target.arena, OpenClArena) else DOWNLOAD
-        job = Job(Event(on_done), tuple(waits), held=(target, source))
+        job = StreamJob(Event(on_done), tuple(waits), held=(target, source))
         copy = partial(queues.stream(lane).copy, _cells(target), _cells(source))
         if not all(isinstance(view.arena, OpenClArena) for view in (target, source)):
             copy = partial(copy, is_blocking=False)  # only a copy to or from the host may block
@@ -191,7 +191,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
     def _start(self, cl: PyOpenCl, device: ClDevice) -> _Opened:
         context = cl.Context([device])
         backend = OpenClBackend(cl, context, self.name)
-        binder = Binder(cl, context, device, backend.setup)
+        binder = OpenClBinder(cl, context, device, backend.setup)
         constants = ConstantStore(self, self.name, self.capabilities.alignment, self._upload)
         queues = open_queues(cl, context, backend, self.name)  # last: it starts threads
         return _Opened(cl, context, backend.setup, queues, binder, constants)

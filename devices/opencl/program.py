@@ -24,14 +24,14 @@ from ..streams.program import Steps
 from ..streams.traps import Traps
 from .driver import ClDevice, PyOpenCl
 from .memory import alignment_of
-from .streams import Prepared, Stream
+from .streams import PreparedKernel, Stream
 
 OPTIONS = ("-cl-std=CL1.2", "-w")
 WORD_NBYTES = 8
 EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
-class Binder:
+class OpenClBinder:
     """Builds the kernels of subgraphs, those of one as one program, and binds them.
 
     Parameters
@@ -129,12 +129,12 @@ class Binder:
                 fix="report this, with the name and version of the driver",
             ) from error
 
-    def _prepare(self, program: Any, kernel: Kernel, buffers: list[Any]) -> Prepared:
+    def _prepare(self, program: Any, kernel: Kernel, buffers: list[Any]) -> PreparedKernel:
         made = self._cl.Kernel(program, kernel.name)
         for index, buffer in enumerate(buffers):
             made.set_arg(index, buffer)
         size = kernel.groups * kernel.threads
-        return Prepared(made, (size,), (kernel.threads,), (program, *buffers))
+        return PreparedKernel(made, (size,), (kernel.threads,), (program, *buffers))
 
     def _warm_up(
         self, program: Any, graph: Graph, launches: Sequence[Launch], views: Mapping[str, View]

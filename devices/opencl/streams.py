@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from ..errors import DeviceError, DeviceLostError
 from ..streams.queues import LANES, Queues
-from ..streams.timing import Timeline
+from ..streams.timing import EventClock
 from .driver import PyOpenCl, device_error, lost_error
 
 
-class Prepared(NamedTuple):
+class PreparedKernel(NamedTuple):
     """A kernel whose arguments are set.
 
     Attributes
@@ -44,7 +44,7 @@ class Stream:
         profiling = cl.command_queue_properties.PROFILING_ENABLE
         self.queue = cl.CommandQueue(context, properties=profiling)
 
-    def launch(self, prepared: Prepared) -> None:
+    def launch(self, prepared: PreparedKernel) -> None:
         """Queue a kernel."""
         kernel, size, threads, _ = prepared
         self._last = self._cl.enqueue_nd_range_kernel(
@@ -81,7 +81,7 @@ class OpenClBackend:
 
     Attributes
     ----------
-    timeline : Timeline
+    timeline : EventClock
     setup : pyopencl.CommandQueue
         For what is not part of a plan's work; nothing waits in it.
     """
@@ -91,7 +91,7 @@ class OpenClBackend:
         self._name = name
         profiling = cl.command_queue_properties.PROFILING_ENABLE
         self.setup = cl.CommandQueue(context, properties=profiling)
-        self.timeline = Timeline(partial(_happen, cl, self.setup), _between_ns)
+        self.timeline = EventClock(partial(_happen, cl, self.setup), _between_ns)
 
     def attach(self) -> None:
         """Do nothing: all threads are alike."""

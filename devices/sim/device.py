@@ -21,7 +21,7 @@ from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .. import program as programs
-from ..constants import Batch, ConstantStore
+from ..constants import ConstantBatch, ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceError, DeviceLostError, DeviceMemoryError, DeviceUnavailableError
 from ..event import Event
@@ -29,7 +29,7 @@ from ..memory import ALIGNMENT, HOST, HOST_MEMORIES, SHARED, Arena, View, host_a
 from ..model import LONGEST_S, family
 from ..program import BoundProgram
 from .clock import Clock, RealClock
-from .engine import Engine, Job, SimEvent
+from .engine import SimEvent, SimulatedEngine, SimulatedJob
 from .model import Faults, SimModel
 
 __all__ = ["POISON", "Faults", "SimDevice", "SimModel"]
@@ -79,7 +79,7 @@ class SimDevice:
             copies_from=self.model.peers,
         )
         self._lock = threading.RLock()  # freeing constants may interrupt whoever holds it
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[str, SimulatedEngine] = {}
         self._fate = _Fate()
         self.generation = 0
         self.on_failure: list[Callable[[], object]] = []
@@ -108,7 +108,7 @@ class SimDevice:
             self._fate = _Fate()  # what was queued in another life fails with that one
             self.generation += 1
             for name in (COMPUTE, UPLOAD, DOWNLOAD):
-                self._engines[name] = Engine(self.clock, self._fate.why)
+                self._engines[name] = SimulatedEngine(self.clock, self._fate.why)
 
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate in the modelled memory."""
@@ -156,7 +156,9 @@ class SimDevice:
         assert isinstance(program, _SimProgram)
         event = SimEvent(self.clock, on_done)
         event.node_ns = program.node_ns
-        return self._put(COMPUTE, Job(event, program.run, program.duration_ns, tuple(waits)))
+        return self._put(
+            COMPUTE, SimulatedJob(event, program.run, program.duration_ns, tuple(waits))
+        )
 
     def copy(
         self,
@@ -172,7 +174,7 @@ class SimDevice:
         take_s = self.model.copy_s if on_host else self.model.peer_copy_s
         duration_ns = self._ns(take_s(source.spec.nbytes))
         engine = UPLOAD if target.arena.memory == self.name else DOWNLOAD
-        return self._put(engine, Job(event, work, duration_ns, tuple(waits)))
+        return self._put(engine, SimulatedJob(event, work, duration_ns, tuple(waits)))
 
     def lose(self, reason: str = "a fault was injected") -> None:
         """Lose the device: what is not complete fails, and so does all that follows."""
@@ -214,7 +216,7 @@ class SimDevice:
             )
         return round(seconds * 1e9)
 
-    def _put(self, engine: str, job: Job) -> Event:
+    def _put(self, engine: str, job: SimulatedJob) -> Event:
         with self._lock:
             if not self._engines:
                 raise DeviceUnavailableError(f"device {self.name!r} is closed", fix="open it")
@@ -262,7 +264,7 @@ class _SimProgram:
     run: BoundProgram
     duration_ns: int
     node_ns: tuple[int, ...] | None
-    held: list[Batch]
+    held: list[ConstantBatch]
 
 
 def _break(node: Node, step: programs.Step, faults: Faults) -> programs.Step:

@@ -34,7 +34,7 @@ class SimEvent(Event):
 
 
 @dataclass(slots=True)
-class Job:
+class SimulatedJob:
     """A piece of work, what it waits for, and how long it takes."""
 
     event: Event
@@ -44,7 +44,7 @@ class Job:
     submitted_ns: int = 0
 
 
-class Engine:
+class SimulatedEngine:
     """Starts each job when the one before it has ended and its waits are complete.
 
     The work itself is done when the modelled time is over. `lost` says why the device is lost, or
@@ -55,7 +55,7 @@ class Engine:
         self._clock = clock
         self._lost = lost
         self._lock = threading.Lock()
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[SimulatedJob] = deque()
         self._is_running = False
         self._free_ns = 0
         self._last: Event | None = None
@@ -71,7 +71,7 @@ class Engine:
             with suppress(Exception):
                 self._last.wait()
 
-    def put(self, job: Job) -> None:
+    def put(self, job: SimulatedJob) -> None:
         """Queue a job behind those that were put before."""
         with self._lock:
             self._jobs.append(job)
@@ -96,7 +96,7 @@ class Engine:
         ended_ns = job.event.started_ns + (job.duration_ns if refusal is None else 0)
         self._clock.call_at(ended_ns, partial(self._finish, job, ended_ns, refusal))
 
-    def _refusal(self, job: Job) -> BaseException | None:
+    def _refusal(self, job: SimulatedJob) -> BaseException | None:
         failed = next((wait.error for wait in job.waits if wait.error is not None), None)
         if failed is not None:
             return failed
@@ -104,7 +104,7 @@ class Engine:
             return CancelledWorkError("the work was cancelled before it started")
         return self._lost()
 
-    def _finish(self, job: Job, ended_ns: int, refusal: BaseException | None) -> None:
+    def _finish(self, job: SimulatedJob, ended_ns: int, refusal: BaseException | None) -> None:
         error = refusal or self._lost() or _try(job.work)
         self._free_ns = job.event.ended_ns = ended_ns
         with self._lock:

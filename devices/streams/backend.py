@@ -6,14 +6,14 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from ..errors import DeviceError, DeviceLostError
-from .timing import Timeline
+from .timing import EventClock
 
 
 class Backend(Protocol):
     """Streams, and native events in them; only the backend knows what they are."""
 
     @property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> EventClock:
         """What the times of events mean."""
         ...
 

@@ -13,7 +13,7 @@ from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..event import Event
 from .backend import Backend
 from .program import QueuedProgram
-from .waiter import Job, Lane
+from .waiter import StreamJob, StreamLane
 
 COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
 LANES = (COMPUTE, UPLOAD, DOWNLOAD)
@@ -42,9 +42,9 @@ class Queues:
         self._pending = 0
         self._is_closed = False
         self._lost: DeviceLostError | None = None
-        self._queued: Job | None = None
+        self._queued: StreamJob | None = None
         self._lanes = {
-            lane: Lane(f"plait-{name}-{lane}", stream, backend, self.lose, self._ended)
+            lane: StreamLane(f"plait-{name}-{lane}", stream, backend, self.lose, self._ended)
             for lane, stream in streams.items()
         }
 
@@ -68,14 +68,14 @@ class Queues:
     def submit(self, program: Program, waits: Sequence[Event], on_done: OnDone | None) -> Event:
         """Queue a program, which must be one that is queued, on the compute stream."""
         assert isinstance(program, QueuedProgram)
-        job = Job(Event(on_done), tuple(waits), held=program)
+        job = StreamJob(Event(on_done), tuple(waits), held=program)
         if program.traps is not None:
             job.check = program.traps.take
         if program.measures:
             job.marks = dict.fromkeys(node.name for node in program.graph.nodes)
         return self.put(COMPUTE, job, program.run, timed=program.measures)
 
-    def put(self, name: str, job: Job, queue: Callable[[], Any], *, timed: bool) -> Event:
+    def put(self, name: str, job: StreamJob, queue: Callable[[], Any], *, timed: bool) -> Event:
         """Queue work on a lane behind its waits; its event completes in any case, later."""
         # The lock is held while the driver is called. Else two threads could queue on a stream in
         # one order and on its lane in the other; and a native event could be given back, and
@@ -125,7 +125,9 @@ class Queues:
         for lane in self._lanes.values():
             lane.close()
 
-    def _queue(self, lane: Lane, job: Job, queue: Callable[[], Any], timed: bool) -> None:
+    def _queue(
+        self, lane: StreamLane, job: StreamJob, queue: Callable[[], Any], timed: bool
+    ) -> None:
         stream, backend = lane.stream, self._backend
         self._queued = job
         try:
@@ -158,7 +160,7 @@ class Queues:
             return self.lose(error)
         return translated
 
-    def _ended(self, job: Job) -> None:
+    def _ended(self, job: StreamJob) -> None:
         for native in (job.start, job.end, *job.marks.values()):
             if native is not None:
                 self._backend.give_back(native, timed=job.anchor is not None)

@@ -19,7 +19,7 @@ class Anchor(NamedTuple):
     host_ns: int
 
 
-class Timeline:
+class EventClock:
     """Maps events onto `time.perf_counter_ns`, to within tens of microseconds.
 
     Work is timed from the anchor that was current when it was submitted, so from an earlier point

@@ -20,7 +20,7 @@ from .timing import Anchor
 
 
 @dataclass(slots=True)
-class Job:
+class StreamJob:
     """What was queued on a stream, and what is to be done when the stream gets there.
 
     Attributes
@@ -54,7 +54,7 @@ class Job:
     marks: dict[str, Any] = field(default_factory=dict)
 
 
-class Lane:
+class StreamLane:
     """A stream, and the thread that waits for it.
 
     Parameters
@@ -74,17 +74,17 @@ class Lane:
         stream: Any,
         backend: Backend,
         lose: Callable[[Exception], BaseException],
-        ended: Callable[[Job], None],
+        ended: Callable[[StreamJob], None],
     ) -> None:
         self.stream = stream
         self._backend = backend
         self._lose = lose
         self._ended = ended
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[StreamJob | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, job: Job) -> None:
+    def put(self, job: StreamJob) -> None:
         """Wait for a job behind those that were put before."""
         self._queue.put(job)
 
@@ -105,7 +105,7 @@ class Lane:
             self._ended(job)
             del job  # it pins arrays and results until the next one comes
 
-    def _complete(self, job: Job) -> None:
+    def _complete(self, job: StreamJob) -> None:
         event, error = job.event, job.error
         # Also where it failed half-way: what was queued before uses memory that the next item is
         # given.
@@ -122,7 +122,7 @@ class Lane:
         event.native = None
         event.complete(error)
 
-    def _reach(self, job: Job) -> BaseException | None:
+    def _reach(self, job: StreamJob) -> BaseException | None:
         """Wait for the device's part, then do the host's; return what went wrong."""
         try:
             self._backend.synchronize(job.end)
@@ -136,7 +136,7 @@ class Lane:
         except Exception as raised:
             return self._lose(raised)
 
-    def _note_times(self, job: Job, anchor: Anchor) -> None:
+    def _note_times(self, job: StreamJob, anchor: Anchor) -> None:
         event, timeline = job.event, self._backend.timeline
         event.started_ns = timeline.host_ns(anchor, job.start)
         event.ended_ns = timeline.host_ns(anchor, job.end)

@@ -28,7 +28,7 @@ from ..forking import give_up_in_children
 from ..memory import SharedArena
 from .launch import end, is_stopped, launch
 from .remote_errors import rebuild
-from .wire import WINDOW, Channel, Done, Request, RequestKind
+from .wire import WINDOW, Channel, Done, RequestKind, WorkerRequest
 
 ANSWER_S = 5.0
 """How long a worker that is waited for may be stopped, or take to forget something or to end."""
@@ -36,7 +36,7 @@ ANSWER_S = 5.0
 logger = logging.getLogger(__name__)
 
 
-class Work(Event):
+class WorkerEvent(Event):
     """A request to a worker, and its completion."""
 
     __slots__ = ("_flags", "fd", "kind", "label", "number", "sequence")
@@ -63,7 +63,7 @@ class Work(Event):
         self.sequence, self._flags = sequence, flags
         if self.cancelled:
             self.cancel()
-        channel.send(Request(self.kind, sequence, self.number), self.fd)
+        channel.send(WorkerRequest(self.kind, sequence, self.number), self.fd)
 
     def cancel(self) -> None:
         """Ask that what of the work has not started be skipped; it completes all the same."""
@@ -113,8 +113,8 @@ class WorkerClient:
         self.name = name
         self._on_death = on_death
         self._lock = threading.Lock()
-        self._waiting: deque[Work] = deque()
-        self._sent: deque[Work] = deque()
+        self._waiting: deque[WorkerEvent] = deque()
+        self._sent: deque[WorkerEvent] = deque()
         self._forgotten: deque[int] = deque()
         self._sequence = 0
         self._error: DeviceError | None = None
@@ -144,7 +144,7 @@ class WorkerClient:
         """Why nothing can be asked any more; None until the process is closed or found dead."""
         return self._error
 
-    def put(self, work: Work) -> None:
+    def put(self, work: WorkerEvent) -> None:
         """Queue a request; never blocks. When the process is dead, the request fails at once."""
         with self._lock:
             error = self._error
@@ -165,7 +165,7 @@ class WorkerClient:
 
     def call(self, kind: RequestKind, number: int, file: SharedArena | None = None) -> None:
         """Make a request, which may bring a file along; wait for its answer, raise its error."""
-        work = Work(kind, number, fd=None if file is None else file.fd)
+        work = WorkerEvent(kind, number, fd=None if file is None else file.fd)
         with waiting_for(partial(self._end_by_force, work)):
             self.put(work)
             self._wait(work)
@@ -191,7 +191,7 @@ class WorkerClient:
     def close(self) -> None:
         """Finish what is queued, then end the process; kill it if it lingers."""
         self._closing = True
-        last = Work("end", 0)
+        last = WorkerEvent("end", 0)
         self.put(last)
         self._wait(last)
         self._reader.join()
@@ -212,11 +212,11 @@ class WorkerClient:
         self._flags.close()
         self._cancelled = memoryview(b"")
 
-    def _wait(self, work: Work) -> None:
+    def _wait(self, work: WorkerEvent) -> None:
         """Wait until a request is answered, or the process is dead: one that is stuck is killed."""
         answered = threading.Event()
         work.on_done(lambda _: answered.set())
-        before: Work | None = None
+        before: WorkerEvent | None = None
         while not answered.wait(ANSWER_S):
             with self._lock:
                 first = self._sent[0] if self._sent else None
@@ -228,7 +228,7 @@ class WorkerClient:
                     self._end_by_force(first, reason)
             before = first
 
-    def _end_by_force(self, work: Work, reason: str) -> bool:
+    def _end_by_force(self, work: WorkerEvent, reason: str) -> bool:
         killed = self.kill(work, reason)
         if killed:
             logger.warning("%s was killed: %s", self.name, reason)
@@ -237,7 +237,7 @@ class WorkerClient:
     def _send_waiting(self) -> None:
         """Send what the window has room for; the lock is held."""
         while self._forgotten:
-            self._waiting.append(Work("forget", self._forgotten.popleft()))
+            self._waiting.append(WorkerEvent("forget", self._forgotten.popleft()))
         while self._waiting and len(self._sent) < WINDOW and self._error is None:
             work = self._waiting.popleft()
             self._sent.append(work)

@@ -28,7 +28,7 @@ from ..memory import SHARED, Arena, SharedArena, View, host_view
 from ..operator_instances import OperatorInstances
 from ..options import given
 from . import process
-from .client import Work, WorkerClient, closed_error
+from .client import WorkerClient, WorkerEvent, closed_error
 from .modules import sources_of
 from .objects import WorkerObjects, WorkerProgram
 
@@ -194,7 +194,7 @@ class WorkerDevice:
         if self._client is None:
             raise closed_error(self.name)
         assert isinstance(program, WorkerProgram)
-        work = Work("run", program.number, on_done, label=f"subgraph {program.graph.name!r}")
+        work = WorkerEvent("run", program.number, on_done, label=f"subgraph {program.graph.name!r}")
         program.client.put(work)
         return work
 

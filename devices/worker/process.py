@@ -35,7 +35,7 @@ from ..operator_instances import OperatorInstances
 from ..program import BoundProgram, bind_steps
 from .modules import Source, import_sources
 from .remote_errors import describe
-from .wire import WINDOW, Channel, Done, Hello, Request
+from .wire import WINDOW, Channel, Done, Hello, WorkerRequest
 
 serving = False
 """True in a worker."""
@@ -98,12 +98,12 @@ class _Worker:
 
     def serve(self) -> None:
         """Answer requests until the last."""
-        while (request := self._channel.receive(Request)) is not None:
+        while (request := self._channel.receive(WorkerRequest)) is not None:
             self._channel.send(self._answer(request))
             if request.kind == "end":
                 return
 
-    def _answer(self, request: Request) -> Done:
+    def _answer(self, request: WorkerRequest) -> Done:
         node_ns, error = None, None
         started_ns = time.perf_counter_ns()
         try:
@@ -153,7 +153,7 @@ class _Worker:
         steps = bind_steps(np, "cpu", graph, views, graph.constants, living)
         self._objects[number] = BoundProgram(self._name, graph, steps, document["measure"])
 
-    def _run(self, request: Request) -> bytes | None:
+    def _run(self, request: WorkerRequest) -> bytes | None:
         program: BoundProgram = self._objects[request.number]
         running = _Running(self._cancelled, request.sequence)
         program.run(running)

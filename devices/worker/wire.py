@@ -34,7 +34,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
     version: str
 
 
-class Request(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class WorkerRequest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What a worker is to do next, and the number of the object it makes or uses.
 
     The kinds ``map``, ``import``, ``load`` and ``bind`` bring a file descriptor along.
@@ -59,10 +59,10 @@ class Done(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=T
     error: str | None
 
 
-Message = TypeVar("Message", Hello, Request, Done)
+Message = TypeVar("Message", Hello, WorkerRequest, Done)
 
 _DECODERS: dict[type, msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Hello, Request, Done)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Hello, WorkerRequest, Done)
 }
 
 
@@ -84,7 +84,7 @@ class Channel:
         self._fds: deque[int] = deque()
         self._encode = msgspec.msgpack.Encoder().encode
 
-    def send(self, message: Hello | Request | Done, fd: int | None = None) -> None:
+    def send(self, message: Hello | WorkerRequest | Done, fd: int | None = None) -> None:
         """Send a message, and a file descriptor of which the receiver gets its own copy.
 
         Raises

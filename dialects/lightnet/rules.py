@@ -16,7 +16,7 @@ DEVICES = ("_cpu", "_cuda", "_cudnn")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LightNetRule:
     """How an operator is written as nodes.
 
     Attributes
@@ -32,7 +32,7 @@ class Rule:
     write: Writer
 
 
-RULES: dict[str, Rule] = {}
+RULES: dict[str, LightNetRule] = {}
 """By optype, without the suffix of a device."""
 
 
@@ -42,20 +42,20 @@ def rule(
     """Register what an operator is written as."""
 
     def register(write: Writer) -> Writer:
-        RULES[optype] = Rule(inputs, outputs, parameters, write)
+        RULES[optype] = LightNetRule(inputs, outputs, parameters, write)
         return write
 
     return register
 
 
-def find_rule(optype: str) -> Rule | None:
+def find_rule(optype: str) -> LightNetRule | None:
     """Return what an operator is written as, None where it is not known."""
     for suffix in DEVICES:
         optype = optype.removesuffix(suffix)
     return RULES.get(optype)
 
 
-def check_arguments(entry: Entry, rule: Rule, at: str) -> None:
+def check_arguments(entry: Entry, rule: LightNetRule, at: str) -> None:
     """Raise ParseError if an operator has arguments that are not its own."""
     groups: tuple[tuple[str, Mapping[str, object], str], ...] = (
         ("input", entry.inputs, rule.inputs),

@@ -36,7 +36,7 @@ from ..operator import (
 from ..passes.rewriting import Rewriter
 from ..tensor import TensorSpec
 from .rules import (
-    Rule,
+    FormatRule,
     Rules,
     as_list,
     as_object,
@@ -71,7 +71,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class FunctionDefinition:
     """An operator of a file.
 
     Attributes
@@ -80,7 +80,7 @@ class Definition:
     inputs, outputs : tuple of str
         Formal names; behind those of inputs that may be absent stands ``?``.
     attributes : Mapping of str to Attribute
-    rules : tuple of Rule
+    rules : tuple of FormatRule
     text : str
         Its JSON, by which it is known again.
     nodes, depth : int
@@ -91,7 +91,7 @@ class Definition:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
-    rules: tuple[Rule, ...]
+    rules: tuple[FormatRule, ...]
     text: str
     nodes: int
     depth: int
@@ -143,11 +143,11 @@ class Definition:
         return rewriter, self.written_out(rewriter, node)
 
 
-_definitions: dict[str, Definition] = {}
+_definitions: dict[str, FunctionDefinition] = {}
 """All that were loaded, by name: the operators may since have been taken away, or be others."""
 
 
-def _defined(op: str) -> Definition | None:
+def _defined(op: str) -> FunctionDefinition | None:
     """Return the definition of an operator as it is now, None where it has none."""
     known = _definitions.get(op)
     return known if known is not None and find_operator(op).infer == known.infer else None
@@ -201,7 +201,7 @@ def load_operators(source: Source) -> tuple[str, ...]:
     if not isinstance(root, dict) or "operators" not in root:
         refuse("these are no operators: there is no list under the key 'operators'", at)
     check_keys(root, {"name", "author", "operators"}, at)
-    made: dict[str, Definition] = {}
+    made: dict[str, FunctionDefinition] = {}
     names = []
     try:
         for index, entry in enumerate(as_list(root["operators"], f"operators, {at}")):
@@ -216,7 +216,7 @@ def load_operators(source: Source) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _register(fields: Mapping[str, Any], made: dict[str, Definition], at: str) -> str:
+def _register(fields: Mapping[str, Any], made: dict[str, FunctionDefinition], at: str) -> str:
     """Register one operator, unless it is there as it is."""
     check_keys(fields, _KEYS, at)
     name = fields.get("name")
@@ -244,8 +244,8 @@ def _register(fields: Mapping[str, Any], made: dict[str, Definition], at: str) -
 
 
 def _definition(
-    name: str, fields: Mapping[str, Any], text: str, made: Mapping[str, Definition], at: str
-) -> Definition:
+    name: str, fields: Mapping[str, Any], text: str, made: Mapping[str, FunctionDefinition], at: str
+) -> FunctionDefinition:
     inputs, outputs = (_formals(fields.get(key), key, at) for key in ("inputs", "outputs"))
     if inputs[0].endswith("?") or any(one.endswith("?") for one in outputs):
         refuse("the first input and all outputs are always there: no '?' behind them", at)
@@ -266,7 +266,7 @@ def _definition(
             f"{DEEPEST} may be",
             at,
         )
-    return Definition(name, inputs, outputs, attributes, rules, text, nodes, depth)
+    return FunctionDefinition(name, inputs, outputs, attributes, rules, text, nodes, depth)
 
 
 def _formals(value: object, what: str, at: str) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ _LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{,:]\s*+,|(,)(?=\s*+[
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FormatRule:
     """What stands in the place of a node, and when.
 
     Attributes
@@ -70,7 +70,7 @@ class Rules:
     A condition that asks for what is not known, such as a symbolic length, does not hold.
     """
 
-    def __init__(self, name: str, rules: Mapping[str, Sequence[Rule]]) -> None:
+    def __init__(self, name: str, rules: Mapping[str, Sequence[FormatRule]]) -> None:
         self.__name__ = name
         self._rules = rules
 
@@ -124,7 +124,7 @@ def load_rules(source: Source) -> Pass:
     name = root.get("name", "rules")
     if not isinstance(name, str) or not name:
         refuse(f"the name is {name!r}", at)
-    rules: dict[str, list[Rule]] = {}
+    rules: dict[str, list[FormatRule]] = {}
     for index, entry in enumerate(as_list(root["ops"], f"ops, {at}")):
         where = f"ops[{index}], {at}"
         fields = as_object(entry, where)
@@ -161,7 +161,7 @@ def _without_last_commas(text: str) -> str:
     return _LAST_COMMA.sub(lambda found: " " if found[1] else found[0], text)
 
 
-def read_rule(value: object, at: str) -> Rule:
+def read_rule(value: object, at: str) -> FormatRule:
     """Return the rule that a JSON value is.
 
     Raises
@@ -184,7 +184,7 @@ def read_rule(value: object, at: str) -> Rule:
         refuse("two new nodes have one name", at)
     refusal = as_texts([fields["err"]], at)[0] if "err" in fields else None
     conditions = tuple(read_formula(one, at) for one in as_texts(fields.get("cond", []), at))
-    return Rule(conditions, new, details, "match" in fields, refusal, at)
+    return FormatRule(conditions, new, details, "match" in fields, refusal, at)
 
 
 def _new(text: str, at: str) -> New:
@@ -218,7 +218,7 @@ def _holds(condition: Formula, rewriter: Rewriter, node: Node) -> bool:
         return False
 
 
-def _replaced(rule: Rule, rewriter: Rewriter, node: Node) -> Sequence[Node]:
+def _replaced(rule: FormatRule, rewriter: Rewriter, node: Node) -> Sequence[Node]:
     if rule.refusal is not None:
         raise ParseError(rule.refusal, at=str(node), fix="change the graph, or the rules")
     return replacement(rule.new, rule.details, rewriter, node)

@@ -16,7 +16,7 @@ from .elementwise import Gradients
 from .formula import Term
 from .movement import numbered
 from .registry import gradient
-from .sampling import LINEAR, Taps, gathered, inside, length_of, weighed, widened
+from .sampling import LINEAR, SamplingTaps, gathered, inside, length_of, weighed, widened
 from .via_decomposition import Inputs, through
 
 _REGION = 4
@@ -108,7 +108,7 @@ def _read(at: Adjoint, inputs: Inputs) -> list[Term]:
     return [y.transposed((0, 3, 1, 2)).cast(x.dtype)]
 
 
-def _taps(at: Adjoint, rois: Term, axis: int, length: Term) -> Taps:
+def _taps(at: Adjoint, rois: Term, axis: int, length: Term) -> SamplingTaps:
     """Return the cells of each sample along an axis: (regions, outputs · samples, 2)."""
     formula, half = at.formula, at["coordinate_transformation_mode"] == "half_pixel"
     ratio, size = at["sampling_ratio"], _size(at, axis)
@@ -126,4 +126,4 @@ def _taps(at: Adjoint, rois: Term, axis: int, length: Term) -> Taps:
     held, near = held.op("Unsqueeze", column), near.op("Unsqueeze", column)
     before = held.op("Floor")
     chosen, _ = inside(before + formula.constant([0, 1], held.dtype), length)
-    return Taps(chosen, weighed(held - before, LINEAR).where(near))
+    return SamplingTaps(chosen, weighed(held - before, LINEAR).where(near))

@@ -36,18 +36,18 @@ _NEAR = 4
 """Cells outside of an image, where no tap is inside any more."""
 
 
-class Taps(NamedTuple):
+class SamplingTaps(NamedTuple):
     """Cells that points read, and their weights: (images, points, taps)."""
 
     cells: Term
     weights: Term
 
-    def times(self, other: Taps, length: Term) -> Taps:
+    def times(self, other: SamplingTaps, length: Term) -> SamplingTaps:
         """Return the taps over this axis and another one, the next, of so many cells."""
         column, row = self.cells.formula.constant([-1]), self.cells.formula.constant([-2])
         cells = (self.cells * length).op("Unsqueeze", column) + other.cells.op("Unsqueeze", row)
         weights = self.weights.op("Unsqueeze", column) * other.weights.op("Unsqueeze", row)
-        return Taps(*(_flattened(one, 2, 4) for one in (cells, weights)))
+        return SamplingTaps(*(_flattened(one, 2, 4) for one in (cells, weights)))
 
 
 def _flattened(x: Term, start: int, end: int) -> Term:
@@ -85,7 +85,7 @@ def weighed(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
     return total
 
 
-def read(images: Term, taps: Taps, owners: Term | None = None) -> Term:
+def read(images: Term, taps: SamplingTaps, owners: Term | None = None) -> Term:
     """Return (images, points, channels, taps' sum) of images (batch, channels, *spatial).
 
     `owners` tells which image each row of taps reads; each its own, if left out.
@@ -106,7 +106,7 @@ def gathered(images: Term, cells: Term, owners: Term | None = None) -> Term:
     return rows.op("Gather", cells + first, axis=0)
 
 
-def over_axes(images: Term, taps: Sequence[Taps]) -> Taps:
+def over_axes(images: Term, taps: Sequence[SamplingTaps]) -> SamplingTaps:
     """Return the taps over all axes together, given those along each."""
     made = taps[0]
     for axis, more in enumerate(taps[1:], 1):
@@ -114,7 +114,7 @@ def over_axes(images: Term, taps: Sequence[Taps]) -> Taps:
     return made
 
 
-def linear_taps(place: Term, length: Term) -> Taps:
+def linear_taps(place: Term, length: Term) -> SamplingTaps:
     """Return the cells around places (images, points, 1); what is outside weighs nothing."""
     return _taps(_held_near(place, length), length, LINEAR, "zeros", None)
 
@@ -131,7 +131,7 @@ def _taps(
     polynomials: Sequence[Sequence[float]],
     padding: str,
     bounds: tuple[Term, Term] | None,
-) -> Taps:
+) -> SamplingTaps:
     count = len(polynomials)
     before = place.op("Floor")
     offsets = np.arange(count) - (count // 2 - 1 if count > 1 else 0)
@@ -141,8 +141,8 @@ def _taps(
     chosen, known = inside(cells, length)
     weights = weighed(place - before, polynomials)
     if padding == "zeros":
-        return Taps(chosen, weights.where(known))
-    return Taps(chosen, weights.expanded(place.formula.shape_of(chosen)))
+        return SamplingTaps(chosen, weights.where(known))
+    return SamplingTaps(chosen, weights.expanded(place.formula.shape_of(chosen)))
 
 
 def _mirrored(places: Term, low: Term, high: Term) -> Term:
@@ -174,7 +174,7 @@ def _sampled(at: Adjoint, inputs: Inputs) -> list[Term]:
     return [y.reshaped(shape).cast(x.dtype)]
 
 
-def _along(at: Adjoint, place: Term, length: Term) -> Taps:
+def _along(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
     """Return the taps along one axis, for places in [-1, 1]."""
     corners, mode, padding = at["align_corners"], at["mode"], at["padding_mode"]
     cells = length.cast(place.dtype)

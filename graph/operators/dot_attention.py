@@ -35,19 +35,19 @@ _BY_HEADS = 4
 """The rank of inputs that have an axis of heads."""
 
 
-class Window(NamedTuple):
+class AttentionWindow(NamedTuple):
     """Which keys a query sees: from `left` before its own place to `right` behind; None is all."""
 
     left: int | None
     right: int | None
 
 
-def window_of(attributes: Attributes) -> Window:
+def window_of(attributes: Attributes) -> AttentionWindow:
     """Return the window that the attributes describe together."""
     left, right = attributes["left_window_size"], attributes["right_window_size"]
     if attributes["is_causal"]:
         right = 0
-    return Window(None if left < 0 else left, None if right < 0 else right)
+    return AttentionWindow(None if left < 0 else left, None if right < 0 else right)
 
 
 def scale_of(attributes: Attributes, depth: int) -> float:

@@ -23,7 +23,7 @@ from ..runtime.variables.carried import Carried
 from .asyncio_calls import await_on
 from .asyncio_results import AsyncioResults, Pause, awaitable, settled
 from .inline import run_item
-from .loop_thread import Job, LoopThread, SessionArguments
+from .loop_thread import LoopJob, LoopThread, SessionArguments
 
 T = TypeVar("T")
 
@@ -204,7 +204,7 @@ def loop_of(session: AsyncioSession) -> LoopThread[Session]:
 
 async def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
     """Run something on the loop; when that is cancelled, it ends before this returns."""
-    job: Job[T] = loop.start(work)
+    job: LoopJob[T] = loop.start(work)
     outcome = awaitable(job.outcome)
     try:
         return await asyncio.shield(outcome)

@@ -28,7 +28,7 @@ from ..runtime.streaming.sources import SourceItem, check_source
 from ..runtime.variables.carried import Carried
 from .blocking_results import BlockingResults
 from .inline import run_item
-from .loop_thread import Job, LoopThread, SessionArguments
+from .loop_thread import LoopJob, LoopThread, SessionArguments
 
 T = TypeVar("T")
 
@@ -257,7 +257,7 @@ def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
     """Run something on the loop and wait for it; Ctrl-C cancels it."""
     check_no_trio()
     loop.check_outside()
-    job: Job[T] = loop.start(work)
+    job: LoopJob[T] = loop.start(work)
     return job.result()
 
 
@@ -281,9 +281,9 @@ class SubmittedItem(Future[Any]):
     def __init__(self, owner: object) -> None:
         super().__init__()
         self._owner: object = owner
-        self._job: Job[Any] | None = None
+        self._job: LoopJob[Any] | None = None
 
-    def follow(self, job: Job[Any]) -> None:
+    def follow(self, job: LoopJob[Any]) -> None:
         """Be done when a job is."""
         self._job = job
         job.outcome.add_done_callback(self._settle)

@@ -7,7 +7,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from ..dispatch.estimates import Limit
+from ..dispatch.estimates import InlineLimit
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.items.item import Results
@@ -21,7 +21,7 @@ LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
 
 
 def run_item(
-    loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, limit: Limit
+    loop: LoopThread[Any], inputs: Mapping[str, Any], fetches: Fetches | None, limit: InlineLimit
 ) -> tuple[Any] | None:
     """Run an item and return its outputs, or what is fetched, in a tuple.
 
@@ -45,10 +45,10 @@ class StreamHere:
     ----------
     loop : LoopThread
     options : StreamOptions
-    limit : Limit
+    limit : InlineLimit
     """
 
-    def __init__(self, loop: LoopThread[Any], options: StreamOptions, limit: Limit) -> None:
+    def __init__(self, loop: LoopThread[Any], options: StreamOptions, limit: InlineLimit) -> None:
         is_plain = options.batch is None and options.deadline_s is None
         self._may_run = is_plain and may_run_here(loop.session)
         self._left, self._patience = 0, LEAST_PATIENCE

@@ -62,7 +62,7 @@ class SessionArguments(TypedDict, total=False):
     seed: int
 
 
-class Job(Generic[T]):
+class LoopJob(Generic[T]):
     """Something that runs on the loop; methods may be called from any thread.
 
     Attributes
@@ -166,7 +166,7 @@ class LoopThread(Generic[S]):
             self._thread.join()
             raise
 
-    def start(self, function: Callable[[], Awaitable[T]]) -> Job[T]:
+    def start(self, function: Callable[[], Awaitable[T]]) -> LoopJob[T]:
         """Run something on the loop.
 
         Raises
@@ -174,7 +174,7 @@ class LoopThread(Generic[S]):
         SessionError
             If the session is closed.
         """
-        job = Job(function, self.call_soon, self.leave)
+        job = LoopJob(function, self.call_soon, self.leave)
         self.claim(job)
         self.call_soon(lambda: self._spawn(job))
         return job
@@ -289,7 +289,7 @@ class LoopThread(Generic[S]):
         self.wait_for_turn()
         self._stop.set()
 
-    def _spawn(self, job: Job[T]) -> None:
+    def _spawn(self, job: LoopJob[T]) -> None:
         self.wait_for_turn()
         if self._nursery is None or self._stop.is_set():
             job.refuse()

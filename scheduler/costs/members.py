@@ -11,7 +11,7 @@ from ...graph.nested import called
 from ...graph.operators.fused import FUSED
 
 
-class Part(NamedTuple):
+class MemberShare(NamedTuple):
     """A node that is timed alone, or one inside of a Fused node.
 
     Attributes
@@ -28,13 +28,13 @@ class Part(NamedTuple):
     share: float
 
 
-def parts_of(graph: Graph, node: Node, model: DeviceModel) -> list[Part]:
+def parts_of(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:
     """Return what a node of a static graph consists of: mostly itself."""
     if node.op != FUSED:
-        return [Part(graph, node, 1.0)]
+        return [MemberShare(graph, node, 1.0)]
     inner = called(node.attributes["body"], graph.call(node).inputs)
     seconds = [model.kernel_s(family(inner, one), cost_of(inner, one)) for one in inner.nodes]
     whole = sum(seconds)
     if whole <= 0:
-        return [Part(inner, one, 1 / len(seconds)) for one in inner.nodes]
-    return [Part(inner, one, s / whole) for one, s in zip(inner.nodes, seconds, strict=True)]
+        return [MemberShare(inner, one, 1 / len(seconds)) for one in inner.nodes]
+    return [MemberShare(inner, one, s / whole) for one, s in zip(inner.nodes, seconds, strict=True)]

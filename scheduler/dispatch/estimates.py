@@ -23,7 +23,7 @@ BRIEF_NS = 150_000
 """To hand an item to another thread and back takes about as long."""
 
 
-class Limit(NamedTuple):
+class InlineLimit(NamedTuple):
     """How long an item may take, with all its steps, to run wholly on the thread that asks for it.
 
     `one_lane_ns` is for items whose steps are all of one lane: that would do them, and those of
@@ -34,13 +34,13 @@ class Limit(NamedTuple):
     one_lane_ns: int
 
 
-ON_LOOP = Limit(BRIEF_NS, BRIEF_NS)
+ON_LOOP = InlineLimit(BRIEF_NS, BRIEF_NS)
 """A loop is held up for no longer than handing the item over would take."""
 
-STREAMED = Limit(2 * BRIEF_NS, 2 * BRIEF_NS)
+STREAMED = InlineLimit(2 * BRIEF_NS, 2 * BRIEF_NS)
 """Whoever waits for the next result holds up nobody, but could be at work on the last one."""
 
-WAITED = Limit(2 * BRIEF_NS, 1_500_000)
+WAITED = InlineLimit(2 * BRIEF_NS, 1_500_000)
 """A thread that waits for this item alone holds up only others like it."""
 
 MOST_NS = 2_000_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
-class Progress:
+class ItemProgress:
     """The readiness counts of one item.
 
     Parameters

@@ -15,7 +15,7 @@ NEVER = float("inf")
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class RowGroup:
     """Rows that came together.
 
     Attributes
@@ -41,10 +41,10 @@ class Block:
     stop: int = field(default=0, init=False)
 
 
-B = TypeVar("B", bound=Block)
+B = TypeVar("B", bound=RowGroup)
 
 
-class Run(NamedTuple, Generic[B]):
+class RowRun(NamedTuple, Generic[B]):
     """Rows of a block that go into a batch, one behind the other."""
 
     block: B
@@ -87,32 +87,32 @@ class RowQueue(Generic[B]):
         """Return when the next batch may start, -inf for at once, if no more blocks come."""
         return min(map(self._group_due_s, self._groups), default=NEVER)
 
-    def take_batch(self, now_s: float) -> list[Run[B]]:
+    def take_batch(self, now_s: float) -> list[RowRun[B]]:
         """Take out the rows of the next batch; none where no batch is due."""
         due = [group for group in self._groups if self._group_due_s(group) <= now_s]
         if not due:
             return []
         group = min(due, key=lambda one: next(iter(self._groups[one])).since_s)
-        runs: list[Run[B]] = []
+        runs: list[RowRun[B]] = []
         room = self._size
         for block in list(self._groups[group]):
             count = min(room, block.stop - block.taken)
-            runs.append(Run(block, block.taken, block.taken + count))
+            runs.append(RowRun(block, block.taken, block.taken + count))
             self._take(block, count)
             room -= count
             if not room:
                 break
         return runs
 
-    def shed(self, keep: int, *, newest: bool) -> list[Run[B]]:
+    def shed(self, keep: int, *, newest: bool) -> list[RowRun[B]]:
         """Take out rows until no more than some are left: those that came first, or last."""
-        runs: list[Run[B]] = []
+        runs: list[RowRun[B]] = []
         excess = len(self) - keep
         while excess > 0:
             block = next(reversed(self._order) if newest else iter(self._order))
             count = min(excess, block.stop - block.taken)
             start = block.stop - count if newest else block.taken
-            runs.append(Run(block, start, start + count))
+            runs.append(RowRun(block, start, start + count))
             if newest:
                 block.stop -= count
                 block.taken -= count  # which `_take` counts

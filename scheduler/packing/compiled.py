@@ -14,17 +14,17 @@ from ...devices.compiled.jit import inline, machine_code
 from . import search
 from .blocks import Block
 from .budget import Budget
-from .exact import Engine, find
+from .exact import SearchEngine, find
 from .problem import Problem
 from .relation import Indices, Intervals
 
 
 @cache
-def engine() -> Engine:
+def engine() -> SearchEngine:
     """Return the search that Numba runs, with its machine code made, or loaded."""
     for helper in search.HELPERS:
         inline(helper)
-    made = Engine("compiled", machine_code()(search.search), 2000, _array)
+    made = SearchEngine("compiled", machine_code()(search.search), 2000, _array)
     find(Problem([Block(1)], Intervals([0], [1])), 1, made, Budget(seconds=600))
     return made
 

@@ -18,7 +18,7 @@ from . import search
 from .budget import Budget
 from .first_fit import breadths_of
 from .problem import Problem
-from .search import IMPOSSIBLE, SOLVED, Blocks, State
+from .search import IMPOSSIBLE, SOLVED, SearchBlocks, SearchState
 
 MAX_CELLS = 12_000_000
 """Blocks times sections, over all members: each cell takes up to 24 bytes."""
@@ -37,10 +37,10 @@ Measured 2026-11, in Python: 30 microseconds (80 blocks, 20 sections) to 4500 (1
 
 FAILURES_KEPT = 1 << 16
 
-Search = Callable[[Blocks, State, int, int, int], int]
+Search = Callable[[SearchBlocks, SearchState, int, int, int], int]
 
 
-class Engine(NamedTuple):
+class SearchEngine(NamedTuple):
     """Who runs the search, and how many steps it does between two looks at the clock."""
 
     name: str
@@ -49,10 +49,10 @@ class Engine(NamedTuple):
     as_array: Callable[[Sequence[int]], Any]
 
 
-PYTHON = Engine("python", search.search, 20, list)
+PYTHON = SearchEngine("python", search.search, 20, list)
 
 
-class Outcome(NamedTuple):
+class SearchOutcome(NamedTuple):
     """Offsets where a packing was found; whether it is known that there is none."""
 
     offsets: list[int] | None
@@ -64,9 +64,9 @@ def suits(problem: Problem) -> bool:
     return problem.intervals is not None and 0 < len(problem) <= MAX_BLOCKS
 
 
-def find(problem: Problem, capacity: int, engine: Engine, budget: Budget) -> Outcome:
+def find(problem: Problem, capacity: int, engine: SearchEngine, budget: Budget) -> SearchOutcome:
     """Search for a packing inside a capacity until it is clear or the budget is spent."""
-    undecided = Outcome(None, False)
+    undecided = SearchOutcome(None, False)
     frame = _Frame(problem)
     most = min(frame.most_members, MEMBERS)
     budget.spend(most * (len(problem) + frame.n_sections))
@@ -85,10 +85,10 @@ def find(problem: Problem, capacity: int, engine: Engine, budget: Budget) -> Out
                 budget.spend(chunk * step_work)
                 found = engine.run(blocks, state, capacity, rule, chunk)
                 if found == SOLVED:
-                    return Outcome(frame.offsets(state), False)
+                    return SearchOutcome(frame.offsets(state), False)
                 # One proof is enough: every member searches all packings.
                 if found == IMPOSSIBLE:
-                    return Outcome(None, True)
+                    return SearchOutcome(None, True)
     return undecided
 
 
@@ -113,7 +113,7 @@ class _Frame:
         self._breadths = breadths_of(problem.intervals, problem.sizes)[self._alive]
         self._widths = upper - lower
 
-    def members(self, engine: Engine) -> Iterator[tuple[Blocks, State, int]]:
+    def members(self, engine: SearchEngine) -> Iterator[tuple[SearchBlocks, SearchState, int]]:
         sizes = np.array(self._sizes, np.int64)
         width, breadth, area = self._widths, self._breadths, self._widths * sizes
         orders = [
@@ -138,13 +138,13 @@ class _Frame:
         """How many members there is memory for."""
         return MAX_CELLS // max(len(self._first) * len(self._loads), 1)
 
-    def offsets(self, state: State) -> list[int]:
+    def offsets(self, state: SearchState) -> list[int]:
         offsets = [max(fixed, 0) for fixed in self._problem.fixed]
         for block, offset in zip(self._alive.tolist(), state.offset, strict=True):
             offsets[block] = int(offset)
         return offsets
 
-    def _blocks(self, order: list[int], engine: Engine, backwards: bool) -> Blocks:
+    def _blocks(self, order: list[int], engine: SearchEngine, backwards: bool) -> SearchBlocks:
         array, count = engine.as_array, len(order)
         dice = random.Random(0)
         alive = self._alive.tolist()
@@ -152,7 +152,7 @@ class _Frame:
         if backwards:
             end = len(self._loads) - 1
             first, last = [end - section for section in last], [end - section for section in first]
-        return Blocks(
+        return SearchBlocks(
             array(first),
             array(last),
             array(self._sizes),
@@ -163,7 +163,7 @@ class _Frame:
             array([dice.getrandbits(60) for _ in range(count)]),
         )
 
-    def _state(self, engine: Engine, backwards: bool) -> State:
+    def _state(self, engine: SearchEngine, backwards: bool) -> SearchState:
         array, blocks, sections = engine.as_array, len(self._first), len(self._loads)
         # A depth places a block or lifts a floor. Where these are not enough, it stays undecided.
         depths = 2 * blocks + sections + 8
@@ -185,7 +185,7 @@ class _Frame:
         by_depth = [zeros(depths) for _ in range(11)]
         lists = [zeros(8 * depths) for _ in range(5)]
         rest = [zeros(FAILURES_KEPT), zeros(2)]
-        return State(*(by_block + by_section + tables + by_depth + lists + rest))
+        return SearchState(*(by_block + by_section + tables + by_depth + lists + rest))
 
 
 def _sections(lower: np.ndarray[Any, Any], upper: np.ndarray[Any, Any]) -> tuple[Any, Any]:

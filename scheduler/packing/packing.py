@@ -303,11 +303,11 @@ class _Portfolio:
                 best.bound = max(best.bound, capacity + 1)
             low, high = (low, best.peak) if found.offsets is not None else (capacity, best.peak)
 
-    def _search(self, capacity: int, share: float) -> exact.Outcome:
+    def _search(self, capacity: int, share: float) -> exact.SearchOutcome:
         """Search at a capacity for a part of the time left, all of it if that is what was asked."""
         # With a capacity asked for there is one question; else time is kept for the next.
         whole = self._budget.part(1.0 if self._best.capacity is not None else share)
-        found = exact.Outcome(None, False)
+        found = exact.SearchOutcome(None, False)
         for solver, seconds in self._turns(whole.left_s()):
             engine = exact.PYTHON if solver == "python" else self._compiled()
             budget = whole if whole.is_counted else Budget(seconds)
@@ -324,7 +324,7 @@ class _Portfolio:
             return [("python", HEAD_START_S), ("compiled", seconds - HEAD_START_S)]
         return [("python", seconds)]
 
-    def _compiled(self) -> exact.Engine:
+    def _compiled(self) -> exact.SearchEngine:
         """Return the machine code; making it, once in a while, is not held against the search."""
         started = perf_counter()
         from .compiled import engine

@@ -36,7 +36,7 @@ what the first block in the order rests on. One with a single choice always come
 RULES = (LOWEST, FEWEST, TIGHTEST, LEADER)
 
 
-class Blocks(NamedTuple):
+class SearchBlocks(NamedTuple):
     """What is to be packed. Sections are numbered in order of time; `fixed` is -1 for free ones."""
 
     first: Any
@@ -49,7 +49,7 @@ class Blocks(NamedTuple):
     key: Any
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
     """Where the search is: arrays by block, by section, by depth, and of parts still to be solved.
 
     Rows of `floors`, `tops` and `loads` belong to a depth. `floors` may be higher than the `tops`
@@ -84,7 +84,7 @@ class State(NamedTuple):
     position: Any
 
 
-def start(blocks: Blocks, state: State) -> None:
+def start(blocks: SearchBlocks, state: SearchState) -> None:
     """Put all parts on the agenda."""
     state.lo[0] = 0
     state.hi[0] = len(state.lowest) - 1
@@ -93,7 +93,7 @@ def start(blocks: Blocks, state: State) -> None:
     state.parts[0] = _split(blocks, state, 0, 0, -1)
 
 
-def search(blocks: Blocks, state: State, capacity: int, rule: int, steps: int) -> int:
+def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, steps: int) -> int:
     """Go on for some steps; the state says where, so that the search can be resumed."""
     depth = state.position[0]
     if depth < 0:
@@ -132,7 +132,9 @@ def search(blocks: Blocks, state: State, capacity: int, rule: int, steps: int) -
     return UNDECIDED
 
 
-def _enter(blocks: Blocks, state: State, depth: int, part: int, capacity: int, rule: int) -> None:
+def _enter(
+    blocks: SearchBlocks, state: SearchState, depth: int, part: int, capacity: int, rule: int
+) -> None:
     """Begin with a part: find out what its next choices are."""
     state.lo[depth] = state.part_lo[part]
     state.hi[depth] = state.part_hi[part]
@@ -161,7 +163,7 @@ def _enter(blocks: Blocks, state: State, depth: int, part: int, capacity: int, r
     _collect(blocks, state, depth, capacity - state.loads[depth][section])
 
 
-def _raise_floors(blocks: Blocks, state: State, depth: int, capacity: int) -> int:
+def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity: int) -> int:
     """Find where each block would rest, and raise floors to the lowest of them.
 
     Returns a hash of the floors and the blocks left, or -1 if they cannot be packed.
@@ -210,7 +212,7 @@ def _raise_floors(blocks: Blocks, state: State, depth: int, capacity: int) -> in
     return key
 
 
-def _mark_gaps(blocks: Blocks, state: State, depth: int) -> bool:
+def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
     """Bar sections over which a block would rest above an open gap.
 
     What lies in the gap would have to come first. True when a block could sink into a gap for good.
@@ -242,7 +244,7 @@ def _mark_gaps(blocks: Blocks, state: State, depth: int) -> bool:
     return False
 
 
-def _choose(state: State, depth: int, capacity: int, rule: int) -> int:
+def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
     """Return the section to be covered next; the lowest one is never barred."""
     best, best_rank, best_tie = -1, UNREACHED, UNREACHED
     for section in range(state.lo[depth], state.hi[depth] + 1):
@@ -264,7 +266,7 @@ def _choose(state: State, depth: int, capacity: int, rule: int) -> int:
     return best
 
 
-def _under_leader(blocks: Blocks, state: State, depth: int, section: int) -> int:
+def _under_leader(blocks: SearchBlocks, state: SearchState, depth: int, section: int) -> int:
     """Return a section under the first block in the order among those that rest lowest."""
     lo, hi = state.lo[depth], state.hi[depth]
     floors, choices = state.floors[depth], state.choices
@@ -288,7 +290,7 @@ def _under_leader(blocks: Blocks, state: State, depth: int, section: int) -> int
     return section
 
 
-def _collect(blocks: Blocks, state: State, depth: int, limit: int) -> None:
+def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -> None:
     """List the blocks that may cover the chosen section, equal ones once; last, that none does."""
     section = state.section[depth]
     floor = state.floors[depth][section]
@@ -312,7 +314,7 @@ def _collect(blocks: Blocks, state: State, depth: int, limit: int) -> None:
     state.option_end[depth] = end
 
 
-def _is_supported(blocks: Blocks, state: State, depth: int, block: int) -> bool:
+def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: int) -> bool:
     """True when a block rests on another, on the ground, or where it was told to."""
     if blocks.fixed[block] >= 0:
         return True
@@ -324,7 +326,7 @@ def _is_supported(blocks: Blocks, state: State, depth: int, block: int) -> bool:
     return bool(-(-top // alignment) * alignment == state.rest[block])
 
 
-def _is_listed(blocks: Blocks, state: State, begin: int, end: int, block: int) -> bool:
+def _is_listed(blocks: SearchBlocks, state: SearchState, begin: int, end: int, block: int) -> bool:
     """True when a block that is as good as this one is among the options."""
     for place in range(begin, end):
         other = state.options[place]
@@ -339,7 +341,7 @@ def _is_listed(blocks: Blocks, state: State, begin: int, end: int, block: int) -
     return False
 
 
-def _next_floor(blocks: Blocks, state: State, section: int, floor: int) -> int:
+def _next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: int) -> int:
     """Return how low a section can be covered at best if not at its floor."""
     best = UNREACHED
     for block in blocks.order:
@@ -359,7 +361,7 @@ def _next_floor(blocks: Blocks, state: State, section: int, floor: int) -> int:
     return best
 
 
-def _take(blocks: Blocks, state: State, depth: int) -> None:
+def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
     """Take the next option, and put what it leaves to be solved on the agenda."""
     block = state.options[state.option[depth]]
     state.option[depth] += 1
@@ -381,7 +383,7 @@ def _take(blocks: Blocks, state: State, depth: int) -> None:
     state.parts[depth + 1] = _split(blocks, state, depth, state.parts[depth], depth)
 
 
-def _split(blocks: Blocks, state: State, depth: int, part: int, parent: int) -> int:
+def _split(blocks: SearchBlocks, state: SearchState, depth: int, part: int, parent: int) -> int:
     """Append the parts of a depth's sections that blocks still connect; leave the agenda's head.
 
     Returns how many parts there are in all.

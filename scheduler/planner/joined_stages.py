@@ -27,7 +27,7 @@ from ..shapes.constraints import DynamicShapeConstraints
 from ..shapes.sync_points import PaddedOutputs
 from .memory.memory_plan import plan_memory
 from .placement import place
-from .staged_plans import BoundedStage, Entry, entry_of
+from .staged_plans import BoundedStage, StagedGraph, entry_of
 
 
 def joined_plan(plan: Plan, max_in_flight: int) -> Plan | None:
@@ -70,7 +70,7 @@ def planned_ahead(plan: Plan) -> Plan:
     )
 
 
-def plan_ahead(entry: Entry | None) -> None:
+def plan_ahead(entry: StagedGraph | None) -> None:
     """Plan the stages from an entry on that no value decides; blocks, so call it on a thread.
 
     Raises
@@ -83,7 +83,7 @@ def plan_ahead(entry: Entry | None) -> None:
         entry = stage.rest
 
 
-def join_stages(entry: Entry) -> Plan | None:
+def join_stages(entry: StagedGraph) -> Plan | None:
     """Return one static plan of all stages behind an entry; None if they cannot be joined.
 
     Plans them ahead; blocks, so call it on a thread.

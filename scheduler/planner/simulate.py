@@ -17,14 +17,14 @@ from ..dispatch.shared_lanes import outlines
 from ..errors import PlanError
 from ..plans.plan import Plan
 from ..plans.variants import variant
-from ..profile import Part, Profile, Record
+from ..profile import PlanTimes, Profile, Record
 from ..profile.timestamps import Timestamps
 from ..shapes.bounds import Template, constraints_in, example_shapes, fed_bounds, largest
 from ..simulation.engine import run
 from ..simulation.lanes import host_of, replicated
 from ..simulation.models import ModelSource, read_models
 from ..simulation.simulation import Simulation
-from ..simulation.workload import Host, Timeline
+from ..simulation.workload import SimulatedHost, Timeline
 from .joined_stages import joined_plan
 from .memory.memory_plan import plan_memory
 from .placement import place
@@ -50,7 +50,7 @@ def simulate(
     max_in_flight: int | None = None,
     costs: Costs | str | Path | None = None,
     faster: Mapping[str, float] | None = None,
-    host: Host | None = None,
+    host: SimulatedHost | None = None,
 ) -> Simulation:
     """Predict how a stream of items goes through a plan.
 
@@ -74,7 +74,7 @@ def simulate(
         Measured times, in front of those that the plan was made with.
     faster : Mapping of str to float, optional
         What if an operator, or the node of that name, were that many times as fast.
-    host : Host, optional
+    host : SimulatedHost, optional
         The cores that devices share, and what the scheduler itself costs; this machine's when left
         out. ``Host()`` costs nothing.
 
@@ -272,5 +272,5 @@ def _profile(variants: Sequence[Plan], timeline: Timeline) -> Profile:
         steps, memory = known[timeline.variant[item]]
         assert memory is not None, "its shapes are known"
         marks = Timestamps(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
-        records.append(Record((Part(steps, times, memory.pools),), marks, False))
+        records.append(Record((PlanTimes(steps, times, memory.pools),), marks, False))
     return Profile(tuple(records), ())

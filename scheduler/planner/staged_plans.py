@@ -74,8 +74,8 @@ class Stage:
         parts = cut(graph, plan.computed)
         self.plan = replan_graph(plan, reading(parts.head, variables)) if parts.head.nodes else None
         self.padded: tuple[PaddedOutputs, ...] = parts.padded
-        self.loops: Sequence[tuple[Node, Entry]] = ()
-        self.rest: Entry | None = None
+        self.loops: Sequence[tuple[Node, StagedGraph]] = ()
+        self.rest: StagedGraph | None = None
         read = set(graph.outputs)
         if parts.rest is not None:
             # Loops run by themselves, once their inputs are there; an If becomes the branch that is
@@ -83,7 +83,7 @@ class Stage:
             reached = [node for node in frontier(parts.rest) if waits(node) and node.op != "If"]
             closed = [_closed(node, graph.constants) for node in reached]
             self.loops = [
-                (node, Entry(plan, node.attributes["body"], kept, _captured(node, variables)))
+                (node, StagedGraph(plan, node.attributes["body"], kept, _captured(node, variables)))
                 for node in closed
             ]
             read.update(name for node in closed for name in node.inputs)
@@ -91,7 +91,7 @@ class Stage:
             left = [node for node in parts.rest.nodes if node not in reached]
             if left:
                 rest = parts.rest.extract(left, graph.name)
-                self.rest = Entry(plan, rest, kept, variables)
+                self.rest = StagedGraph(plan, rest, kept, variables)
         self.constants: Mapping[str, Array] = {
             name: value for name, value in graph.constants.items() if name in read
         }
@@ -127,7 +127,7 @@ class BoundedStage(Stage):
             replan_within(plan, parts.head, bounds) if bounds else replan_graph(plan, parts.head)
         )
         self.padded, self.loops, self.whole = parts.padded, (), None
-        self.rest = None if parts.rest is None else Entry(plan, parts.rest, kept)
+        self.rest = None if parts.rest is None else StagedGraph(plan, parts.rest, kept)
         made = [name for padded in parts.padded for name in padded.tensors]
         self.limits = tuple(_limits(graph, made, plan.computed))
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
@@ -146,7 +146,7 @@ class BoundaryStage(Stage):
         self._graph, self._nodes = graph, nodes
         self.limits = tuple(_limits(graph, graph.producers, plan.computed))
         left = [node for node in graph.nodes if node not in nodes]
-        self.rest = Entry(plan, graph.extract(left, graph.name), kept) if left else None
+        self.rest = StagedGraph(plan, graph.extract(left, graph.name), kept) if left else None
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
     def at_boundary(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -180,7 +180,7 @@ def _limits(
                 yield name, axis, dim, bounds[dim]
 
 
-class Entry:
+class StagedGraph:
     """A graph, and its stages by what is known of its inputs.
 
     Parameters
@@ -327,13 +327,13 @@ class Entry:
         )
 
 
-def entry_of(plan: Plan, max_in_flight: int) -> Entry:
+def entry_of(plan: Plan, max_in_flight: int) -> StagedGraph:
     """Return the graph of a plan whose shapes depend on values, for so many items at once."""
     whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
-    return Entry(whole, without_state(plan.graph), OrderedDict(), plan.graph.variables)
+    return StagedGraph(whole, without_state(plan.graph), OrderedDict(), plan.graph.variables)
 
 
-Kept: TypeAlias = OrderedDict[tuple[Entry, Facts], Stage]
+Kept: TypeAlias = OrderedDict[tuple[StagedGraph, Facts], Stage]
 
 
 def _is_static(graph: Graph, node: Node) -> bool:

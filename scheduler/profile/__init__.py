@@ -2,6 +2,6 @@
 
 from .attribution import Attribution
 from .profile import Profile
-from .records import NodeTime, Part, Record, Span
+from .records import NodeTime, PlanTimes, Record, Span
 
-__all__ = ["Attribution", "NodeTime", "Part", "Profile", "Record", "Span"]
+__all__ = ["Attribution", "NodeTime", "PlanTimes", "Profile", "Record", "Span"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from .intervals import Lanes, covered_ns, uncovered
-from .records import Order, Orders, Part, Record, Span
+from .records import Order, Orders, PlanTimes, Record, Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class _Path:
                 self._way.booked[kind] += self._at - until
             self._at = until
 
-    def follow(self, part: Part, order: Order) -> None:
+    def follow(self, part: PlanTimes, order: Order) -> None:
         """Go back through the steps of one plan."""
         spans = {span.step.index: span for span in part.spans()}
         # The step that ended last is the end of the critical path.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..plans.regions import ADMISSION, Region
-from .records import Part, Record
+from .records import PlanTimes, Record
 
 Counter = tuple[str, str, list[tuple[int, int]]]
 """Its name, its unit, and by how much it changes when: (ns, change), in no order."""
@@ -33,7 +33,7 @@ def counters(records: Sequence[Record]) -> Iterator[Counter]:
         yield name, "bytes", changes
 
 
-def _holding(region: Region, part: Part, record: Record) -> tuple[int, int]:
+def _holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
     """Return when an item had a region for itself; from its admission until its landing at most."""
     claims = [
         record.admitted_ns if step == ADMISSION else part.times[3 * step] for step in region.claims

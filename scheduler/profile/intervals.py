@@ -38,7 +38,7 @@ def uncovered(
         yield begin, end
 
 
-class Work(NamedTuple):
+class DeviceWork(NamedTuple):
     """What a device did: a step of the item of that number in the profile."""
 
     started_ns: int
@@ -52,13 +52,13 @@ class Lanes:
     """All that the devices did for some items, to be asked about moments."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self._work: dict[str, list[Work]] = {}
+        self._work: dict[str, list[DeviceWork]] = {}
         self._ends: list[tuple[int, int]] = []
         for item, record in enumerate(records):
             self._ends.append((record.landed_ns, item))
             for step, _, started, ended in record.spans():
                 is_transfer, awaits = step.transfer is not None, bool(step.awaited)
-                work = Work(started, ended, item, is_transfer, awaits)
+                work = DeviceWork(started, ended, item, is_transfer, awaits)
                 self._work.setdefault(step.lane, []).append(work)
                 self._ends.append((ended, item))
         self._ends.sort()
@@ -69,7 +69,7 @@ class Lanes:
             for device, works in self._work.items()
         }
 
-    def between(self, lane: str, start: int, end: int) -> Iterator[Work]:
+    def between(self, lane: str, start: int, end: int) -> Iterator[DeviceWork]:
         """Yield what a device did, or an async function, in some time, and cut it off there."""
         works = self._work.get(lane, [])
         for at in range(bisect_right(self._latest.get(lane, []), start), len(works)):

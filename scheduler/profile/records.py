@@ -64,7 +64,7 @@ class RowBatchFigures(NamedTuple):
     dropped: int = 0
 
 
-class Part(NamedTuple):
+class PlanTimes(NamedTuple):
     """What ran of one plan: for each step when it was submitted, began and ended.
 
     Attributes
@@ -101,7 +101,7 @@ class Record(NamedTuple):
     It has several parts where shapes depend on values, or there are loops.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[PlanTimes, ...]
     marks: Timestamps
     failed: bool
 
@@ -174,9 +174,9 @@ class Orders:
     """The orders of plans, each found once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Part, Order]] = {}  # a part keeps its plan's steps alive
+        self._known: dict[int, tuple[PlanTimes, Order]] = {}  # a part keeps its plan's steps alive
 
-    def of(self, part: Part) -> Order:
+    def of(self, part: PlanTimes) -> Order:
         """Return what the steps of a part's plan wait for."""
         known = self._known.get(id(part.steps))
         if known is None:

@@ -9,13 +9,13 @@ from ...graph.ir import Graph, Node
 from ...graph.names import Names
 from ...graph.passes.rewriting import Rewriter
 from ...graph.tensor import Array
-from .products import Product
+from .products import QuantizedProduct
 from .ranges import Range
 from .scheme import Integers, least_scale, parameters, quantized_bias, quantized_weights
 
 
 def insert_quantization(
-    graph: Graph, products: Iterable[Product], ranges: Mapping[str, Range], dtype: str
+    graph: Graph, products: Iterable[QuantizedProduct], ranges: Mapping[str, Range], dtype: str
 ) -> Graph:
     """Product -> QuantizeLinear, DequantizeLinear, then the product; constants as integers.
 
@@ -36,12 +36,12 @@ class _Insertion:
         self._rounded: dict[str, str] = {}
         self._scales: dict[str, Array] = {}
 
-    def run(self, products: Iterable[Product]) -> Graph:
+    def run(self, products: Iterable[QuantizedProduct]) -> Graph:
         for product in products:
             self._quantize(product)
         return self._rewriter.result()
 
-    def _quantize(self, product: Product) -> None:
+    def _quantize(self, product: QuantizedProduct) -> None:
         node, ahead = product.node, list[Node]()
         inputs = list(node.inputs)
         for index in product.activations:
@@ -75,7 +75,7 @@ class _Insertion:
         self._rounded[tensor], self._scales[tensor] = reals.outputs[0], scale
         return [integers, reals]
 
-    def _constants(self, product: Product) -> dict[int, Integers]:
+    def _constants(self, product: QuantizedProduct) -> dict[int, Integers]:
         """Return the constants of a node as integers, by where it reads them."""
         if product.weights is None:
             return {}

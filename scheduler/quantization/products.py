@@ -16,7 +16,7 @@ FEATURES = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class QuantizedProduct:
     """A node that multiplies, and what of it becomes integers.
 
     Attributes
@@ -41,7 +41,7 @@ class Product:
 
 def products_of(
     graph: Graph, exclude: Sequence[str], per_channel: bool
-) -> tuple[dict[str, Product], dict[str, str]]:
+) -> tuple[dict[str, QuantizedProduct], dict[str, str]]:
     """Return the products that become integer ones by name, and why others do not.
 
     Raises
@@ -49,7 +49,7 @@ def products_of(
     PlanError
         If a pattern that excludes fits nothing.
     """
-    found: dict[str, Product] = {}
+    found: dict[str, QuantizedProduct] = {}
     left: dict[str, str] = {}
     unused = set(exclude)
     for node in graph.nodes:
@@ -70,7 +70,7 @@ def products_of(
     return found, left
 
 
-def _product(graph: Graph, node: Node, per_channel: bool) -> Product | str:
+def _product(graph: Graph, node: Node, per_channel: bool) -> QuantizedProduct | str:
     """Return what of a node becomes integers, or why it stays as it is."""
     if node.op == "Gemm":
         return "its weights are computed, or its left factor is turned"
@@ -86,20 +86,24 @@ def _product(graph: Graph, node: Node, per_channel: bool) -> Product | str:
     bias = 2 if len(node.inputs) > 2 and node.inputs[2] else None
     if node.op == "ConvTranspose":  # there is no integer form: only its weights are stored so
         whole = node.attributes["group"] == 1 and per_channel
-        return Product(node, (), 1, FEATURES[node.op] if whole else None)
+        return QuantizedProduct(node, (), 1, FEATURES[node.op] if whole else None)
     if bias is not None and not constant[bias]:
         return "its bias is computed"
-    return Product(node, (0,), 1, FEATURES[node.op] if per_channel else None, bias)
+    return QuantizedProduct(node, (0,), 1, FEATURES[node.op] if per_channel else None, bias)
 
 
-def _matmul(graph: Graph, node: Node, constant: Sequence[bool], per_channel: bool) -> Product | str:
+def _matmul(
+    graph: Graph, node: Node, constant: Sequence[bool], per_channel: bool
+) -> QuantizedProduct | str:
     if all(constant):
         return "it is constant"
     if any(constant):
         weights = constant.index(True)
         columns = weights == 1 and graph.tensors[node.inputs[1]].rank == 2 and per_channel
-        return Product(node, (1 - weights,), weights, FEATURES[node.op] if columns else None)
-    return Product(node, (0, 1), None)
+        return QuantizedProduct(
+            node, (1 - weights,), weights, FEATURES[node.op] if columns else None
+        )
+    return QuantizedProduct(node, (0, 1), None)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -107,7 +111,7 @@ def _some(names: Sequence[str]) -> str:
     return (", ".join(names[:5]) + more) or "no product"
 
 
-def activations_of(products: Mapping[str, Product]) -> list[str]:
+def activations_of(products: Mapping[str, QuantizedProduct]) -> list[str]:
     """Return the tensors whose ranges must be known, each once."""
     names = (p.node.inputs[index] for p in products.values() for index in p.activations)
     return list(dict.fromkeys(names))

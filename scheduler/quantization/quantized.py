@@ -15,7 +15,7 @@ from ...graph.passes.hoist_quantize import hoist_quantize
 from ...graph.passes.integer_islands import integer_islands
 from .accuracy import Accuracy, compare
 from .insert import insert_quantization
-from .products import Product
+from .products import QuantizedProduct
 from .ranges import Range
 from .running import Devices, Items, results
 
@@ -55,7 +55,7 @@ class Quantized:
         What was given.
     floats : Graph
         The same, simplified: what the nodes below are of.
-    products : Mapping of str to Product
+    products : Mapping of str to QuantizedProduct
         What became integers, by name of node.
     kept : Mapping of str to str
         What did not, and why.
@@ -80,7 +80,7 @@ class Quantized:
     graph: Graph
     original: Graph = field(repr=False)
     floats: Graph = field(repr=False)
-    products: Mapping[str, Product] = field(repr=False)
+    products: Mapping[str, QuantizedProduct] = field(repr=False)
     kept: Mapping[str, str]
     ranges: Mapping[str, Range] = field(repr=False)
     activations: str
@@ -167,13 +167,13 @@ class Quantized:
             "ranges": {name: list(one) for name, one in self.ranges.items()},
         }
 
-    def _with(self, products: Iterable[Product]) -> Graph:
+    def _with(self, products: Iterable[QuantizedProduct]) -> Graph:
         return written(self.floats, products, self.ranges, self.activations, self.form)
 
 
 def written(
     floats: Graph,
-    products: Iterable[Product],
+    products: Iterable[QuantizedProduct],
     ranges: Mapping[str, Range],
     activations: str,
     form: Form,

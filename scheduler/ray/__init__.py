@@ -18,7 +18,7 @@ from .cluster import Cluster
 from .cluster_simulation.pool_model import Driver, HostKind, PoolSimulation
 from .cluster_simulation.pool_simulation import simulate_pool
 from .joining import cluster
-from .nodes import Node
+from .nodes import RayNode
 from .pools.blocking_pool import BlockingReplicaPool
 from .pools.pool_status import PoolStatus, ReplicaStatus
 from .pools.replicas import ReplicaPool
@@ -28,9 +28,9 @@ __all__ = [
     "Cluster",
     "Driver",
     "HostKind",
-    "Node",
     "PoolSimulation",
     "PoolStatus",
+    "RayNode",
     "ReplicaPool",
     "ReplicaStatus",
     "cluster",

@@ -43,7 +43,7 @@ class Actor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class ActorPlacement:
     """Where an actor may run.
 
     Attributes
@@ -62,10 +62,10 @@ class Placing:
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
-class Engine(Protocol):
+class ActorSystem(Protocol):
     """A cluster, joined."""
 
-    def start(self, kind: type, *arguments: Any, placing: Placing) -> Actor:
+    def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> Actor:
         """Start an actor, when a node has room for it; does not wait for that."""
         ...
 

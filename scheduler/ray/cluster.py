@@ -16,10 +16,10 @@ from ...graph.ir import Graph
 from ..plans.plan import Plan
 from ..runtime.events import Observer
 from ..runtime.faults import FaultPolicy
-from .actors import Actor, Engine, Placing
+from .actors import Actor, ActorPlacement, ActorSystem
 from .engine import RayEngine, load_ray
 from .host import Host
-from .nodes import LocalNodes, Node
+from .nodes import LocalNodes, RayNode
 from .payload import payload_of
 from .pools.blocking_calls import to_its_end
 from .pools.blocking_pool import BlockingReplicaPool, ReplicaArguments
@@ -45,7 +45,7 @@ class Cluster:
     def __init__(
         self,
         address: str,
-        nodes: Sequence[Node] = (),
+        nodes: Sequence[RayNode] = (),
         *,
         inline_limit: int = INLINE_LIMIT,
         start_timeout_s: float = START_S,
@@ -59,10 +59,10 @@ class Cluster:
         self._lock = threading.Lock()
         self._hosts: dict[str, RemoteHost] = {}
         self._local: LocalNodes | None = None
-        self._engine: Engine | None = None
+        self._engine: ActorSystem | None = None
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> ActorSystem:
         """What starts actors.
 
         Raises
@@ -108,7 +108,7 @@ class Cluster:
         DeviceError
             If there is another host of that name.
         """
-        placing = Placing(dict(select or {}), num_cpus, num_gpus, dict(resources or {}))
+        placing = ActorPlacement(dict(select or {}), num_cpus, num_gpus, dict(resources or {}))
         with self._lock:
             known = self._hosts.get(name)
             if known is not None and not known.is_closed:
@@ -197,7 +197,7 @@ class Cluster:
                     async for item in results:
                         show(item["boxes"])
         """
-        placing = Placing(dict(select or {}), num_cpus, num_gpus, dict(resources or {}))
+        placing = ActorPlacement(dict(select or {}), num_cpus, num_gpus, dict(resources or {}))
 
         async def start(name: str) -> Actor:
             starting = partial(self.start, Host, name, placing=placing)
@@ -233,11 +233,11 @@ class Cluster:
         """
         return BlockingReplicaPool(self.replicas(plan, n, **arguments))
 
-    def start(self, kind: type, *arguments: Any, placing: Placing | None = None) -> Actor:
+    def start(self, kind: type, *arguments: Any, placing: ActorPlacement | None = None) -> Actor:
         """Start an actor on a node that has room for it; does not wait for that."""
-        return self.engine.start(kind, *arguments, placing=placing or Placing())
+        return self.engine.start(kind, *arguments, placing=placing or ActorPlacement())
 
-    def add_node(self, node: Node) -> int:
+    def add_node(self, node: RayNode) -> int:
         """Start one more node of a cluster that was started here; return its number.
 
         The head is 1, and those that the cluster was started with follow.
@@ -264,7 +264,7 @@ class Cluster:
         return self
 
     def _start_nodes(self) -> None:
-        head = Node(num_cpus=0) if self._nodes else Node(num_cpus=core_count())
+        head = RayNode(num_cpus=0) if self._nodes else RayNode(num_cpus=core_count())
         self._local = LocalNodes(head, self.inline_limit, self.start_timeout_s)
         for node in self._nodes:
             self._local.add(node)

@@ -21,7 +21,7 @@ from typing import Any
 from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import CancelledWorkError
 from ...graph.extras import how_to_install, import_extra
-from .actors import OnResult, Placing, Ref
+from .actors import ActorPlacement, OnResult, Ref
 
 REACHED_S = 10.0
 """How long a cluster's head may take to accept a connection."""
@@ -71,7 +71,7 @@ class RayEngine:
                 self._ray.shutdown()
                 raise
 
-    def start(self, kind: type, *arguments: Any, placing: Placing) -> RayActor:
+    def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> RayActor:
         """Start an actor; does not wait until it runs."""
         try:
             made = self._class_of(kind).options(

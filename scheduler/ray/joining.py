@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .cluster import INLINE_LIMIT, SILENCE_S, START_S, Cluster
-from .nodes import Node
+from .nodes import RayNode
 
 
 def cluster(
     address: str = "local",
     *,
-    nodes: Sequence[Node] = (),
+    nodes: Sequence[RayNode] = (),
     inline_limit: int = INLINE_LIMIT,
     start_timeout_s: float = START_S,
     silence_s: float = SILENCE_S,
@@ -23,7 +23,7 @@ def cluster(
     address : str, default "local"
         `"local"` starts one on this machine, which listens to nobody else and ends with the
         ``with`` block; `"auto"` joins the one that this machine is in, `"host:port"` any other.
-    nodes : sequence of Node
+    nodes : sequence of RayNode
         Of a local cluster, besides its head; without any, actors run on the head.
     inline_limit : int
         Bytes up to which a value goes with the call that it is for: larger ones take a way that is

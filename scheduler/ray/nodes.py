@@ -37,7 +37,7 @@ _PROGRAM = "import sys; sys.path[:] = {}; from {} import main; main({!r}, {!r}, 
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class RayNode:
     """A node of a cluster on this machine.
 
     Attributes
@@ -70,7 +70,7 @@ class LocalNodes:
 
     Parameters
     ----------
-    head : Node
+    head : RayNode
     inline_limit : int
         Bytes of a value up to which it is sent with the call.
     timeout_s : float
@@ -87,7 +87,7 @@ class LocalNodes:
         If the head does not start; nothing is left of it.
     """
 
-    def __init__(self, head: Node, inline_limit: int, timeout_s: float) -> None:
+    def __init__(self, head: RayNode, inline_limit: int, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._folder = tempfile.mkdtemp(prefix="plait-ray-", dir=FOLDERS)
@@ -124,7 +124,7 @@ class LocalNodes:
     def _log(self) -> Path:
         return Path(self._folder, "nodes.log")
 
-    def add(self, node: Node) -> int:
+    def add(self, node: RayNode) -> int:
         """Start a node; return its number.
 
         Raises

@@ -20,7 +20,7 @@ from ..plans.decision import Candidate, Decision, Option
 from ..plans.plan import Plan
 from ..plans.request import PlanRequest
 from .requirements import AGAIN, Requirements
-from .restore import Group
+from .restore import SavedSubgraph
 
 _NO_RECORDS = frozenset(
     {
@@ -66,7 +66,7 @@ class Decided:
     ----------
     assignment, reasons : Mapping of str to str
         As in the partition.
-    groups : tuple of Group
+    groups : tuple of SavedSubgraph
         The subgraphs.
     prologue : Mapping of str to str
         The devices of what runs once.
@@ -81,7 +81,7 @@ class Decided:
 
     assignment: Mapping[str, str]
     reasons: Mapping[str, str]
-    groups: tuple[Group, ...]
+    groups: tuple[SavedSubgraph, ...]
     prologue: Mapping[str, str]
     passes: tuple[str, ...]
     costs: str
@@ -134,7 +134,7 @@ def decided(plan: Plan) -> Decided:
         )
     place_of = {node.name: index for index, node in enumerate(plan.graph.nodes)}
     groups = (
-        Group(one.name, one.device, tuple(place_of[node.name] for node in one.graph.nodes))
+        SavedSubgraph(one.name, one.device, tuple(place_of[node.name] for node in one.graph.nodes))
         for one in plan.subgraphs
     )
     names = {one: name for name, one in _passes().items()}

@@ -37,7 +37,7 @@ from .requirements import AGAIN
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SavedSubgraph:
     """A subgraph in a file: its nodes are named by their places in the graph."""
 
     name: str
@@ -98,7 +98,7 @@ def restored_partition(
     graph: Graph,
     assignment: Mapping[str, str],
     reasons: Mapping[str, str],
-    groups: Sequence[Group],
+    groups: Sequence[SavedSubgraph],
     devices: Mapping[str, Device],
     at: str,
 ) -> Partition:

@@ -11,19 +11,19 @@ class Queue:
     """Any thread may come; who waits and leaves does so on the trio thread."""
 
     def __init__(self) -> None:
-        self._places: OrderedDict[Place, None] = OrderedDict()
+        self._places: OrderedDict[QueuePlace, None] = OrderedDict()
 
-    def enter(self) -> Place:
+    def enter(self) -> QueuePlace:
         """Return a place behind all others."""
-        place = Place(self._places)
+        place = QueuePlace(self._places)
         self._places[place] = None
         return place
 
 
-class Place:
+class QueuePlace:
     """A place in a queue; whoever has it leaves it in the end, whatever happens."""
 
-    def __init__(self, places: OrderedDict[Place, None]) -> None:
+    def __init__(self, places: OrderedDict[QueuePlace, None]) -> None:
         self._places = places
         self._is_first = trio.Event()
 

@@ -13,7 +13,7 @@ from ...graph.operators.bounded_call import called_op
 from ..plans.regions import Pool
 from ..plans.steps import Outline, Step, Transfer
 from ..profile.profile import Profile
-from ..profile.records import NodeTime, Part, Record, RowBatch, RowBatchFigures
+from ..profile.records import NodeTime, PlanTimes, Record, RowBatch, RowBatchFigures
 from ..profile.timestamps import Timestamps
 from .items.executor import Execution
 from .opened.open_plan import OpenPlan
@@ -34,7 +34,7 @@ KEPT_BATCHES = 4096
 """Of rows that ran in batches, the latest are remembered."""
 
 Trace: TypeAlias = tuple[tuple[Outline, ...], Sequence[int], Mapping[str, Pool]]
-"""The fields of a `Part`, which is made of them when somebody asks for it."""
+"""The fields of a `PlanTimes`, which is made of them when somebody asks for it."""
 
 NOTHING: Trace = (), (), {}
 
@@ -103,7 +103,7 @@ class Recorder:
     def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
         """Take over what ran when a plan was opened; no item did."""
         if self._keeps:
-            part = Part(prologue.outlines, execution.times, prologue.pools)
+            part = PlanTimes(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
 
     def count_batch(self, queue: str, rows: int, waited_s: float) -> None:
@@ -129,7 +129,7 @@ class Recorder:
     ) -> None:
         """Take over what ran of a batch of rows, and three times of it: it is no item."""
         if self._keeps and traces and traces[0][0]:
-            record = Record(tuple(Part(*one) for one in traces), marks, failed)
+            record = Record(tuple(PlanTimes(*one) for one in traces), marks, failed)
             self._batches.append(RowBatch(queue, rows, *times_ns, record))
 
     def profile(self) -> Profile:
@@ -139,7 +139,9 @@ class Recorder:
         with self._reading:
             for _ in range(len(self._latest)):
                 _, marks, failed, *traces = self._latest.popleft()
-                self._records.append(Record(tuple(Part(*one) for one in traces), marks, failed))
+                self._records.append(
+                    Record(tuple(PlanTimes(*one) for one in traces), marks, failed)
+                )
             records, forgotten = tuple(self._records), self._forgotten
         return Profile(
             records,

@@ -14,7 +14,7 @@ from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told, register_loop
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
-from ..dispatch.estimates import ON_LOOP, Limit
+from ..dispatch.estimates import ON_LOOP, InlineLimit
 from ..errors import forked_session_error
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps
@@ -288,7 +288,7 @@ class Runtime:
         max_in_flight: int,
         marks: Timestamps,
         fetched: frozenset[str],
-        limit: Limit = ON_LOOP,
+        limit: InlineLimit = ON_LOOP,
     ) -> Results | None:
         """Run an item on this thread that is likely to be over within a limit.
 

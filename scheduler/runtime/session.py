@@ -11,7 +11,7 @@ from typing import Any, overload
 import trio
 
 from ...graph.tensor import Array
-from ..dispatch.estimates import WAITED, Limit
+from ..dispatch.estimates import WAITED, InlineLimit
 from ..errors import SessionError, forked_session_error
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan
@@ -23,7 +23,7 @@ from .faults import FaultPolicy
 from .items.item import Results as ItemResults
 from .items.item_run import run_now, run_one
 from .items.keys import Keys
-from .queue import Place
+from .queue import QueuePlace
 from .runtime import Runtime
 from .status import Status
 from .streaming.carrier import Carrier
@@ -380,7 +380,7 @@ async def run_in_turn(
     inputs: Mapping[str, Any],
     fetches: Fetches | None,
     deadline_s: float | None,
-    place: Place,
+    place: QueuePlace,
 ) -> Any:
     """Run one item that is admitted after those before it in a queue: `BlockingSession.submit`."""
     try:
@@ -404,7 +404,7 @@ def run_inline(
     inputs: Mapping[str, Any],
     names: frozenset[str],
     marks: Timestamps,
-    limit: Limit,
+    limit: InlineLimit,
 ) -> ItemResults | None:
     """Run an item on this thread that is likely to keep within a limit; None if it is not.
 

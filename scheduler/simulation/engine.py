@@ -1,6 +1,6 @@
 """Discrete events: what the scheduler would do, on a clock that jumps to the next event.
 
-Which step may start is decided by the scheduler's own code: `Progress`, `RegionRing` and
+Which step may start is decided by the scheduler's own code: `ItemProgress`, `RegionRing` and
 `ReadyQueue`, and where items have a choice of replicas, `Rotation`. How long everything takes is up
 to `Machine`.
 Of events at the same time the one caused first comes first.
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from ..dispatch.progress import Progress
+from ..dispatch.progress import ItemProgress
 from ..dispatch.ready import ReadyQueue
 from ..dispatch.region_ring import Grant
 from ..dispatch.rotation import Rotation
 from ..plans.regions import ADMISSION, Region
 from .machine import AWAITED, BEGIN, END, SHARED_END, Machine
-from .places import Places
-from .workload import NEVER, Host, Timeline, Workload, ns_of
+from .places import SlotPlaces
+from .workload import NEVER, SimulatedHost, Timeline, Workload, ns_of
 
-ALONE = Host()
+ALONE = SimulatedHost()
 
 KNOWN, GRANTED, FED, LAND, LANDED, FREE = range(AWAITED + 1, AWAITED + 7)
 """Events: the scheduler knows of an end; an item may be fed, or is; the loop takes up its results;
@@ -35,7 +35,7 @@ def run(
     items: int = 1,
     max_in_flight: int = 1,
     regions: Sequence[Region] = (),
-    host: Host = ALONE,
+    host: SimulatedHost = ALONE,
 ) -> Timeline:
     """Return when everything happens to a stream of items, all of which are there at the start.
 
@@ -48,7 +48,7 @@ def run(
         Variants of the workload have equal shares of these, rounded up.
     regions : sequence of Region
         What steps wait for besides each other; each variant has its own.
-    host : Host
+    host : SimulatedHost
     """
     return _Run(workload, items, max_in_flight, regions, host).run()
 
@@ -60,7 +60,7 @@ class _Run:
         items: int,
         max_in_flight: int,
         regions: Sequence[Region],
-        host: Host,
+        host: SimulatedHost,
     ) -> None:
         self._n = len(workload.duration_s)
         self._items = items
@@ -76,12 +76,12 @@ class _Run:
         self._machine = Machine(workload, order, host, self._time, self._push)
         self._counts, self._after, self._behind, _, self._first, self._rank = order
         self._ready = [ReadyQueue[int](lane.depth) for lane in workload.lanes]
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, ItemProgress] = {}
         self._left: dict[int, int] = {}
 
         variants = len(workload.variants)
         slots = -(-max_in_flight // variants)
-        self._places = [Places(regions, slots) for _ in range(variants)]
+        self._places = [SlotPlaces(regions, slots) for _ in range(variants)]
         self._claiming, self._releasing = self._places[0].claiming, self._places[0].releasing
         self._rotation = Rotation(variants)
         self._permits = max_in_flight
@@ -140,7 +140,7 @@ class _Run:
         self._at(fed + ns_of(self._host.feed_delay_s), now, FED, item)
 
     def _start_item(self, item: int, now: int) -> None:
-        self._progress[item] = Progress(self._counts, self._after)
+        self._progress[item] = ItemProgress(self._counts, self._after)
         self._left[item] = self._n
         self._on_loop = True
         self._submit(item, list(self._first), now, NEVER)

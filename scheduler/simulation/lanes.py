@@ -20,7 +20,7 @@ from ..dispatch.inline_policy import inline_steps
 from ..dispatch.shared_lanes import SharedLanes, name_of, shared_lanes
 from ..plans.io_devices import ON_HOST, IoDevices
 from ..plans.steps import Step, Transfer, lane_of_calls
-from .workload import NO_LIMIT, Host, Lane, Placed, Workload
+from .workload import NO_LIMIT, Placed, SimulatedHost, SimulatedLane, Workload
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan
@@ -70,7 +70,7 @@ def workload(
     share a lane. The calls of an async function have one too, whichever device they are bound on.
     """
     lanes: dict[tuple[str, str], int] = {}
-    found: list[Lane] = []
+    found: list[SimulatedLane] = []
     placed = []
     for step in steps:
         # One lane for all steps of a device that wait for one another there.
@@ -103,7 +103,7 @@ def replicated(variants: Sequence[Plan]) -> Workload:
         workload(one.steps, one.prototypes, one.costs, shares_of_cores(one), shared_lanes(one))
         for one in variants
     ]
-    lanes: dict[str, Lane] = {}
+    lanes: dict[str, SimulatedLane] = {}
     for lane in (lane for work in works for lane in work.lanes):
         known = lanes.get(lane.name, lane)
         # Devices outside of ranges are in several variants, as one lane.
@@ -131,7 +131,7 @@ def duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> floa
     return seconds_on(device, seconds - costs.model(step.device).submit_s, cores)
 
 
-def host_of(graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST) -> Host:
+def host_of(graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST) -> SimulatedHost:
     """Return the host of this process, for items that are fed and fetched here."""
     fed = sum(graph.tensors[name].nbytes for name in graph.inputs if name not in ends.inputs)
     fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)
@@ -140,7 +140,7 @@ def host_of(graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST)
     if loop is USUAL and costs is not None and (costs.nodes or costs.programs):
         loop = USUAL._replace(contention=0.0)  # what was measured ran beside others already
     landed_here = None if costs is None else costs.hop_s(HERE, LOOP)
-    return Host(
+    return SimulatedHost(
         cores=core_count(),
         contention=loop.contention,
         feed_s=loop.feed_s + feed[0],
@@ -170,19 +170,19 @@ def _kind(step: Step, costs: Costs) -> str:
     return ("", "copy", "in" if step.work.is_inward else "out")[among]
 
 
-def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> Lane:
+def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> SimulatedLane:
     device = devices[name]
     if not computes_here(device):
         keeps_order = device.capabilities.native_waits
         label = f"{name} {kind}".rstrip()
         follows = _follows(name, devices)
-        return Lane(label, name, keeps_order=keeps_order, depth=AHEAD, follows=follows)
+        return SimulatedLane(label, name, keeps_order=keeps_order, depth=AHEAD, follows=follows)
     # Half of a submission is the way there, half the way back, where nobody measured either.
     usual = costs.model(name).submit_s / 2
     from_loop = costs.hop_s(LOOP, name)
     gap, to_here = costs.hop_s(name, name), costs.hop_s(LOOP, HERE)
     is_thread = device.capabilities.memory == HOST
-    return Lane(
+    return SimulatedLane(
         f"{name} {kind}".rstrip(),
         name,
         keeps_order=device.capabilities.native_waits,
@@ -199,17 +199,19 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
     )
 
 
-def _shared_lane(names: Sequence[str], devices: Mapping[str, Device], costs: Costs) -> Lane:
+def _shared_lane(
+    names: Sequence[str], devices: Mapping[str, Device], costs: Costs
+) -> SimulatedLane:
     """Return the lane of several devices with one thread, which is the first one's."""
     lane = _lane(names[0], "", devices, costs)
     interprets = any(_shares_interpreter(devices[name]) for name in names)
     return replace(lane, name=name_of(names), shares_interpreter=interprets)
 
 
-def _calls(operator: Operator, device: str) -> Lane:
+def _calls(operator: Operator, device: str) -> SimulatedLane:
     """Return the lane of an async function's calls."""
     depth = operator.concurrency or NO_LIMIT
-    return Lane(lane_of_calls(operator.name), device, depth=depth, awaits=True)
+    return SimulatedLane(lane_of_calls(operator.name), device, depth=depth, awaits=True)
 
 
 def _follows(name: str, devices: Mapping[str, Device]) -> frozenset[str]:

@@ -13,7 +13,7 @@ from math import ceil
 from typing import TypeAlias
 
 from ..dispatch.estimates import QUICK_NS
-from .workload import NEVER, Host, Lane, Order, Timeline, Workload, ns_of
+from .workload import NEVER, DispatchOrder, SimulatedHost, SimulatedLane, Timeline, Workload, ns_of
 
 Push: TypeAlias = Callable[[int, int, int], None]
 """Notes that something happens: when, what, of whom."""
@@ -28,7 +28,7 @@ ROUNDING_NS = 1e-6
 class SharedCores:
     """Work on shared cores, counted in the nanoseconds that each piece of it has had so far."""
 
-    def __init__(self, host: Host, lanes: int) -> None:
+    def __init__(self, host: SimulatedHost, lanes: int) -> None:
         self._rate = [host.rate(active) for active in range(lanes + 1)]
         self._active: list[tuple[float, int, int]] = []  # where it ends, order, lane
         self._order = 0
@@ -64,9 +64,9 @@ class Machine:
     Parameters
     ----------
     workload : Workload
-    order : Order
+    order : DispatchOrder
         The workload's.
-    host : Host
+    host : SimulatedHost
     time : Timeline
         Where is written when steps begin and end.
     push : callable
@@ -88,7 +88,12 @@ class Machine:
     """
 
     def __init__(
-        self, workload: Workload, order: Order, host: Host, time: Timeline, push: Push
+        self,
+        workload: Workload,
+        order: DispatchOrder,
+        host: SimulatedHost,
+        time: Timeline,
+        push: Push,
     ) -> None:
         lanes, count = workload.lanes, len(workload.lanes)
         self._n = time.n_steps
@@ -116,7 +121,7 @@ class Machine:
         self.known = [False] * (self._n * time.items)
         self.on_loop = [False] * count
 
-    def _compile(self, lanes: Sequence[Lane], host: Host) -> None:
+    def _compile(self, lanes: Sequence[SimulatedLane], host: SimulatedHost) -> None:
         """Turn the lanes into what the inner loops read."""
         self._awaits = [lane.awaits for lane in lanes]
         self._gap = [ns_of(lane.gap_s) for lane in lanes]

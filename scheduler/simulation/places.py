@@ -8,7 +8,7 @@ from ..dispatch.region_ring import Grant, RegionRing
 from ..plans.regions import Region, takes_turns
 
 
-class Places:
+class SlotPlaces:
     """The `Slots` of a variant as a session hands them out, and its `RegionRing`.
 
     Parameters

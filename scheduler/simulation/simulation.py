@@ -16,7 +16,7 @@ from ..plans.steps import Transfer
 from ..profile import Profile, Record
 from .critical import CriticalStep, critical_path, slack_s
 from .memory_use import MemoryUse, memory_use
-from .workload import NO_LIMIT, Host, Timeline, Workload
+from .workload import NO_LIMIT, SimulatedHost, Timeline, Workload
 
 LISTED_STEPS = 25
 
@@ -33,7 +33,7 @@ class Simulation:
         How long things take.
     workload : Workload
         The steps on their devices' lanes.
-    host : Host
+    host : SimulatedHost
     timeline : Timeline
     profile : Profile
         The prediction in the form of a measurement.
@@ -59,7 +59,7 @@ class Simulation:
     plan: Plan
     costs: Costs = field(repr=False)
     workload: Workload = field(repr=False)
-    host: Host
+    host: SimulatedHost
     timeline: Timeline = field(repr=False)
     profile: Profile = field(repr=False)
     max_in_flight: int

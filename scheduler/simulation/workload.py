@@ -24,7 +24,7 @@ def ns_of(seconds: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class SimulatedLane:
     """An in-order queue of a device; it does one thing at a time, unless it awaits.
 
     Attributes
@@ -78,7 +78,7 @@ class Lane:
     follows: frozenset[str] = frozenset()
     awaits: bool = False
 
-    def takes_behind(self, other: Lane) -> bool:
+    def takes_behind(self, other: SimulatedLane) -> bool:
         """True when it takes work that waits for work which another lane was given."""
         # It has to know the other's events: its own device's, or those of a device that it copies
         # from.
@@ -105,7 +105,7 @@ class Placed(NamedTuple):
     duration_s: Sequence[float]
 
 
-class Order(NamedTuple):
+class DispatchOrder(NamedTuple):
     """What is known of every step before anything runs.
 
     Attributes
@@ -136,7 +136,7 @@ class Workload:
 
     Attributes
     ----------
-    lanes : sequence of Lane
+    lanes : sequence of SimulatedLane
     lane : sequence of int
         For every step the index of its lane.
     duration_s : sequence of float
@@ -153,7 +153,7 @@ class Workload:
         goes to is decided when it is admitted.
     """
 
-    lanes: Sequence[Lane]
+    lanes: Sequence[SimulatedLane]
     lane: Sequence[int]
     duration_s: Sequence[float]
     waits: Sequence[Sequence[int]]
@@ -167,7 +167,7 @@ class Workload:
         # The first is the one that was planned for.
         return Placed(self.lane, self.duration_s), *self.others
 
-    def order(self) -> Order:
+    def order(self) -> DispatchOrder:
         """Return what follows what, as the scheduler and its lanes keep it."""
         rank = self._ranks()
         after: list[list[int]] = [[] for _ in self.waits]
@@ -186,7 +186,9 @@ class Workload:
                     ahead[step].append(wait)
             if not waits:
                 first.append(step)
-        return Order([len(waits) for waits in self.waits], after, behind, ahead, first, rank)
+        return DispatchOrder(
+            [len(waits) for waits in self.waits], after, behind, ahead, first, rank
+        )
 
     def _ranks(self) -> list[int]:
         waits = [*self.waits]
@@ -198,7 +200,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class SimulatedHost:
     """What the steps and the scheduler share on the host; nothing costs anything by default.
 
     Attributes

@@ -25,7 +25,7 @@ TURN_S = 0.2
 """For how long a turn runs, about, if its items are not too few or too many."""
 
 
-class Turn(NamedTuple):
+class TimedTurn(NamedTuple):
     """One session's time with a plan.
 
     Attributes
@@ -63,7 +63,7 @@ class Trial:
         True where items were streamed, `Plan.in_flight` at a time, and not run one by one.
     is_priced : bool
         False where the devices have other options than when their nodes were measured.
-    turns : tuple of Turn
+    turns : tuple of TimedTurn
     profile : Profile or None
         Of the turn that was disturbed least.
     """
@@ -72,7 +72,7 @@ class Trial:
     plan: Plan = field(repr=False)
     is_streamed: bool
     is_priced: bool = True
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[TimedTurn, ...] = ()
     profile: Profile | None = field(default=None, repr=False)
 
     @property
@@ -80,11 +80,11 @@ class Trial:
         """What counts: the median latency, or seconds per item, of the least disturbed turn."""
         return min(map(self._counts, self.turns), default=math.inf)
 
-    def _counts(self, turn: Turn) -> float:
+    def _counts(self, turn: TimedTurn) -> float:
         return turn.s_per_item if self.is_streamed else turn.median_s
 
     @property
-    def best(self) -> Turn:
+    def best(self) -> TimedTurn:
         """The turn that was disturbed least."""
         return min(self.turns, key=self._counts)
 
@@ -148,8 +148,8 @@ async def stream_items(
             _ = item.outputs  # a failure is raised here
 
 
-def _turn(records: Sequence[Record]) -> Turn:
+def _turn(records: Sequence[Record]) -> TimedTurn:
     latencies = sorted(record.landed_ns - record.admitted_ns for record in records)
     first = min(record.admitted_ns for record in records)
     wall = max(record.landed_ns for record in records) - first
-    return Turn(tuple(latency / 1e9 for latency in latencies), wall / 1e9)
+    return TimedTurn(tuple(latency / 1e9 for latency in latencies), wall / 1e9)

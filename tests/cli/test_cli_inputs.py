@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.cli.inputs import (
     CommandError,
-    Feeds,
     Given,
+    ItemSource,
     parse_input,
     random_array,
     read_arrays,
@@ -38,8 +38,8 @@ def graph_of_one_input() -> pl.Graph:
     return b.build()
 
 
-def feeds(graph: pl.Graph, *texts: str, fill: bool = False, seed: int = 0) -> Feeds:
-    return Feeds(graph, [parse_input(text) for text in texts], seed=seed, fill=fill)
+def feeds(graph: pl.Graph, *texts: str, fill: bool = False, seed: int = 0) -> ItemSource:
+    return ItemSource(graph, [parse_input(text) for text in texts], seed=seed, fill=fill)
 
 
 def save(file: Path, *shape: int, value: float = 1.0) -> Path:

@@ -12,7 +12,7 @@ from bounded_functions import find_boxes
 from command_line import assert_mistake, plait
 from plait.cli.live import frame, moment
 from plait.scheduler.plans.steps import Outline
-from plait.scheduler.profile import Part, Record
+from plait.scheduler.profile import PlanTimes, Record
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.runtime.status import DeviceStatus, Status
 from rich.console import Console
@@ -24,7 +24,7 @@ STATUS = Status(12, 1, 3, {"cpu": DeviceStatus(1, 2), "npu": DeviceStatus()}, {"
 def record(start_ms: int, run_ms: int) -> Record:
     """Return an item that was admitted 1 ms before its step on the cpu and landed 1 ms after."""
     begin, end = start_ms * MS, (start_ms + run_ms) * MS
-    part = Part((Outline(0, "s", "cpu", (), None, ("n",)),), array("q", [begin, begin, end]))
+    part = PlanTimes((Outline(0, "s", "cpu", (), None, ("n",)),), array("q", [begin, begin, end]))
     return Record((part,), Timestamps(admitted_ns=begin - MS, landed_ns=end + MS), False)
 
 

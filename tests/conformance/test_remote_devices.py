@@ -14,7 +14,7 @@ from every_device import Subject
 from fake_cluster import FakeEngine
 from patience import WAIT_S
 from plait.devices import Device
-from plait.scheduler.ray.actors import Placing
+from plait.scheduler.ray.actors import ActorPlacement
 from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
 
@@ -30,7 +30,7 @@ class RemoteSubject(Subject):
     hosts: list[RemoteHost] = field(default_factory=list, compare=False)
 
     def make(self) -> RayDevice:
-        self.hosts.append(RemoteHost("fake", FakeEngine(), Placing()))
+        self.hosts.append(RemoteHost("fake", FakeEngine(), ActorPlacement()))
         return RayDevice(self.hosts[-1], self.kind_there)
 
     @contextmanager

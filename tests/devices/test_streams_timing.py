@@ -7,7 +7,7 @@ from itertools import accumulate, chain, repeat
 
 import pytest
 from plait.devices.streams import timing
-from plait.devices.streams.timing import ANCHOR_S, Timeline
+from plait.devices.streams.timing import ANCHOR_S, EventClock
 
 
 class Clock:
@@ -37,13 +37,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_slow_first_event_does_not_move_all_times(clock: Clock) -> None:
-    timeline = Timeline(clock.happen, lambda earlier, later: later - earlier)
+    timeline = EventClock(clock.happen, lambda earlier, later: later - earlier)
     event = clock.happen()
     assert timeline.host_ns(timeline.anchor, event) == event
 
 
 def test_an_old_anchor_is_replaced_by_the_one_that_is_known_best(clock: Clock) -> None:
-    timeline = Timeline(clock.happen, lambda earlier, later: later - earlier)
+    timeline = EventClock(clock.happen, lambda earlier, later: later - earlier)
     first = timeline.anchor
     timeline.refresh()
     assert timeline.anchor is first

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
-from plait.devices.worker.wire import MAX_NBYTES, Channel, Done, Hello, Request
+from plait.devices.worker.wire import MAX_NBYTES, Channel, Done, Hello, WorkerRequest
 from plait.graph.errors import WireError
 
 Ends = tuple[Channel, Channel]
@@ -90,11 +90,11 @@ def test_text_that_is_none_is_not_sent(ends: Ends) -> None:
 
 def test_a_file_descriptor_comes_with_its_message(ends: Ends) -> None:
     read_end, write_end = os.pipe()
-    ends[1].send(Request("run", 1, 1))
-    ends[1].send(Request("map", 2, 7), write_end)
+    ends[1].send(WorkerRequest("run", 1, 1))
+    ends[1].send(WorkerRequest("map", 2, 7), write_end)
     os.close(write_end)
-    ends[0].receive(Request)
-    assert ends[0].receive(Request) == Request("map", 2, 7)
+    ends[0].receive(WorkerRequest)
+    assert ends[0].receive(WorkerRequest) == WorkerRequest("map", 2, 7)
     taken = ends[0].take_fd()
     os.write(taken, b"hello")
     os.close(taken)
@@ -105,10 +105,10 @@ def test_a_file_descriptor_comes_with_its_message(ends: Ends) -> None:
 def test_file_descriptors_are_taken_in_the_order_of_their_messages(ends: Ends) -> None:
     pipes = [os.pipe() for _ in range(3)]
     for number, (_, write_end) in enumerate(pipes):
-        ends[1].send(Request("map", number, 0), write_end)
+        ends[1].send(WorkerRequest("map", number, 0), write_end)
         os.close(write_end)
     for _ in pipes:
-        ends[0].receive(Request)
+        ends[0].receive(WorkerRequest)
     for number, (read_end, _) in enumerate(pipes):
         taken = ends[0].take_fd()
         os.write(taken, bytes([number]))
@@ -124,9 +124,9 @@ def test_taking_a_file_descriptor_that_did_not_come_is_an_error(ends: Ends) -> N
 
 def test_closing_a_channel_closes_descriptors_that_nobody_took(ends: Ends) -> None:
     read_end, write_end = os.pipe()
-    ends[1].send(Request("map", 1, 1), write_end)
+    ends[1].send(WorkerRequest("map", 1, 1), write_end)
     os.close(write_end)
-    ends[0].receive(Request)
+    ends[0].receive(WorkerRequest)
     ends[0].close()
     assert os.read(read_end, 1) == b""
     os.close(read_end)
@@ -134,9 +134,9 @@ def test_closing_a_channel_closes_descriptors_that_nobody_took(ends: Ends) -> No
 
 def test_a_channel_that_takes_no_descriptors_discards_them(ends: Ends) -> None:
     read_end, write_end = os.pipe()
-    ends[0].send(Request("map", 1, 1), write_end)
+    ends[0].send(WorkerRequest("map", 1, 1), write_end)
     os.close(write_end)
-    ends[1].receive(Request)
+    ends[1].receive(WorkerRequest)
     assert os.read(read_end, 1) == b""
     os.close(read_end)
 

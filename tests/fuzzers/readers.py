@@ -24,7 +24,7 @@ from fuzzers.mutation import (
     json_bytes,
 )
 from nested_graphs import doubling_body
-from plait.devices.worker.wire import Channel, Done, Hello, Request
+from plait.devices.worker.wire import Channel, Done, Hello, WorkerRequest
 from plait.dialects.cvm.files import load_cvm
 from plait.dialects.cvm.files.writer import dump_cvm
 from plait.dialects.lightnet.weights import read_weights as read_text_weights
@@ -409,7 +409,11 @@ class Wire(Reader):
     def samples(self) -> list[bytes]:
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            for message in (Hello("1"), Request("bind", 3, 4), Done(1, 2, 3, b"12345678", None)):
+            for message in (
+                Hello("1"),
+                WorkerRequest("bind", 3, 4),
+                Done(1, 2, 3, b"12345678", None),
+            ):
                 Channel(ours).send(message)
             return [theirs.recv(1 << 16)]
 
@@ -419,7 +423,7 @@ class Wire(Reader):
             ours.sendall(data)
             ours.shutdown(socket.SHUT_WR)
             channel = Channel(theirs, takes_fds=True)
-            kinds: tuple[Any, ...] = (Hello, Request, Done)
+            kinds: tuple[Any, ...] = (Hello, WorkerRequest, Done)
             return [channel.receive(kind) for kind in kinds]
 
 

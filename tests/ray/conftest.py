@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from plait.scheduler.ray import Cluster, Node, cluster
+from plait.scheduler.ray import Cluster, RayNode, cluster
 
-NODES = [Node({"gpu": "a", "plait-host": "find"}), Node({"gpu": "b", "plait-host": "read"})]
+NODES = [RayNode({"gpu": "a", "plait-host": "find"}), RayNode({"gpu": "b", "plait-host": "read"})]
 JOINED = ExitStack()
 NEED_IT = pytest.StashKey[set[str]]()
 

@@ -11,9 +11,9 @@ from plait.devices.errors import KernelError
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.worker.remote_errors import rebuild
 from plait.scheduler.ray.remote.command_queues import CommandQueues
-from plait.scheduler.ray.remote.commands import Command, Outcome
+from plait.scheduler.ray.remote.commands import Command, CommandOutcome
 from plait.scheduler.ray.remote.outbox import Outbox
-from plait.scheduler.ray.remote.work import Work
+from plait.scheduler.ray.remote.work import RemoteEvent
 
 
 class Rig:
@@ -22,10 +22,10 @@ class Rig:
     def __init__(self) -> None:
         self.outbox = Outbox()
         self.courses = CommandQueues(self._launch, lambda _, outcome: self.outcomes.append(outcome))
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[CommandOutcome] = []
         self.running: list[tuple[Command, Event]] = []
         self.launched: list[int] = []
-        self.works: list[Work] = []
+        self.works: list[RemoteEvent] = []
 
     def _launch(self, command: Command, done: Callable[[Event], None]) -> Event:
         event = Event(done)
@@ -35,7 +35,7 @@ class Rig:
 
     def put(self, device: int, waits: list[int]) -> None:
         events = tuple(self.works[index % len(self.works)] for index in waits if self.works)
-        self.works.append(Work(Command(0, device, "run"), events))
+        self.works.append(RemoteEvent(Command(0, device, "run"), events))
         self.outbox.put(self.works[-1])
 
     def send(self) -> None:
@@ -61,7 +61,7 @@ class Rig:
         for outcome in outcomes:
             work = self.outbox.work(outcome)
             assert work is not None
-            waits = {one.command.number: one for one in work.waits if isinstance(one, Work)}
+            waits = {one.command.number: one for one in work.waits if isinstance(one, RemoteEvent)}
             error: BaseException | None = None
             if outcome.cause:
                 error = waits[outcome.cause].error
@@ -95,11 +95,13 @@ def test_commands_keep_their_order_and_none_outlives_what_it_waits_for(
     taken: list[Callable[[Rig], None]],
 ) -> None:
     rig = Rig()
-    needs: dict[int, tuple[Work, ...]] = {}
+    needs: dict[int, tuple[RemoteEvent, ...]] = {}
 
     def check() -> None:
         for index, work in enumerate(rig.works):
-            needs.setdefault(index, tuple(one for one in work.waits if isinstance(one, Work)))
+            needs.setdefault(
+                index, tuple(one for one in work.waits if isinstance(one, RemoteEvent))
+            )
         busy = [command.device for command, _ in rig.running]
         assert len(busy) == len(set(busy)), "a device does one thing at a time"
         running = {command.number for command, _ in rig.running}

@@ -15,7 +15,13 @@ from hypothesis.stateful import (
     rule,
 )
 from plait.scheduler.ray.pools.load_balancing import CALL_BYTES, LoadBalancer
-from plait.scheduler.ray.pools.replica_load import AHEAD_S, CALL_S, Call, Place, ReplicaLoad
+from plait.scheduler.ray.pools.replica_load import (
+    AHEAD_S,
+    CALL_S,
+    PoolCall,
+    ReplicaLoad,
+    ReplicaRank,
+)
 
 REPLAYS = 2
 
@@ -27,7 +33,7 @@ def dealer_with(*replicas: str, in_flight: int = 1, window: int = 8) -> LoadBala
     return balancer
 
 
-def items_of(calls: tuple[Call, ...]) -> dict[str, list[int]]:
+def items_of(calls: tuple[PoolCall, ...]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for call in calls:
         found.setdefault(call.replica, []).extend(call.items)
@@ -85,7 +91,7 @@ def test_a_faster_replica_is_sent_more_ahead() -> None:
 def test_small_items_that_wait_go_together_when_a_call_returns() -> None:
     balancer = dealer_with("a", window=8)
     warmed(balancer, CALL_S / 100)
-    first: list[Call] = []
+    first: list[PoolCall] = []
     for item in range(8):
         balancer.put(item)
         first += balancer.deal()
@@ -97,7 +103,7 @@ def test_small_items_that_wait_go_together_when_a_call_returns() -> None:
 def test_a_few_small_items_wait_for_a_call_to_return() -> None:
     balancer = dealer_with("a", window=16)
     warmed(balancer, CALL_S / 100)
-    calls: list[Call] = []
+    calls: list[PoolCall] = []
     for item in range(4):
         balancer.put(item)
         calls += balancer.deal()
@@ -194,7 +200,7 @@ def test_items_that_take_no_time_stay_within_the_window(item_s: float) -> None:
 class Dealing(RuleBasedStateMachine):
     """Random lives of items and replicas, and where every item has to be."""
 
-    calls: Bundle[Call] = Bundle("calls")
+    calls: Bundle[PoolCall] = Bundle("calls")
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,7 +208,7 @@ class Dealing(RuleBasedStateMachine):
         self.items = 0
         self.names = 0
         self.windows: dict[str, int] = {}
-        self.open: dict[str, list[Call]] = {}
+        self.open: dict[str, list[PoolCall]] = {}
         self.waiting: set[int] = set()
         self.under_way: dict[int, str] = {}
         self.lives: dict[int, int] = {}
@@ -222,7 +228,7 @@ class Dealing(RuleBasedStateMachine):
         self.windows[name], self.open[name] = window, []
 
     @rule(target=calls)
-    def deal(self) -> MultipleResults[Call]:
+    def deal(self) -> MultipleResults[PoolCall]:
         made = self.balancer.deal()
         taken = [item for call in made for item in call.items]
         assert sorted(taken) == sorted(set(taken))
@@ -240,7 +246,7 @@ class Dealing(RuleBasedStateMachine):
         return multiple(*made)
 
     @rule(call=consumes(calls), item_s=st.none() | st.sampled_from([0.0, 1e-4, 1e-2, 1.0]))
-    def answer(self, call: Call, item_s: float | None) -> None:
+    def answer(self, call: PoolCall, item_s: float | None) -> None:
         mine = self.open.get(call.replica, [])
         expected = tuple(item for item in call.items if call in mine and self.under_way.get(item))
         assert self.balancer.answered(call, item_s) == expected
@@ -337,9 +343,9 @@ def test_dealing_over_many_replicas_looks_at_few_of_them(monkeypatch: pytest.Mon
     looks = [0]
     place = ReplicaLoad.place
 
-    def counted(hand: ReplicaLoad) -> Place:
+    def counted(hand: ReplicaLoad) -> ReplicaRank:
         looks[0] += 1
-        found: Place = place.__get__(hand)
+        found: ReplicaRank = place.__get__(hand)
         return found
 
     monkeypatch.setattr(ReplicaLoad, "place", property(counted))

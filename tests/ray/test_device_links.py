@@ -23,7 +23,7 @@ from plait.devices.event import CancelledWorkError, Event
 from plait.devices.memory import View, host_arena, host_view
 from plait.graph.extras import how_to_install
 from plait.graph.tensor import Array, TensorSpec
-from plait.scheduler.ray.actors import Placing
+from plait.scheduler.ray.actors import ActorPlacement
 from plait.scheduler.ray.engine import load_ray
 from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
@@ -42,7 +42,7 @@ def engine() -> Iterator[FakeEngine]:
 
 @pytest.fixture
 def host(engine: FakeEngine) -> Iterator[RemoteHost]:
-    made = RemoteHost("enc", engine, Placing(), start_s=WAIT_S)
+    made = RemoteHost("enc", engine, ActorPlacement(), start_s=WAIT_S)
     yield made
     made.close()
 
@@ -165,7 +165,7 @@ def test_a_host_that_is_killed_is_replaced_and_nothing_is_lost(
 
 
 def test_a_silent_host_is_lost(engine: FakeEngine) -> None:
-    host = RemoteHost("enc", engine, Placing(), silence_s=0.3)
+    host = RemoteHost("enc", engine, ActorPlacement(), silence_s=0.3)
     device = RayDevice(host, "cpu")
     device.open()
     arena = device.arena(device.name, 256)
@@ -181,7 +181,7 @@ def test_a_silent_host_is_lost(engine: FakeEngine) -> None:
 
 def test_a_host_that_no_node_takes_is_unavailable(engine: FakeEngine) -> None:
     engine.full = True
-    host = RemoteHost("enc", engine, Placing({"gpu": "b"}), start_s=0.05)
+    host = RemoteHost("enc", engine, ActorPlacement({"gpu": "b"}), start_s=0.05)
     with pytest.raises(DeviceUnavailableError, match="no node has taken host 'enc'") as raised:
         RayDevice(host, "cpu").open()
     assert raised.value.at == "wanted: gpu=b; there are 1 nodes: gpu=a"
@@ -226,7 +226,7 @@ def test_cancelled_work_completes_and_so_does_what_waits_for_it(host: RemoteHost
 
 def test_closing_ends_all_threads(engine: FakeEngine) -> None:
     before = threading.active_count()
-    host = RemoteHost("enc", engine, Placing())
+    host = RemoteHost("enc", engine, ActorPlacement())
     host.link()
     host.close()
     deadline = time.monotonic() + WAIT_S
@@ -238,7 +238,7 @@ def test_closing_ends_all_threads(engine: FakeEngine) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_calls_that_overtake_each_other_keep_their_order(seed: int) -> None:
     engine = FakeEngine(seed)
-    host = RemoteHost("enc", engine, Placing())
+    host = RemoteHost("enc", engine, ActorPlacement())
     plan = alone(RayDevice(host, "cpu"), max_in_flight=4)
     with pl.BlockingSession(plan) as session:
         with session.stream({"x": numbers(n)} for n in range(40)) as results:
@@ -279,7 +279,7 @@ def test_another_version_of_plait_is_refused(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plait.scheduler.ray.host.VERSION", "0.0.1")
-    host = RemoteHost("enc", engine, Placing())
+    host = RemoteHost("enc", engine, ActorPlacement())
     with pytest.raises(DeviceUnavailableError, match=r"'enc' has plait 0\.0\.1, this process"):
         host.link()
 
@@ -288,7 +288,7 @@ def test_a_node_that_sends_little_inline_is_warned_about(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_max_direct_call_object_size")
-    host = RemoteHost("enc", engine, Placing())
+    host = RemoteHost("enc", engine, ActorPlacement())
     with pytest.warns(UserWarning, match="over 102400 bytes through Ray's object store"):
         host.link()
     host.close()
@@ -337,7 +337,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_closing_a_host_ends_its_start(engine: FakeEngine) -> None:
     engine.full = True
-    host = RemoteHost("enc", engine, Placing(), start_s=WAIT_S)
+    host = RemoteHost("enc", engine, ActorPlacement(), start_s=WAIT_S)
     raised: list[BaseException] = []
 
     def start() -> None:

@@ -18,7 +18,7 @@ import pytest
 from patience import WAIT_S
 from plait.devices import probe
 from plait.graph.tensor import Array
-from plait.scheduler.ray import Cluster, Node
+from plait.scheduler.ray import Cluster, RayNode
 from plait.scheduler.ray.remote.hosts import RemoteHost
 from plait.scheduler.runtime.events import DeviceLost, SessionEvent
 from resources import held, left_since
@@ -116,7 +116,7 @@ def test_a_host_that_is_killed_in_a_stream_costs_no_item(
 def test_a_node_that_is_removed_is_stood_in_for_until_another_joins(
     ray_cluster: Cluster,
 ) -> None:
-    number = ray_cluster.add_node(Node({"gpu": "c"}))
+    number = ray_cluster.add_node(RayNode({"gpu": "c"}))
     host = ray_cluster.host("third", select={"gpu": "c"})
     pins = {"first": "ray:third/cpu"}
     plan = pl.plan(pipeline(), ["ray:third/cpu", "cpu"], pin=pins, max_in_flight=2)
@@ -131,7 +131,7 @@ def test_a_node_that_is_removed_is_stood_in_for_until_another_joins(
         ray_cluster.remove_node(number)
         assert np.array_equal(session.run({"x": numbers(1)})["y"], right(numbers(1)))
         assert lost.wait(WAIT_S)
-        ray_cluster.add_node(Node({"gpu": "c"}))
+        ray_cluster.add_node(RayNode({"gpu": "c"}))
         deadline = time.monotonic() + WAIT_S
         while host.pid is None and time.monotonic() < deadline:
             session.run({"x": numbers(2)})

@@ -11,7 +11,7 @@ from plait.devices.errors import DeviceUnavailableError
 from plait.scheduler.ray import nodes
 from plait.scheduler.ray.cluster import Cluster
 from plait.scheduler.ray.engine import check_reached
-from plait.scheduler.ray.nodes import LocalNodes, Node
+from plait.scheduler.ray.nodes import LocalNodes, RayNode
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_a_head_that_ends_at_once_is_reported_with_its_last_words(
 ) -> None:
     program(monkeypatch, "raise SystemExit('no room at all')")
     with pytest.raises(DeviceUnavailableError, match="cannot be started") as raised:
-        LocalNodes(Node(), 1 << 20, 60.0)
+        LocalNodes(RayNode(), 1 << 20, 60.0)
     assert raised.value.at == "no room at all"
     assert os.listdir(folders) == []
 
@@ -41,7 +41,7 @@ def test_a_head_that_takes_too_long_is_killed(
 ) -> None:
     program(monkeypatch, "import sys; sys.stdin.read(); sys.stdin.read()")
     with pytest.raises(DeviceUnavailableError, match="has ended"):
-        LocalNodes(Node(), 1 << 20, 0.05)
+        LocalNodes(RayNode(), 1 << 20, 0.05)
     assert os.listdir(folders) == []
 
 

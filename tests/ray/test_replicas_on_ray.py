@@ -17,7 +17,7 @@ import trio
 from gates import Gate
 from patience import WAIT_S
 from plait.graph.tensor import Array
-from plait.scheduler.ray import Cluster, Node
+from plait.scheduler.ray import Cluster, RayNode
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 from plait.scheduler.runtime.events import DeviceLost, DeviceRestored
 from python_functions import fail, wait_at
@@ -165,7 +165,7 @@ def test_items_of_a_host_that_stands_still_run_elsewhere(
 
 
 def test_a_node_is_removed_and_another_takes_its_place(ray_cluster: Cluster) -> None:
-    first = ray_cluster.add_node(Node({"gpu": "spare"}))
+    first = ray_cluster.add_node(RayNode({"gpu": "spare"}))
 
     async def main() -> None:
         async with ray_cluster.replicas(doubling(1000), select={"gpu": "spare"}) as pool:
@@ -176,7 +176,7 @@ def test_a_node_is_removed_and_another_takes_its_place(ray_cluster: Cluster) -> 
                     indices.append(item.index)
                     if item.index == 10:
                         await trio.to_thread.run_sync(ray_cluster.remove_node, first)
-                        added = Node({"gpu": "spare"})
+                        added = RayNode({"gpu": "spare"})
                         nodes.append(await trio.to_thread.run_sync(ray_cluster.add_node, added))
             assert indices == [*range(60)]
 

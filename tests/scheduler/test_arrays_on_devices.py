@@ -22,7 +22,7 @@ from plait.scheduler.costs import Costs
 from plait.scheduler.errors import FeedError, PlanError, SessionError
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.partition.capacity import Capacity
-from plait.scheduler.planner.partition.problem import Problem
+from plait.scheduler.planner.partition.problem import PartitionProblem
 from plait.scheduler.plans.io_devices import ON_HOST, IoDevices
 from plait.scheduler.plans.plan import Plan
 from random_graphs import expected, feeds, graphs
@@ -486,7 +486,7 @@ def test_estimates_count_where_inputs_and_outputs_are() -> None:
     capacity = Capacity.of(graph, devices, None, 1)
 
     def estimated(ends: IoDevices, device: int) -> float:
-        given = Problem(graph, devices, costs, seconds, 0, None, capacity, 0.0, ends)
+        given = PartitionProblem(graph, devices, costs, seconds, 0, None, capacity, 0.0, ends)
         return given.estimate([device] * 3).seconds
 
     copy_s = costs.copy_s("host", "cuda:0", 4 << 20)

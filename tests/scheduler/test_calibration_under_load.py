@@ -17,7 +17,7 @@ import pytest
 import trio
 from machines import chain
 from plait.scheduler.costs.figures import LOOP, Loop
-from plait.scheduler.profile import Part, Record
+from plait.scheduler.profile import PlanTimes, Record
 from plait.scheduler.tuning.calibration import measure_ways
 from plait.scheduler.tuning.contention import Disturbance, Work, beginning, measure_contention
 
@@ -89,7 +89,7 @@ class Machine:
             admitted_ns=clock[record.admitted_ns],
             landed_ns=clock[record.landed_ns],
         )
-        return Record((Part(part.steps, times, part.pools),), marks, False)
+        return Record((PlanTimes(part.steps, times, part.pools),), marks, False)
 
 
 def ways(load: int, jitter: float = 0.15) -> tuple[pl.Costs, list[str]]:

@@ -22,11 +22,11 @@ from plait.graph.errors import ParseError
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
 from plait.scheduler.planner.partition.capacity import Capacity
-from plait.scheduler.planner.partition.problem import Problem
+from plait.scheduler.planner.partition.problem import PartitionProblem
 from plait.scheduler.planner.simulate import simulate
 from plait.scheduler.plans.replicas import check_alike
 from plait.scheduler.plans.steps import Transfer
-from plait.scheduler.simulation.workload import Host
+from plait.scheduler.simulation.workload import SimulatedHost
 from virtual_streams import layered_graphs, measured, models
 
 NAMES = "sim:a", "sim:b", "sim:c"
@@ -96,7 +96,7 @@ def test_the_way_between_peers_is_priced_as_one_copy() -> None:
         named = {device.name: device for device in machine}
         seconds = [[1.0] * len(machine) for _ in chain().nodes]
         capacity = Capacity.of(chain(), named, None, 1)
-        problem = Problem(chain(), named, Costs.of(named), seconds, 0, None, capacity)
+        problem = PartitionProblem(chain(), named, Costs.of(named), seconds, 0, None, capacity)
         found = problem.ways[0][1]
         return found.latency_s, found.s_per_byte
 
@@ -145,7 +145,7 @@ def test_the_peer_is_given_its_copy_before_the_source_is_computed() -> None:
 
 def test_copies_between_peers_and_uploads_share_a_queue() -> None:
     plan = planned(linked("sim:a", "sim:b"))
-    lanes = {lane.name for lane in simulate(plan, host=Host()).workload.lanes}
+    lanes = {lane.name for lane in simulate(plan, host=SimulatedHost()).workload.lanes}
     assert lanes >= {"sim:b in", "sim:b out", "sim:b"}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from plait.devices.errors import DeviceLostError
-from plait.scheduler.ray.actors import OnResult, Placing
+from plait.scheduler.ray.actors import ActorPlacement, OnResult
 from plait.scheduler.ray.nodes import INLINE_LIMIT
 
 os.environ.setdefault(INLINE_LIMIT, str(64 << 20))  # as nodes are started that are told so
@@ -125,7 +125,7 @@ class FakeEngine:
         self.actors: list[FakeActor] = []
         self.full = False
 
-    def start(self, kind: type, *arguments: Any, placing: Placing) -> FakeActor:
+    def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> FakeActor:
         self.actors.append(FakeActor(kind, arguments, self.seed))
         if self.full:
             self.actors[-1].cut()

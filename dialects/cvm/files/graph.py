@@ -12,13 +12,13 @@ from ....graph.tensor import TensorSpec
 from ..operators.rules import MAX_DIM, MAX_RANK, MAX_SIZE
 from .operators import find_function, parse_attributes
 from .storage import check_storage
-from .symbol import VERSIONS, Symbol, fail, wrong
+from .symbol import VERSIONS, SymbolGraph, fail, wrong
 
 DATA = "data"
 """The one variable that is no parameter."""
 
 
-def graph_of(symbol: Symbol, at: str) -> Graph:
+def graph_of(symbol: SymbolGraph, at: str) -> Graph:
     """Return the graph of a symbol; all its variables are inputs.
 
     What is yielded twice, or is a variable, is yielded through an Identity.
@@ -34,7 +34,7 @@ def graph_of(symbol: Symbol, at: str) -> Graph:
 class _Reader:
     """Checks a symbol, rule by rule, and makes a graph of it."""
 
-    def __init__(self, symbol: Symbol, at: str) -> None:
+    def __init__(self, symbol: SymbolGraph, at: str) -> None:
         self._symbol = symbol
         self._at = at
         self._operators: list[Operator | None] = []

@@ -40,7 +40,7 @@ class SymbolNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class SymbolGraph:
     """A symbol's content.
 
     Attributes
@@ -72,7 +72,7 @@ class Symbol:
     postprocess: str
 
 
-def parse_symbol(data: bytes | str, at: str = "symbol") -> Symbol:
+def parse_symbol(data: bytes | str, at: str = "symbol") -> SymbolGraph:
     """Return what a symbol holds.
 
     Raises
@@ -85,7 +85,7 @@ def parse_symbol(data: bytes | str, at: str = "symbol") -> Symbol:
     root = _object(parse_json(data, at), at)
     _check_keys(root, _ROOT, ("nodes", "heads", "attrs"), at)
     tables = _tables(root["attrs"], f"attrs, {at}")
-    return Symbol(
+    return SymbolGraph(
         nodes=tuple(
             _node(value, f"node {index}, {at}")
             for index, value in enumerate(_list(root["nodes"], f"nodes, {at}"))

@@ -40,7 +40,7 @@ LIMITS: tuple[tuple[DType, int], ...] = (
 """Below which bound a float dtype is exact; results must also fit in int32 to be converted."""
 
 
-class Product:
+class ExactProduct:
     """The step that computes in the fastest dtype that is exact on the operands of a run.
 
     Parameters
@@ -82,7 +82,7 @@ def _step(
     xp: ArrayModule, x: Array, w: Array, bind: Callable[[DType], Step], is_constant: bool
 ) -> Step:
     """Return the step: one that looks at the operands where the host can."""
-    return Product(x, w, bind, is_constant) if xp is np else bind(WIDE)
+    return ExactProduct(x, w, bind, is_constant) if xp is np else bind(WIDE)
 
 
 def _wide(*specs: TensorSpec) -> list[TensorSpec]:

@@ -15,7 +15,7 @@ from ...plans.placement import Placement
 from ...plans.regions import Location, PlacedTensor
 
 
-class Piece(NamedTuple):
+class TensorPiece(NamedTuple):
     """Bytes `begin` to `end` of a placed tensor, which are those of another from `start` on."""
 
     begin: int
@@ -46,7 +46,7 @@ class Contents:
     ) -> None:
         self._graph, self._placement = graph, placement
         self._locations, self._makers = locations, makers
-        self._pieces: dict[PlacedTensor, list[Piece]] = {}
+        self._pieces: dict[PlacedTensor, list[TensorPiece]] = {}
 
     def agree(self, a: PlacedTensor, b: PlacedTensor) -> bool:
         """True when two placed tensors want the same of each byte that both have."""
@@ -61,16 +61,16 @@ class Contents:
                     return False
         return True
 
-    def _of(self, placed: PlacedTensor) -> list[Piece]:
+    def _of(self, placed: PlacedTensor) -> list[TensorPiece]:
         if placed not in self._pieces:
             self._pieces[placed] = self._find(placed)
         return self._pieces[placed]
 
-    def _find(self, placed: PlacedTensor) -> list[Piece]:
+    def _find(self, placed: PlacedTensor) -> list[TensorPiece]:
         if placed not in self._makers:
             spec = self._graph.tensors.get(placed[0])  # scratch has none
-            return [Piece(0, 1 << 62 if spec is None else spec.nbytes, placed, 0)]
-        found: list[Piece] = []
+            return [TensorPiece(0, 1 << 62 if spec is None else spec.nbytes, placed, 0)]
+        found: list[TensorPiece] = []
         node, device = self._makers[placed]
         for run in runs_of(self._graph, node):
             if run.target != placed[0] or run.source in self._graph.constants:
@@ -82,7 +82,7 @@ class Contents:
                     low = max(begin + shift, run.begin)
                     high = min(end + shift, run.begin + run.nbytes)
                     if low < high:
-                        found.append(Piece(low, high, origin, start + low - shift - begin))
+                        found.append(TensorPiece(low, high, origin, start + low - shift - begin))
         return _completed(found, placed, self._graph.tensors[placed[0]].nbytes)
 
     def _lies(self, base: PlacedTensor, placed: PlacedTensor, shift: int) -> bool:
@@ -92,14 +92,14 @@ class Contents:
         return there.offset == here.offset + shift
 
 
-def _completed(found: list[Piece], placed: PlacedTensor, nbytes: int) -> list[Piece]:
+def _completed(found: list[TensorPiece], placed: PlacedTensor, nbytes: int) -> list[TensorPiece]:
     """Return the pieces, and between them what the placed tensor's own node writes."""
-    pieces, place = list[Piece](), 0
+    pieces, place = list[TensorPiece](), 0
     for piece in sorted(found):
         if place < piece.begin:
-            pieces.append(Piece(place, piece.begin, placed, place))
+            pieces.append(TensorPiece(place, piece.begin, placed, place))
         pieces.append(piece)
         place = piece.end
     if place < nbytes:
-        pieces.append(Piece(place, nbytes, placed, place))
+        pieces.append(TensorPiece(place, nbytes, placed, place))
     return pieces

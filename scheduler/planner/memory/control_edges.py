@@ -21,7 +21,7 @@ from ...costs.costs import Costs
 from ...plans.steps import Step, Transfer
 from .buffers import Buffer
 from .happens_before import HappensBefore, closure
-from .layouts import Group
+from .layouts import BufferGroup
 from .relation import Relation
 
 Edge: TypeAlias = tuple[int, int]
@@ -34,7 +34,7 @@ MAX_WIDTHS = 8
 """So many numbers of devices that are busy at once are tried."""
 
 
-class Span(NamedTuple):
+class StepSpan(NamedTuple):
     """When a step is predicted to run, in seconds."""
 
     start: float
@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 def predict(
     steps: Sequence[Step], durations: Sequence[float], width: int | None = None
-) -> list[Span]:
+) -> list[StepSpan]:
     """Return when the steps of one item run, each device taking what was ready first.
 
     At most `width` devices are busy at once, if it is given.
@@ -51,7 +51,7 @@ def predict(
     counts = [len(step.waits) for step in steps]
     ready: dict[str, list[tuple[float, int]]] = {step.device: [] for step in steps}
     running: list[tuple[float, int]] = []
-    spans = [Span(0.0, 0.0)] * len(steps)
+    spans = [StepSpan(0.0, 0.0)] * len(steps)
     now, idle = 0.0, set(ready)
     for step in steps:
         if not step.waits:
@@ -61,7 +61,7 @@ def predict(
         for (_, index), device in heads[: None if width is None else width - len(running)]:
             heappop(ready[device])
             idle.remove(device)
-            spans[index] = Span(now, now + durations[index])
+            spans[index] = StepSpan(now, now + durations[index])
             heappush(running, (spans[index].end, index))
         now, done = heappop(running)
         idle.add(steps[done].device)
@@ -77,7 +77,7 @@ def durations_of(steps: Sequence[Step], costs: Costs) -> list[float]:
     return [_duration(step, costs) for step in steps]
 
 
-def makespan(spans: Iterable[Span]) -> float:
+def makespan(spans: Iterable[StepSpan]) -> float:
     """Return when the last step ends."""
     return max((span.end for span in spans), default=0.0)
 
@@ -98,7 +98,7 @@ def stricter_orders(
     yield [HappensBefore.given([(1 << step) - 1 for step in range(len(order.earlier))])]
 
 
-def timed(order: HappensBefore, spans: Sequence[Span], margin: float) -> HappensBefore:
+def timed(order: HappensBefore, spans: Sequence[StepSpan], margin: float) -> HappensBefore:
     """Return the order in which steps with a gap between them are one after the other, too.
 
     It stays transitive: what ends before a step starts ends before anything that follows it.
@@ -117,7 +117,7 @@ def timed(order: HappensBefore, spans: Sequence[Span], margin: float) -> Happens
 
 def relied_upon(
     buffers: Sequence[Buffer],
-    groups: Iterable[Group],
+    groups: Iterable[BufferGroup],
     sizes: Sequence[int],
     relation: Relation,
     strict: HappensBefore,

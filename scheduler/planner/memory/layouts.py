@@ -56,7 +56,7 @@ MAX_MERGED, MAX_MERGED_BUFFERS = 12, 300
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BufferGroup:
     """Some buffers of a memory, packed.
 
     Attributes
@@ -82,7 +82,7 @@ class Group:
         return self.copies * self.packing.nbytes
 
 
-class Flow:
+class StepPipeline:
     """The steps as stages of a pipeline with up to `slots` items in it."""
 
     def __init__(self, steps: Sequence[Step], order: HappensBefore, slots: int) -> None:
@@ -135,7 +135,13 @@ class Layouts:
     """The layouts of one memory's buffers."""
 
     def __init__(
-        self, memory: str, sizes: Sequence[int], relation: Relation, flow: Flow, *, small: bool
+        self,
+        memory: str,
+        sizes: Sequence[int],
+        relation: Relation,
+        flow: StepPipeline,
+        *,
+        small: bool,
     ) -> None:
         self._memory, self._sizes = memory, sizes
         self._relation, self._flow, self._small = relation, flow, small
@@ -143,9 +149,9 @@ class Layouts:
         self.joint = self._group("items", tuple(range(len(sizes))))
         """Everything in one group."""
 
-    def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[Group, ...]]:
+    def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[BufferGroup, ...]]:
         """Return the layouts by name that come into question; `room` are the bytes there are."""
-        layouts = {"joint": (self.joint,)}
+        layouts: dict[str, tuple[BufferGroup, ...]] = {"joint": (self.joint,)}
         # Apart, groups share no bytes with each other: that pays only where some need fewer copies.
         if self._small or self.joint.copies == 1:
             return layouts
@@ -162,7 +168,7 @@ class Layouts:
             layouts["serial"] = (replace(narrow, copies=1),)
         return layouts
 
-    def _apart(self) -> tuple[list[Group], list[Group], list[Group]]:
+    def _apart(self) -> tuple[list[BufferGroup], list[BufferGroup], list[BufferGroup]]:
         """Return what single steps touch, per device; the rest as one; the rest by levels."""
         by_lane: dict[str, list[int]] = {}
         by_span: dict[tuple[int, int], list[int]] = {}
@@ -178,11 +184,11 @@ class Layouts:
         rings = [self._ring(tuple(indices)) for indices in by_span.values()]
         return lanes, rest, self._merged(rings)
 
-    def regions(self, groups: Sequence[Group], period: int) -> tuple[Region, ...]:
+    def regions(self, groups: Sequence[BufferGroup], period: int) -> tuple[Region, ...]:
         """Return the groups as regions, with as many copies as the period allows for."""
         return tuple(self._region(group, period) for group in groups)
 
-    def _region(self, group: Group, period: int) -> Region:
+    def _region(self, group: BufferGroup, period: int) -> Region:
         nbytes = group.packing.nbytes
         if group.is_lane:
             return Region(self._memory, group.name, nbytes, 1)
@@ -193,19 +199,21 @@ class Layouts:
         claims, releases = self._flow.claims(touched), self._flow.releases(touched)
         return Region(self._memory, group.name, nbytes, copies, claims, releases)
 
-    def _lane(self, lane: str, indices: Sequence[int]) -> Group:
-        return Group(f"lane {lane}", tuple(indices), self._pack(tuple(indices)), 1, is_lane=True)
+    def _lane(self, lane: str, indices: Sequence[int]) -> BufferGroup:
+        return BufferGroup(
+            f"lane {lane}", tuple(indices), self._pack(tuple(indices)), 1, is_lane=True
+        )
 
-    def _ring(self, indices: tuple[int, ...]) -> Group:
+    def _ring(self, indices: tuple[int, ...]) -> BufferGroup:
         first, last = self._flow.span(self._touched(indices))
         return self._group(f"levels {first} to {last}", indices)
 
-    def _group(self, name: str, indices: tuple[int, ...]) -> Group:
+    def _group(self, name: str, indices: tuple[int, ...]) -> BufferGroup:
         span = self._flow.span(self._touched(indices))
         copies = self._flow.copies(span, small=self._small)
-        return Group(name, indices, self._pack(indices), copies)
+        return BufferGroup(name, indices, self._pack(indices), copies)
 
-    def _merged(self, rings: list[Group]) -> list[Group]:
+    def _merged(self, rings: list[BufferGroup]) -> list[BufferGroup]:
         """Merge groups, two by two, as long as that costs no bytes; fewer are less to wait for."""
         if len(rings) > MAX_MERGED or sum(len(ring.indices) for ring in rings) > MAX_MERGED_BUFFERS:
             return rings
@@ -251,7 +259,7 @@ class Layouts:
 
 
 def choose(
-    memories: Sequence[Mapping[str, tuple[Group, ...]]], limits: Sequence[int | None]
+    memories: Sequence[Mapping[str, tuple[BufferGroup, ...]]], limits: Sequence[int | None]
 ) -> tuple[list[str], int]:
     """Return the name of the cheapest layout of each memory, and the period that they share.
 
@@ -294,7 +302,7 @@ def rounded(copies: int, period: int) -> int:
     return next(n for n in range(copies, period + 1) if period % n == 0)
 
 
-def _nbytes_by_copies(groups: Sequence[Group]) -> Mapping[int, int]:
+def _nbytes_by_copies(groups: Sequence[BufferGroup]) -> Mapping[int, int]:
     """Return how many bytes one copy takes of the groups that have so many."""
     found: dict[int, int] = {}
     for group in groups:
@@ -323,7 +331,7 @@ def _costs(
     return found
 
 
-def named_apart(groups: Sequence[Group]) -> Iterator[Group]:
+def named_apart(groups: Sequence[BufferGroup]) -> Iterator[BufferGroup]:
     """Yield the groups with names of their own: two may have the same levels."""
     count: dict[str, int] = {}
     for group in groups:
@@ -332,7 +340,7 @@ def named_apart(groups: Sequence[Group]) -> Iterator[Group]:
         yield group if number == 1 else replace(group, name=f"{group.name}, {number}")
 
 
-def _growth(a: Group, b: Group, both: Group) -> int:
+def _growth(a: BufferGroup, b: BufferGroup, both: BufferGroup) -> int:
     return both.nbytes - a.nbytes - b.nbytes
 
 

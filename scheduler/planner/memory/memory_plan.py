@@ -32,9 +32,9 @@ from .control_edges import (
 )
 from .growing import beside, set_apart
 from .happens_before import HappensBefore
-from .layouts import SMALL_NBYTES, Flow, Group, Layouts, choose
+from .layouts import SMALL_NBYTES, BufferGroup, Layouts, StepPipeline, choose
 from .limits import Limit, check_tensors, does_not_fit_error, exceeded, limits_of
-from .prepared import Prepared
+from .prepared import PreparedTensors
 from .reads import is_atomic
 from .relation import relate
 
@@ -111,9 +111,9 @@ class _Planner:
 
     def __post_init__(self) -> None:
         self.order = HappensBefore(self.placement.steps)
-        self.flow = Flow(self.placement.steps, self.order, self.slots)
+        self.flow = StepPipeline(self.placement.steps, self.order, self.slots)
         self.constants = _constants_by_memory(self.graph, self.placement, self.devices)
-        self.prepared = Prepared.of(self.graph, self.placement, self.devices)
+        self.prepared = PreparedTensors.of(self.graph, self.placement, self.devices)
         self.way = _Way({}, self.prepared)
         self._scratch = {  # kernels are asked once
             (device.name, node.name): self.constraints.scratch(device, self.graph, node)
@@ -262,7 +262,7 @@ class _Planner:
         names, period = choose([*alternatives.values()], [*rooms.values()])
         pools: dict[str, Pool] = {}
         locations: dict[PlacedTensor, Location] = {}
-        chosen: dict[str, tuple[Group, ...]] = {}
+        chosen: dict[str, tuple[BufferGroup, ...]] = {}
         for (memory, layout), name in zip(layouts.items(), names, strict=True):
             groups = chosen[memory] = alternatives[memory][name]
             regions = {region.name: region for region in layout.regions(groups, period)}
@@ -283,7 +283,7 @@ class _Planner:
         plan = beside(plan, way.growing, slots, completion, self.constants, self.devices)
         return _Draft(plan, chosen)
 
-    def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: Prepared) -> bool:
+    def _is_small(self, sizes: Mapping[str, Sequence[int]], prepared: PreparedTensors) -> bool:
         """True when each item can as well have a copy of everything, and if items wait, should."""
         taken = {memory: self.slots * sum(inside) for memory, inside in sizes.items()}
         rooms = ((nbytes, self._room(memory, prepared)) for memory, nbytes in taken.items())
@@ -296,7 +296,7 @@ class _Planner:
         alignment = alignment_of(memory, self.devices)
         return [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
 
-    def _room(self, memory: str, prepared: Prepared) -> int | None:
+    def _room(self, memory: str, prepared: PreparedTensors) -> int | None:
         """Return what the regions of items may take of a memory, if that is limited."""
         limit = self.bounds.get(memory)
         if limit is None:
@@ -309,7 +309,7 @@ class _Way(NamedTuple):
     """The buffers of items, by memory, and what lies in regions beside theirs."""
 
     buffers: Mapping[str, list[Buffer]]
-    prepared: Prepared
+    prepared: PreparedTensors
     growing: Mapping[PlacedTensor, int] = MappingProxyType({})
 
 
@@ -317,11 +317,11 @@ class _Draft(NamedTuple):
     """A plan, and the groups of buffers in each memory that its regions are made of."""
 
     plan: MemoryPlan
-    groups: Mapping[str, tuple[Group, ...]]
+    groups: Mapping[str, tuple[BufferGroup, ...]]
 
 
 def _locations(
-    memory: str, buffers: Sequence[Buffer], groups: Sequence[Group]
+    memory: str, buffers: Sequence[Buffer], groups: Sequence[BufferGroup]
 ) -> dict[PlacedTensor, Location]:
     locations: dict[PlacedTensor, Location] = {}
     for group in groups:

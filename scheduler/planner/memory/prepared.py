@@ -54,7 +54,7 @@ def regions_of(variables: Mapping[str, set[str]]) -> frozenset[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedTensors:
     """The regions of prepared tensors.
 
     Attributes
@@ -72,7 +72,9 @@ class Prepared:
     next_sizes: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: Graph, placement: Placement, devices: Mapping[str, Device]) -> Prepared:
+    def of(
+        cls, graph: Graph, placement: Placement, devices: Mapping[str, Device]
+    ) -> PreparedTensors:
         """Return those of what the steps of a placement read."""
         locations: dict[PlacedTensor, Location] = {}
         ends: dict[tuple[str, str], int] = {}
@@ -92,7 +94,7 @@ class Prepared:
 
     def with_next(
         self, graph: Graph, placement: Placement, buffers: Mapping[str, list[Buffer]]
-    ) -> tuple[Prepared, dict[str, list[Buffer]]]:
+    ) -> tuple[PreparedTensors, dict[str, list[Buffer]]]:
         """Return them with what is assigned in regions of its own, and the buffers that are left.
 
         By memory. It must be all of a buffer, which nothing else is to have a part of when the item

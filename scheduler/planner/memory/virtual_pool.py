@@ -15,7 +15,7 @@ from ....graph.printing import counted
 from ...errors import DoesNotFitError, PlanError
 
 
-class Block(NamedTuple):
+class PoolBlock(NamedTuple):
     """Addresses from `start` to `end`, both included."""
 
     start: int
@@ -58,7 +58,7 @@ class VirtualPool:
                 f"a pool of {nbytes} bytes with alignment {alignment}", fix="use 1 or more of each"
             )
         self.nbytes, self.alignment = nbytes, alignment
-        self._blocks = [Block(1, nbytes, is_hole=True)]
+        self._blocks = [PoolBlock(1, nbytes, is_hole=True)]
 
     def allocate(self, nbytes: int) -> int:
         """Return the address of a new block.
@@ -83,9 +83,9 @@ class VirtualPool:
         hole = self._blocks[index]
         start = self._aligned(hole)
         parts = (
-            Block(hole.start, start - 1, is_hole=True),
-            Block(start, start + nbytes - 1, is_hole=False),
-            Block(start + nbytes, hole.end, is_hole=True),
+            PoolBlock(hole.start, start - 1, is_hole=True),
+            PoolBlock(start, start + nbytes - 1, is_hole=False),
+            PoolBlock(start + nbytes, hole.end, is_hole=True),
         )
         self._blocks[index : index + 1] = [part for part in parts if part.nbytes]
         return start
@@ -110,19 +110,19 @@ class VirtualPool:
             last += 1
         if first > 0 and self._blocks[first - 1].is_hole:
             first -= 1
-        merged = Block(self._blocks[first].start, self._blocks[last].end, is_hole=True)
+        merged = PoolBlock(self._blocks[first].start, self._blocks[last].end, is_hole=True)
         self._blocks[first : last + 1] = [merged]
 
     def __contains__(self, address: int) -> bool:
         """True when a block starts at the address."""
         return self._find(address) is not None
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[PoolBlock]:
         """Yield the blocks that are allocated, by address."""
         return (block for block in self._blocks if not block.is_hole)
 
     @property
-    def holes(self) -> tuple[Block, ...]:
+    def holes(self) -> tuple[PoolBlock, ...]:
         """What is free, by address."""
         return tuple(block for block in self._blocks if block.is_hole)
 
@@ -132,7 +132,7 @@ class VirtualPool:
             f"{block.start}-{block.end} {'H' if block.is_hole else 'S'}" for block in self._blocks
         )
 
-    def _aligned(self, hole: Block) -> int:
+    def _aligned(self, hole: PoolBlock) -> int:
         return -(-hole.start // self.alignment) * self.alignment
 
     def _find(self, address: int) -> int | None:

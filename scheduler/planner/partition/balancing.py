@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .ranks import by_rank
-from .tasks import TaskGraph, Timeline
+from .tasks import TaskGraph, TaskTimes
 
 
-def hbmct(graph: TaskGraph) -> Timeline:
+def hbmct(graph: TaskGraph) -> TaskTimes:
     """Return the schedule of balanced groups."""
-    timeline = Timeline(graph)
+    timeline = TaskTimes(graph)
     for group in _groups(graph, by_rank(graph.upward_s)):
         _balance(timeline, group)
     return timeline
@@ -33,7 +33,7 @@ def _groups(graph: TaskGraph, order: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _balance(timeline: Timeline, group: Sequence[int]) -> None:
+def _balance(timeline: TaskTimes, group: Sequence[int]) -> None:
     graph = timeline.graph
     arrival = {task: {m: timeline.ready_s(task, m) for m in graph.machines[task]} for task in group}
     free = [ends[-1] if ends else 0.0 for ends in timeline.ends]

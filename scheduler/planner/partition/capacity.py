@@ -19,7 +19,7 @@ from ....graph.ir import Graph
 from ..memory.limits import limits_of
 
 if TYPE_CHECKING:
-    from .problem import Problem
+    from .problem import PartitionProblem
 
 MOST_ORDERS = 6
 FILL = 0.9
@@ -69,7 +69,7 @@ class Capacity:
         memories = [device.capabilities.memory for device in devices.values()]
         return cls(limits, memories, constants, in_flight)
 
-    def excess(self, problem: Problem, assignment: Sequence[int]) -> float:
+    def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
         """Return by how much the memories are overfilled, as shares of their sizes, summed up."""
         if not self.limits:
             return 0.0
@@ -93,7 +93,7 @@ class Capacity:
             held[memory] = held.get(memory, 0) + sum(sizes.values())
         return held
 
-    def _peaks(self, problem: Problem, assignment: Sequence[int]) -> dict[str, int]:
+    def _peaks(self, problem: PartitionProblem, assignment: Sequence[int]) -> dict[str, int]:
         changes: dict[str, dict[int, int]] = {memory: {} for memory in self.limits}
         fed = [*self.memories, HOST]
         for (producer, nbytes, readers, fetched), fed_at in zip(
@@ -117,7 +117,7 @@ class Capacity:
         return peaks
 
 
-def filled(problem: Problem) -> dict[str, list[int]]:
+def filled(problem: PartitionProblem) -> dict[str, list[int]]:
     """Return assignments that fill one device after the other; none where all memories are large.
 
     The order of devices is that of preference, and others.
@@ -132,7 +132,7 @@ def filled(problem: Problem) -> dict[str, list[int]]:
     return found
 
 
-def _fill(problem: Problem, order: Sequence[int]) -> list[int]:
+def _fill(problem: PartitionProblem, order: Sequence[int]) -> list[int]:
     capacity = problem.capacity
     room = {device: capacity.limits.get(capacity.memories[device], inf) * FILL for device in order}
     sizes = [0] * problem.n_nodes

@@ -31,7 +31,7 @@ from .list_scheduling import portfolio
 from .min_cut import least_work
 from .offers import Offers, ask, options
 from .pipeline import pipelines
-from .problem import Problem
+from .problem import PartitionProblem
 from .ranking import Ranking
 from .reasons import settled_reasons, weighed_reasons, written_reasons
 from .search import Search, every
@@ -141,7 +141,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
         return
     seconds = offers.seconds(costs)
     judge = replace(judge, costs=offers.priced(costs, seconds))
-    problem = Problem(
+    problem = PartitionProblem(
         graph, devices, costs, seconds, judge.in_flight, request.max_subgraphs,
         Capacity.of(graph, devices, request.memory_limits, request.max_in_flight),
         _margin(devices, costs), request.ends,
@@ -186,7 +186,7 @@ def _margin(devices: Mapping[str, Device], costs: Costs) -> float:
     return HOST_MARGIN if any(map(computes_here, devices.values())) else MARGIN
 
 
-def _candidates(problem: Problem) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+def _candidates(problem: PartitionProblem) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     """Return the assignments worth the simulator's time: all on one device, and the best splits."""
     budget = max(20, min(MOST_ESTIMATES, NODE_ESTIMATES // max(problem.n_nodes, 1)))
     search = Search(problem, budget)
@@ -252,7 +252,7 @@ def _seeds(problem: Problem, bases: Sequence[list[int]]) -> dict[str, list[int]]
     return found | filled(problem)
 
 
-def _mostly(problem: Problem, device: int) -> list[int]:
+def _mostly(problem: PartitionProblem, device: int) -> list[int]:
     """Return everything on one device, and what it lacks where that is fastest."""
     return [
         device if row[device] < inf else min((s, d) for d, s in enumerate(row))[1]
@@ -290,7 +290,9 @@ def _choices(
         passed.add(one.name)
 
 
-def _too_many_error(offers: Offers, problem: Problem, judged: Sequence[Judged]) -> PlanError:
+def _too_many_error(
+    offers: Offers, problem: PartitionProblem, judged: Sequence[Judged]
+) -> PlanError:
     fewest = min(len(one.partition.subgraphs) for one in judged)
     pinned = sum(pattern is not None for pattern in offers.pinned)
     held = f"{pinned} pinned nodes and " if pinned else ""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from math import inf
 
-from .tasks import TaskGraph, Timeline
+from .tasks import TaskGraph, TaskTimes
 
 
-def exact(graph: TaskGraph, known: Timeline, most_states: int) -> tuple[Timeline, bool]:
+def exact(graph: TaskGraph, known: TaskTimes, most_states: int) -> tuple[TaskTimes, bool]:
     """Return the shortest schedule, and whether that is proven.
 
     `known` is a schedule to beat; at most `most_states` partial ones are looked at.
@@ -23,7 +23,7 @@ def exact(graph: TaskGraph, known: Timeline, most_states: int) -> tuple[Timeline
 
 
 class _Search:
-    def __init__(self, graph: TaskGraph, known: Timeline, most_states: int) -> None:
+    def __init__(self, graph: TaskGraph, known: TaskTimes, most_states: int) -> None:
         self.graph = graph
         self.best = known
         self.length = known.makespan_s
@@ -130,7 +130,7 @@ class _Search:
         return False
 
     def _keep(self, length: float) -> None:
-        timeline = Timeline(self.graph)
+        timeline = TaskTimes(self.graph)
         for task in sorted(range(self._n), key=lambda t: (self._start[t], self._finish[t], t)):
             timeline.put(task, self._machine[task], self._start[task])
         if timeline.makespan_s < self.length:

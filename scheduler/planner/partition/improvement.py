@@ -14,7 +14,7 @@ from random import Random
 
 from .exact import exact
 from .list_scheduling import portfolio
-from .tasks import TaskGraph, Timeline, decode
+from .tasks import TaskGraph, TaskTimes, decode
 
 HOT, COLD = 0.05, 0.002
 """How much longer a schedule may be, as a share, to be kept at the beginning and at the end."""
@@ -26,7 +26,7 @@ EXACT_STATES = 8_000
 STARTS = 8
 
 
-def schedule(graph: TaskGraph, budget: int = 16_000) -> Timeline:
+def schedule(graph: TaskGraph, budget: int = 16_000) -> TaskTimes:
     """Return the shortest schedule found: of every list scheduler's, improved.
 
     About half as many again as `budget` says are tried on the way; none where a search through
@@ -46,7 +46,7 @@ def schedule(graph: TaskGraph, budget: int = 16_000) -> Timeline:
     return improve(best, budget // 2, seed=1)
 
 
-def improve(start: Timeline, budget: int, seed: int = 0) -> Timeline:
+def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
     """Return a schedule no longer than the one given, after trying `budget` others."""
     graph, random = start.graph, Random(seed)
     order = sorted(range(graph.n_tasks), key=lambda task: (start.start[task], task))
@@ -72,7 +72,7 @@ def improve(start: Timeline, budget: int, seed: int = 0) -> Timeline:
     return best
 
 
-def critical_tasks(timeline: Timeline) -> list[int]:
+def critical_tasks(timeline: TaskTimes) -> list[int]:
     """Return the tasks of one chain that holds up the end: each waits for the one after it."""
     graph = timeline.graph
     if not graph.n_tasks:
@@ -94,7 +94,7 @@ def critical_tasks(timeline: Timeline) -> list[int]:
     return found
 
 
-def _binding(timeline: Timeline, task: int) -> int | None:
+def _binding(timeline: TaskTimes, task: int) -> int | None:
     """Return the producer whose result comes last."""
     graph, machine = timeline.graph, timeline.machine[task]
     arrivals = [
@@ -104,7 +104,7 @@ def _binding(timeline: Timeline, task: int) -> int | None:
     return max(arrivals)[1] if arrivals else None
 
 
-def _pick(timeline: Timeline, random: Random) -> int:
+def _pick(timeline: TaskTimes, random: Random) -> int:
     if random.random() < 0.5:
         critical = critical_tasks(timeline)
         return critical[random.randrange(len(critical))]
@@ -161,7 +161,7 @@ def _topological(graph: TaskGraph, order: Sequence[int]) -> list[int]:
     return result
 
 
-def _distinct(ranked: Sequence[Timeline]) -> list[Timeline]:
+def _distinct(ranked: Sequence[TaskTimes]) -> list[TaskTimes]:
     seen: set[tuple[int, ...]] = set()
     found = []
     for timeline in ranked:

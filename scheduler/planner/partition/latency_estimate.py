@@ -7,10 +7,10 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from .problem import Problem
+    from .problem import PartitionProblem
 
 
-class Way(NamedTuple):
+class CopyTime(NamedTuple):
     """A copy from one device's memory to another's."""
 
     latency_s: float
@@ -24,7 +24,9 @@ class Way(NamedTuple):
 class LatencyEstimate:
     """The estimate of one assignment."""
 
-    def __init__(self, problem: Problem, assignment: Sequence[int], parts: list[list[int]]) -> None:
+    def __init__(
+        self, problem: PartitionProblem, assignment: Sequence[int], parts: list[list[int]]
+    ) -> None:
         self.problem = problem
         self.assignment = assignment
         self.part_of = [0] * len(assignment)

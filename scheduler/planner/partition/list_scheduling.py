@@ -14,20 +14,20 @@ from typing import TypeAlias
 from .balancing import hbmct
 from .ranks import Weigh, by_rank, downward_ranks, upward_ranks
 from .ready_tasks import dls, etf, max_min, min_min, sufferage
-from .tasks import TaskGraph, Timeline, decode
+from .tasks import TaskGraph, TaskTimes, decode
 
-ListScheduler: TypeAlias = Callable[[TaskGraph], Timeline]
+ListScheduler: TypeAlias = Callable[[TaskGraph], TaskTimes]
 
 MOST_CHOICES = 60_000
 """Rules that look at every ready task at every step are left out where that is more looks."""
 
 
-def heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> Timeline:
+def heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
     """Longest way to the end first, to where it ends first (Topcuoglu and others, 2002)."""
     return decode(graph, by_rank(upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks)
 
 
-def cpop(graph: TaskGraph) -> Timeline:
+def cpop(graph: TaskGraph) -> TaskTimes:
     """As HEFT, but the critical path goes to the one machine that runs it fastest."""
     up, down = graph.upward_s, downward_ranks(graph)
     through = [a + b for a, b in zip(up, down, strict=True)]
@@ -42,54 +42,54 @@ def cpop(graph: TaskGraph) -> Timeline:
     return decode(graph, by_rank(through, graph), fixed)
 
 
-def peft(graph: TaskGraph) -> Timeline:
+def peft(graph: TaskGraph) -> TaskTimes:
     """By a table of optimistic ways to the end (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014)."""
     table = graph.optimistic_s
     ranks = [
         sum(table[task][m] for m in graph.machines[task]) / len(graph.machines[task])
         for task in range(graph.n_tasks)
     ]
-    timeline = Timeline(graph)
+    timeline = TaskTimes(graph)
     for task in by_rank(ranks, graph):
         timeline.place_best(task, table[task])
     return timeline
 
 
-def lookahead_heft(graph: TaskGraph) -> Timeline:
+def lookahead_heft(graph: TaskGraph) -> TaskTimes:
     """HEFT's order, but each task goes where the optimistic way to the end is shortest."""
     table = graph.optimistic_s
-    timeline = Timeline(graph)
+    timeline = TaskTimes(graph)
     for task in by_rank(graph.upward_s):
         timeline.place_best(task, table[task])
     return timeline
 
 
-def bil(graph: TaskGraph) -> Timeline:
+def bil(graph: TaskGraph) -> TaskTimes:
     """By best imaginary levels: what the rest takes from here at best (Oh and Ha, 1996)."""
     table = graph.optimistic_s
     ranks = [
         min(table[task][m] + graph.seconds[task][m] for m in graph.machines[task])
         for task in range(graph.n_tasks)
     ]
-    timeline = Timeline(graph)
+    timeline = TaskTimes(graph)
     for task in by_rank(ranks, graph):
         timeline.place_best(task, table[task])
     return timeline
 
 
-def rigid(graph: TaskGraph) -> Timeline:
+def rigid(graph: TaskGraph) -> TaskTimes:
     """Every task where it alone is fastest, whatever that costs in copies."""
     fastest = [min((s, m) for m, s in enumerate(row))[1] for row in graph.seconds]
     return decode(graph, by_rank(graph.upward_s), fastest)
 
 
-def single(graph: TaskGraph, machine: int) -> Timeline:
+def single(graph: TaskGraph, machine: int) -> TaskTimes:
     """Everything on one machine, but what cannot run there."""
     wanted = [machine if row[machine] < inf else -1 for row in graph.seconds]
     return decode(graph, by_rank(graph.upward_s), wanted)
 
 
-def clusters(graph: TaskGraph) -> Timeline:
+def clusters(graph: TaskGraph) -> TaskTimes:
     """Paths are peeled off, the longest first; each goes, as one, to where the whole ends first.
 
     The idea of linear clustering (Kim and Browne, 1988), with clusters assigned one by one.
@@ -156,7 +156,7 @@ DYNAMIC: dict[str, ListScheduler] = {
 }
 
 
-def portfolio(graph: TaskGraph) -> dict[str, Timeline]:
+def portfolio(graph: TaskGraph) -> dict[str, TaskTimes]:
     """Return the schedule of every rule, by name; the slow rules only on graphs of some size."""
     found = {name: scheduler(graph) for name, scheduler in STATIC.items()}
     if graph.n_tasks * graph.n_machines * _width(graph) <= MOST_CHOICES:

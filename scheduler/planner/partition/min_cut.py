@@ -13,13 +13,13 @@ from itertools import combinations
 from math import inf
 
 from ....graph.flow import Flow
-from .problem import OUTSIDE, Problem
+from .problem import OUTSIDE, PartitionProblem
 
 ROUNDS = 3
 MOST_PAIRS = 24
 
 
-def least_work(problem: Problem, start: Sequence[int]) -> list[int]:
+def least_work(problem: PartitionProblem, start: Sequence[int]) -> list[int]:
     """Return an assignment of no more work and copying than the one given."""
     assignment = list(start)
     pairs = list(combinations(range(len(problem.names)), 2))[:MOST_PAIRS]
@@ -33,7 +33,7 @@ def least_work(problem: Problem, start: Sequence[int]) -> list[int]:
     return assignment
 
 
-def _split(problem: Problem, assignment: list[int], first: int, second: int) -> list[int]:
+def _split(problem: PartitionProblem, assignment: list[int], first: int, second: int) -> list[int]:
     """Return the assignment with the nodes of two devices shared out anew between them."""
     movable = [node for node, device in enumerate(assignment) if device in (first, second)]
     if all(
@@ -57,7 +57,7 @@ def _split(problem: Problem, assignment: list[int], first: int, second: int) -> 
 
 
 def _add_copies(
-    problem: Problem,
+    problem: PartitionProblem,
     assignment: Sequence[int],
     flow: Flow,
     vertex: dict[int, int],

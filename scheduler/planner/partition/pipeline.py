@@ -11,14 +11,14 @@ from itertools import islice, permutations
 import numpy as np
 
 from ....graph.tensor import Array
-from .problem import Problem
+from .problem import PartitionProblem
 
 MOST_DEVICES = 4
 MOST_ORDERS = 24
 MOST_NODES = 1500
 
 
-def pipelines(problem: Problem) -> dict[str, list[int]]:
+def pipelines(problem: PartitionProblem) -> dict[str, list[int]]:
     """Return assignments by name, one for each order of devices that serves."""
     count = len(problem.names)
     if problem.n_nodes > MOST_NODES or not problem.n_nodes:
@@ -35,7 +35,7 @@ def pipelines(problem: Problem) -> dict[str, list[int]]:
     return found
 
 
-def _crossing(problem: Problem) -> Array:
+def _crossing(problem: PartitionProblem) -> Array:
     """For every place between nodes, the bytes that cross it."""
     crossing = np.zeros(problem.n_nodes + 2)
     for producer, nbytes, readers, fetched in problem.tensors:
@@ -45,7 +45,7 @@ def _crossing(problem: Problem) -> Array:
     return np.cumsum(crossing)[: problem.n_nodes + 1]
 
 
-def _cut(problem: Problem, order: tuple[int, ...], crossing: Array) -> list[int] | None:
+def _cut(problem: PartitionProblem, order: tuple[int, ...], crossing: Array) -> list[int] | None:
     """Return the assignment whose longest stage is shortest; None if a node runs in no stage."""
     count = problem.n_nodes
     seconds = np.array([[row[device] for device in order] for row in problem.seconds])

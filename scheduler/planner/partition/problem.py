@@ -20,7 +20,7 @@ from ...costs import Costs
 from ...plans.io_devices import ON_HOST, IoDevices
 from .capacity import Capacity
 from .cutting import Parts, awaiting, components, labelled
-from .latency_estimate import LatencyEstimate, Way
+from .latency_estimate import CopyTime, LatencyEstimate
 from .tasks import TaskGraph
 
 TYPICAL_BYTES = 1 << 20
@@ -54,7 +54,7 @@ class Estimate:
         return self.excess, self.seconds
 
 
-class Problem:
+class PartitionProblem:
     """A graph with known shapes, the devices, and what runs where for how long.
 
     Parameters
@@ -141,12 +141,12 @@ class Problem:
         return len(self.names) if device is None else self.names.index(device)
 
     @cached_property
-    def ways(self) -> list[list[Way]]:
+    def ways(self) -> list[list[CopyTime]]:
         """For every pair of devices how results get from one to the other; last is the caller."""
         count = len(self.names)
         return [[self._way(a, b) for b in range(count + 1)] for a in range(count + 1)]
 
-    def _way(self, source: int, target: int) -> Way:
+    def _way(self, source: int, target: int) -> CopyTime:
         ends = [
             ({HOST, SHARED}, HOST)
             if device == len(self.names)
@@ -159,10 +159,10 @@ class Problem:
             if device < len(self.names)
         )
         if source == target:
-            return Way(0.0, 0.0)
+            return CopyTime(0.0, 0.0)
         # There is a memory that both reach: nothing is copied, though layouts may have to change.
         if not ends[0][0].isdisjoint(ends[1][0]):
-            return Way(0.0, edges / TYPICAL_BYTES)
+            return CopyTime(0.0, edges / TYPICAL_BYTES)
         stops = [memory for _, memory in ends]
         if not self._is_direct(source, target):
             stops.insert(1, HOST)
@@ -171,7 +171,7 @@ class Problem:
             sum(self._costs.copy_s(a, b, nbytes) for a, b in pairwise(stops))
             for nbytes in (0, TYPICAL_BYTES)
         )
-        return Way(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
+        return CopyTime(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
 
     def _is_direct(self, source: int, target: int) -> bool:
         """True when one copy is enough: an end is on the host, or a device reads the other's."""

@@ -10,7 +10,7 @@ from math import inf
 from ....graph.printing import seconds_text
 from ...plans.decision import Candidate
 from .judge import Judged
-from .problem import Problem
+from .problem import PartitionProblem
 
 LISTED = 12
 EQUAL = 1.001
@@ -23,7 +23,7 @@ class Ranking:
 
     Attributes
     ----------
-    problem : Problem
+    problem : PartitionProblem
     assignments : Mapping of str to sequence of int
         By name.
     judged : sequence of Judged
@@ -33,7 +33,7 @@ class Ranking:
         The order of the devices, which decides between equals.
     """
 
-    problem: Problem
+    problem: PartitionProblem
     assignments: Mapping[str, Sequence[int]]
     judged: Sequence[Judged]
     plain: frozenset[str]

@@ -7,15 +7,15 @@ from math import inf
 from typing import TypeAlias
 
 from .ranks import upward_ranks
-from .tasks import TaskGraph, Timeline
+from .tasks import TaskGraph, TaskTimes
 
 Look: TypeAlias = Callable[[int, Sequence[tuple[float, float, int]]], tuple[float, ...]]
 """Values a ready task, given (end, start, machine) on each machine, the best first; lowest wins."""
 
 
-def dynamic(graph: TaskGraph, look: Look) -> Timeline:
+def dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
     """At every step look at all ready tasks on all machines, and place the one valued lowest."""
-    timeline = Timeline(graph)
+    timeline = TaskTimes(graph)
     waits = [len(producers) for producers in graph.producers]
     arrivals = {t: _arrivals(timeline, t) for t, count in enumerate(waits) if count == 0}
     while arrivals:
@@ -42,21 +42,21 @@ def dynamic(graph: TaskGraph, look: Look) -> Timeline:
     return timeline
 
 
-def _arrivals(timeline: Timeline, task: int) -> list[tuple[int, float]]:
+def _arrivals(timeline: TaskTimes, task: int) -> list[tuple[int, float]]:
     return [(m, timeline.ready_s(task, m)) for m in timeline.graph.machines[task]]
 
 
-def min_min(graph: TaskGraph) -> Timeline:
+def min_min(graph: TaskGraph) -> TaskTimes:
     """The ready task that can end first."""
     return dynamic(graph, lambda task, ends: (ends[0][0],))
 
 
-def max_min(graph: TaskGraph) -> Timeline:
+def max_min(graph: TaskGraph) -> TaskTimes:
     """The ready task whose first possible end is last."""
     return dynamic(graph, lambda task, ends: (-ends[0][0],))
 
 
-def sufferage(graph: TaskGraph) -> Timeline:
+def sufferage(graph: TaskGraph) -> TaskTimes:
     """The ready task that loses most if it does not get its best machine."""
 
     def look(task: int, ends: Sequence[tuple[float, float, int]]) -> tuple[float, ...]:
@@ -66,13 +66,13 @@ def sufferage(graph: TaskGraph) -> Timeline:
     return dynamic(graph, look)
 
 
-def etf(graph: TaskGraph) -> Timeline:
+def etf(graph: TaskGraph) -> TaskTimes:
     """The ready task that can start first; of equals the longer way (Hwang and others, 1989)."""
     ranks = graph.upward_s
     return dynamic(graph, lambda task, ends: (min(one[1] for one in ends), -ranks[task]))
 
 
-def dls(graph: TaskGraph) -> Timeline:
+def dls(graph: TaskGraph) -> TaskTimes:
     """The ready task with the highest level less its start: dynamic levels (Sih and Lee, 1993)."""
     ranks = upward_ranks(graph, copies=0.0)
     mean = graph.mean_s

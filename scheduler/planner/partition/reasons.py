@@ -9,7 +9,7 @@ from ....graph.printing import bytes_text, seconds_text
 from ...costs import Costs
 from ...costs.costs import PYTHON_S
 from .offers import Offers
-from .problem import Problem
+from .problem import PartitionProblem
 from .written_out import WrittenOut
 
 
@@ -20,7 +20,7 @@ def settled_reasons(offers: Offers) -> dict[str, str]:
 
 
 def weighed_reasons(
-    offers: Offers, problem: Problem, costs: Costs, assignment: Sequence[int]
+    offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
 ) -> dict[str, str]:
     """Return the reasons after devices were weighed against each other."""
     names = tuple(offers.devices)
@@ -56,7 +56,7 @@ def _only(offers: Offers, index: int, names: Sequence[str]) -> str:
 
 
 def _weighed(
-    offers: Offers, problem: Problem, costs: Costs, assignment: Sequence[int], index: int
+    offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int], index: int
 ) -> str:
     names, here = problem.names, assignment[index]
     seconds = problem.seconds[index]
@@ -79,7 +79,7 @@ def _weighed(
     return f"{text} (not on {'; '.join(refused)})" if refused else text
 
 
-def _moving(problem: Problem, assignment: Sequence[int], index: int, device: int) -> str:
+def _moving(problem: PartitionProblem, assignment: Sequence[int], index: int, device: int) -> str:
     """Say what it would take to move a node to a device where it is faster."""
     sizes = [
         nbytes

@@ -14,7 +14,7 @@ from math import inf, prod
 from time import monotonic
 
 from .cutting import freest
-from .problem import Estimate, Problem
+from .problem import Estimate, PartitionProblem
 
 MOST_EXACT, RECONSIDERED = 1024, 64
 """Up to so many assignments are all looked at, and so many of them again, cut in another way."""
@@ -32,12 +32,12 @@ class Search:
 
     Attributes
     ----------
-    problem : Problem
+    problem : PartitionProblem
     budget : int
         How many more estimates may be made.
     """
 
-    problem: Problem
+    problem: PartitionProblem
     budget: int
     _known: dict[tuple[int, ...], Estimate] = field(default_factory=dict)
     _began: float = field(default_factory=monotonic)
@@ -122,7 +122,7 @@ class Search:
                         yield _moved(assignment, chosen, device)
 
 
-def every(problem: Problem, count: int) -> list[list[int]] | None:
+def every(problem: PartitionProblem, count: int) -> list[list[int]] | None:
     """Return the best of all assignments by trying each; None where they are too many."""
     choices = [_allowed(problem, [node]) for node in range(problem.n_nodes)]
     if prod(map(len, choices)) > MOST_EXACT:
@@ -135,7 +135,7 @@ def every(problem: Problem, count: int) -> list[list[int]] | None:
     return [list(one) for one in nsmallest(count, close, key=lambda one: (known[one], one))]
 
 
-def _allowed(problem: Problem, nodes: Sequence[int]) -> list[int]:
+def _allowed(problem: PartitionProblem, nodes: Sequence[int]) -> list[int]:
     return [
         device
         for device in range(len(problem.names))
@@ -150,15 +150,15 @@ def _moved(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list
     return changed
 
 
-def _before(problem: Problem, nodes: Sequence[int], assignment: Sequence[int]) -> set[int]:
+def _before(problem: PartitionProblem, nodes: Sequence[int], assignment: Sequence[int]) -> set[int]:
     return {assignment[p] for node in nodes for p in problem.producers[node]}
 
 
-def _after(problem: Problem, nodes: Sequence[int], assignment: Sequence[int]) -> set[int]:
+def _after(problem: PartitionProblem, nodes: Sequence[int], assignment: Sequence[int]) -> set[int]:
     return {assignment[c] for node in nodes for c, _ in problem.tasks.consumers[node]}
 
 
-def _joined(problem: Problem, assignment: Sequence[int], known: Estimate) -> list[int]:
+def _joined(problem: PartitionProblem, assignment: Sequence[int], known: Estimate) -> list[int]:
     """Join every subgraph that costs less elsewhere, unless a neighbour has just been moved."""
     changed, tasks = list(assignment), problem.tasks
     locked = [False] * problem.n_nodes

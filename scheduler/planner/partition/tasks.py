@@ -145,7 +145,7 @@ class Busy:
             ends.insert(index, finish)
 
 
-class Timeline:
+class TaskTimes:
     """A schedule as it grows: what each machine does when. Tasks may go into earlier gaps."""
 
     __slots__ = (
@@ -245,9 +245,9 @@ class Timeline:
         )
 
 
-def decode(graph: TaskGraph, order: Sequence[int], machine: Sequence[int]) -> Timeline:
+def decode(graph: TaskGraph, order: Sequence[int], machine: Sequence[int]) -> TaskTimes:
     """Return the schedule that places tasks in an order on given machines (-1: the best)."""
-    timeline = Timeline(graph)
+    timeline = TaskTimes(graph)
     for task in order:
         if machine[task] < 0:
             timeline.place_best(task)

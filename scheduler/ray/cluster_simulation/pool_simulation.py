@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import PlanError
 from ..pools.load_balancing import LoadBalancer
-from ..pools.replica_load import Call
+from ..pools.replica_load import PoolCall
 from .pool_model import Driver, HostKind, PoolSimulation
 
 MOST_ITEMS = 1_000_000
@@ -214,19 +214,19 @@ class _Pool:
             seconds = self._handling_s(call, self._feed_bytes)
             self._driver.do(seconds, partial(self._send, call))
 
-    def _handling_s(self, call: Call, nbytes: int) -> float:
+    def _handling_s(self, call: PoolCall, nbytes: int) -> float:
         """Return the driver's time for a call in one direction, given the bytes of an item."""
         each = self._model.item_s / 2 + nbytes / self._model.copy_bytes_per_s
         return self._model.call_s / 2 + len(call.items) * each
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: PoolCall) -> None:
         nbytes = len(call.items) * self._feed_bytes
         self._out.do(nbytes / self._model.link_bytes_per_s, partial(self._travel, call))
 
-    def _travel(self, call: Call) -> None:
+    def _travel(self, call: PoolCall) -> None:
         self._clock.after(self._model.trip_s, partial(self._arrive, call))
 
-    def _arrive(self, call: Call) -> None:
+    def _arrive(self, call: PoolCall) -> None:
         kind, server = self._hosts[call.replica]
         # A call is answered when its last item is done.
         left = [len(call.items)]
@@ -238,18 +238,18 @@ class _Pool:
         slower = kind.straggler if self._random.random() < kind.straggling else 1.0
         return kind.item_s * slower * float(np.exp(self._random.normal() * kind.spread))
 
-    def _worked(self, call: Call, kind: HostKind, left: list[int]) -> None:
+    def _worked(self, call: PoolCall, kind: HostKind, left: list[int]) -> None:
         left[0] -= 1
         if not left[0]:
             seconds = len(call.items) * self._result_bytes / self._model.link_bytes_per_s
             then = partial(self._back.do, seconds, partial(self._receive, call, kind))
             self._clock.after(self._model.trip_s, then)
 
-    def _receive(self, call: Call, kind: HostKind) -> None:
+    def _receive(self, call: PoolCall, kind: HostKind) -> None:
         seconds = self._handling_s(call, self._result_bytes)
         self._driver.do(seconds, partial(self._answered, call, kind))
 
-    def _answered(self, call: Call, kind: HostKind) -> None:
+    def _answered(self, call: PoolCall, kind: HostKind) -> None:
         for item in self._balancer.answered(call, kind.item_s / kind.in_flight):
             self._landed[item] = 1
             self._ended += 1

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 
 from ...bridges.blocking_results import BlockingResults
 from ...bridges.blocking_session import check_no_trio
-from ...bridges.loop_thread import Job, LoopThread
+from ...bridges.loop_thread import LoopJob, LoopThread
 from ...plans.fetches import Fetches
 from ...runtime.events import Observer
 from ...runtime.faults import FaultPolicy
@@ -77,7 +77,9 @@ class BlockingReplicaPool:
         """
         check_no_trio()
         pool = self._loop.session
-        job: Job[Any] = self._loop.start(partial(pool.run, inputs, fetches, deadline_s=deadline_s))
+        job: LoopJob[Any] = self._loop.start(
+            partial(pool.run, inputs, fetches, deadline_s=deadline_s)
+        )
         return job.result()
 
     def stream(

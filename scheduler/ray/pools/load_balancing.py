@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .replica_load import Call, ReplicaLoad, ReplicaOrder
+from .replica_load import PoolCall, ReplicaLoad, ReplicaOrder
 
 CALL_BYTES = 8 << 20
 """Of items that go together: larger values take another way through an engine, and a slower one."""
@@ -54,7 +54,7 @@ class LoadBalancer:
         self._queue: list[int] = []  # sorted: who is dealt again comes before those after it
         self._nbytes: dict[int, int] = {}  # of items that wait, or are under way
         self._in_order: set[int] = set()
-        self._where: dict[int, Call] = {}
+        self._where: dict[int, PoolCall] = {}
         self._lives: dict[int, int] = {}
         self._calls = 0
 
@@ -127,7 +127,7 @@ class LoadBalancer:
                 failed.append(item)
         return Losses(tuple(replayed), tuple(failed))
 
-    def drop(self, item: int) -> Call | None:
+    def drop(self, item: int) -> PoolCall | None:
         """Forget an item that nobody wants any more; return the call it is in, if it is in one.
 
         Its place with the replica is free when that call is answered.
@@ -138,19 +138,19 @@ class LoadBalancer:
         self._forget(item)
         return call
 
-    def deal(self) -> tuple[Call, ...]:
+    def deal(self) -> tuple[PoolCall, ...]:
         """Give away as many items as there is room for, in calls that are to be made now."""
-        made: list[Call] = []
+        made: list[PoolCall] = []
         while calls := self._round():
             made += calls
         return tuple(made)
 
-    def answered(self, call: Call, item_s: float | None = None) -> tuple[int, ...]:
+    def answered(self, call: PoolCall, item_s: float | None = None) -> tuple[int, ...]:
         """Take note that a call has ended; return those of its items that are still wanted.
 
         Parameters
         ----------
-        call : Call
+        call : PoolCall
         item_s : float, optional
             How long the replica took for an item, at the rate that it had lately.
         """
@@ -169,7 +169,7 @@ class LoadBalancer:
             self._forget(item)
         return wanted
 
-    def _wanted(self, call: Call) -> Iterator[int]:
+    def _wanted(self, call: PoolCall) -> Iterator[int]:
         return (item for item in call.items if self._where.get(item) is call)
 
     def _forget(self, item: int) -> None:
@@ -181,7 +181,7 @@ class LoadBalancer:
         self._everyone.note(hand)
         self._open.note(hand)
 
-    def _round(self) -> list[Call]:
+    def _round(self) -> list[PoolCall]:
         """Give away items, in one call for each replica at the most."""
         groups: dict[str, list[int]] = {}
         sizes: dict[str, int] = {}
@@ -227,9 +227,9 @@ class LoadBalancer:
         index = bisect_left(self._queue, oldest + (late_s - early_s) * self._rate)
         return index if index < len(self._queue) else None
 
-    def _call(self, name: str, items: list[int]) -> Call:
+    def _call(self, name: str, items: list[int]) -> PoolCall:
         self._calls += 1
-        call = Call(self._calls, name, tuple(items))
+        call = PoolCall(self._calls, name, tuple(items))
         self._hands[name].calls[call.number] = call
         self._where.update(dict.fromkeys(items, call))
         return call

@@ -15,7 +15,7 @@ from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError
 from ....graph.tensor import Array
-from ...dispatch.estimates import ON_LOOP, Limit
+from ...dispatch.estimates import ON_LOOP, InlineLimit
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
@@ -30,7 +30,7 @@ from .fetched_plans import FetchedPlans
 from .load_balancing import LoadBalancer
 from .lost_items import lost_device, lost_item_error, lost_variables_error
 from .replica import Replica
-from .replica_load import Call
+from .replica_load import PoolCall
 from .replica_manager import ReplicaManager
 from .serving_sessions import Answer, Asked, Outcome
 
@@ -165,7 +165,7 @@ class Pool:
         max_in_flight: int,
         marks: Timestamps,
         fetched: frozenset[str],
-        limit: Limit = ON_LOOP,
+        limit: InlineLimit = ON_LOOP,
     ) -> None:
         """Leave that to the replicas."""
 
@@ -250,7 +250,7 @@ class Pool:
         return Asked(number, entry.inputs, entry.fetches)
 
     def _answered(
-        self, call: Call, replica: Replica, value: Any, error: BaseException | None
+        self, call: PoolCall, replica: Replica, value: Any, error: BaseException | None
     ) -> None:
         """Take what came of a call, and give away more."""
         answer = None if error is not None else Answer(*value)

@@ -17,12 +17,12 @@ CALL_S = 0.004
 NO_TIME_S = 1e-9
 """What stands for the time of items that no replica has been seen to do."""
 
-Place: TypeAlias = tuple[float, int, str]
+ReplicaRank: TypeAlias = tuple[float, int, str]
 """When a replica would be through with one more item, when it got one last, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PoolCall:
     """Items that go to a replica together, by their numbers."""
 
     number: int
@@ -37,7 +37,7 @@ class ReplicaLoad:
     name: str
     in_flight: int
     window: int
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, PoolCall] = field(default_factory=dict)
     under_way: int = 0
     item_s: float | None = None
     dealt: int = 0
@@ -65,7 +65,7 @@ class ReplicaLoad:
         return self.room > 0 and len(self.calls) < max(2, ceil(self.window / self.batch))
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ReplicaRank:
         """Its place among others: those that nobody knows first, the about as fast are equals."""
         item_s = 2 ** round(log2(self.item_s)) if self.item_s else NO_TIME_S
         return item_s * max(self.in_flight, self.under_way + 1), self.dealt, self.name
@@ -93,7 +93,7 @@ class ReplicaOrder:
     ) -> None:
         self._hands = hands
         self._counts = counts
-        self._heap: list[Place] = []
+        self._heap: list[ReplicaRank] = []
 
     def note(self, hand: ReplicaLoad) -> None:
         """Take note that a replica's place may be another one, or that it counts again."""

@@ -16,7 +16,7 @@ from functools import partial
 from ....devices.event import CancelledWorkError, Event
 from ....devices.worker.remote_errors import describe
 from ...runtime.items.trampoline import Trampoline
-from .commands import Command, Outcome
+from .commands import Command, CommandOutcome
 
 Launch = Callable[[Command, Callable[[Event], None]], Event]
 """Starts a command; calls back when it has ended, with the event that it returns."""
@@ -43,7 +43,9 @@ class CommandQueues:
         Called with a command and its outcome, on any thread.
     """
 
-    def __init__(self, launch: Launch, on_outcome: Callable[[Command, Outcome], object]) -> None:
+    def __init__(
+        self, launch: Launch, on_outcome: Callable[[Command, CommandOutcome], object]
+    ) -> None:
         self._launch = launch
         self._on_outcome = on_outcome
         self._lock = threading.Lock()
@@ -110,14 +112,14 @@ class CommandQueues:
         command = course.commands[0]
         cause = next((number for number in command.waits if number in self._failed), 0)
         if cause:
-            self._end(course, command, Outcome(command.number, 0, 0, cause=cause))
+            self._end(course, command, CommandOutcome(command.number, 0, 0, cause=cause))
             return
         try:
             if command.number in self._cancelled:
                 raise CancelledWorkError("the work was cancelled before it started")
             event = self._launch(command, partial(self._ended, course, command))
         except Exception as error:
-            self._end(course, command, Outcome(command.number, 0, 0, error=describe(error)))
+            self._end(course, command, CommandOutcome(command.number, 0, 0, error=describe(error)))
             return
         with self._lock:
             if not event.done:
@@ -132,12 +134,12 @@ class CommandQueues:
         if error is not None:
             known = error if isinstance(error, Exception) else RuntimeError(repr(error))
             described = describe(known)
-        outcome = Outcome(
+        outcome = CommandOutcome(
             command.number, event.started_ns, event.ended_ns, event.node_ns, described
         )
         self._end(course, command, outcome)
 
-    def _end(self, course: _Course, command: Command, outcome: Outcome) -> None:
+    def _end(self, course: _Course, command: Command, outcome: CommandOutcome) -> None:
         with self._lock:
             course.commands.popleft()
             course.busy, course.event = False, None

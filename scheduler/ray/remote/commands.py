@@ -15,7 +15,7 @@ Described: TypeAlias = list[Any]
 Kind = Literal["run", "write", "read", "copy"]
 
 
-class Place(NamedTuple):
+class RemoteTensor(NamedTuple):
     """Where a tensor lies on a host: in an arena, known by its number."""
 
     arena: int
@@ -53,12 +53,12 @@ class Command(NamedTuple):
     kind: Kind
     waits: tuple[int, ...] = ()
     program: int = 0
-    target: Place | None = None
-    source: Place | None = None
+    target: RemoteTensor | None = None
+    source: RemoteTensor | None = None
     array: Array | None = None
 
 
-class Outcome(NamedTuple):
+class CommandOutcome(NamedTuple):
     """What became of a command.
 
     Attributes
@@ -88,7 +88,7 @@ class Outcome(NamedTuple):
         return self.error is not None or self.cause > 0
 
 
-class Call(NamedTuple):
+class RemoteCall(NamedTuple):
     """What a driver sends at a time.
 
     Attributes

@@ -29,10 +29,10 @@ from ....graph.tensor import TensorSpec
 from .commands import Command
 from .host_errors import closed_host_error
 from .hosts import RemoteHost
-from .link import Link
+from .link import HostLink
 from .objects import RemoteArena, RemoteObjects, RemoteProgram, imported, place_of
 from .support_queries import SupportReply, ask
-from .work import Work
+from .work import RemoteEvent
 
 MOST_TOLD = 50_000
 """So many answers about nodes are remembered."""
@@ -44,7 +44,7 @@ COMMAND_S = 50e-6
 class _Opened:
     """What a device has on its host while it is open."""
 
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: HostLink, number: int) -> None:
         self.link = link
         self.number = number
         self.objects = RemoteObjects(link, number)
@@ -218,7 +218,7 @@ class RayDevice:
         # The number is given when the command is sent, in the order of sending.
         command = Command(0, self._opened().number, "run", program=program.number)
         label = f"subgraph {program.graph.name!r}"
-        work = Work(command, tuple(waits), on_done, label=label, keeps=program)
+        work = RemoteEvent(command, tuple(waits), on_done, label=label, keeps=program)
         program.link.put(work)
         return work
 
@@ -234,13 +234,13 @@ class RayDevice:
         keeps = (target, source)
         if source.arena.memory in HOST_MEMORIES:
             command = command._replace(kind="write", target=place_of(target), array=source.array)
-            work = Work(command, tuple(waits), on_done, keeps=keeps)
+            work = RemoteEvent(command, tuple(waits), on_done, keeps=keeps)
         elif target.arena.memory in HOST_MEMORIES:
             command = command._replace(kind="read", source=place_of(source))
-            work = Work(command, tuple(waits), on_done, into=target.array, keeps=keeps)
+            work = RemoteEvent(command, tuple(waits), on_done, into=target.array, keeps=keeps)
         else:
             command = command._replace(target=place_of(target), source=place_of(source))
-            work = Work(command, tuple(waits), on_done, keeps=keeps)
+            work = RemoteEvent(command, tuple(waits), on_done, keeps=keeps)
         # To the life of the host that the memory is in: a later one has other things there.
         arena = target.arena if isinstance(target.arena, RemoteArena) else source.arena
         assert isinstance(arena, RemoteArena)

@@ -14,11 +14,11 @@ import numpy as np
 
 from ....devices.errors import DeviceUnavailableError
 from ....version import VERSION
-from ..actors import Actor, Engine, Placing, result
+from ..actors import Actor, ActorPlacement, ActorSystem, result
 from ..host import Host
 from ..nodes import INLINE_LIMIT, labels_of
 from .host_errors import closed_host_error
-from .link import Link
+from .link import HostLink
 from .outbox import MOST_BYTES
 
 RESTART_S = 10.0
@@ -31,7 +31,7 @@ ECHO_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class HostLatency:
     """How long it takes to a host and back.
 
     Attributes
@@ -52,8 +52,8 @@ class RemoteHost:
     Parameters
     ----------
     name : str
-    engine : Engine
-    placing : Placing
+    engine : ActorSystem
+    placing : ActorPlacement
     start_s : float
         How long it may take to start.
     silence_s : float
@@ -70,8 +70,8 @@ class RemoteHost:
     def __init__(
         self,
         name: str,
-        engine: Engine,
-        placing: Placing,
+        engine: ActorSystem,
+        placing: ActorPlacement,
         *,
         start_s: float = 60.0,
         silence_s: float = 30.0,
@@ -84,12 +84,12 @@ class RemoteHost:
         self._engine = engine
         self._start_s, self._silence_s = start_s, silence_s
         self._lock = threading.Lock()
-        self._link: Link | None = None
-        self._way: Way | None = None
+        self._link: HostLink | None = None
+        self._way: HostLatency | None = None
         self._closed = False
 
     @property
-    def way(self) -> Way:
+    def way(self) -> HostLatency:
         """How long calls take; measured when it is started.
 
         Raises
@@ -117,7 +117,7 @@ class RemoteHost:
         link = self._link
         return None if link is None or link.error is not None else int(link.hello["pid"])
 
-    def link(self) -> Link:
+    def link(self) -> HostLink:
         """Return the way to it; start it unless it runs.
 
         Raises
@@ -146,7 +146,7 @@ class RemoteHost:
         if link is not None:
             link.close()
 
-    def _started(self, patience_s: float) -> Link:
+    def _started(self, patience_s: float) -> HostLink:
         actor = self._engine.start(Host, self.name, placing=self.placing)
         try:
             hello = self._greeted(actor, patience_s)
@@ -157,7 +157,7 @@ class RemoteHost:
         except BaseException:
             actor.kill()
             raise
-        return Link(
+        return HostLink(
             self.name,
             actor,
             hello,
@@ -201,7 +201,7 @@ class RemoteHost:
             callback()
 
 
-def _measured(actor: Actor) -> tuple[int, Way]:
+def _measured(actor: Actor) -> tuple[int, HostLatency]:
     """Return what to add to the host's clock, and how long calls take."""
     best_s, clock_ns = float("inf"), 0
     for _ in range(PINGS):
@@ -220,7 +220,7 @@ def _measured(actor: Actor) -> tuple[int, Way]:
         result(actor.call("echo", data), 60.0)
         echo_s = min(echo_s, time.perf_counter() - start_s)
     # There and back, less what a call without bytes takes.
-    return clock_ns, Way(best_s, 2 * ECHO_BYTES / max(echo_s - best_s, 1e-5))
+    return clock_ns, HostLatency(best_s, 2 * ECHO_BYTES / max(echo_s - best_s, 1e-5))
 
 
 def check_host(name: str, hello: Mapping[str, Any]) -> None:

@@ -25,10 +25,10 @@ from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError, WireError
 from ..actors import Actor
-from .commands import Outcome, plain
+from .commands import CommandOutcome, plain
 from .host_errors import closed_host_error, summary
 from .outbox import Outbox
-from .work import Work
+from .work import RemoteEvent
 
 LINGER_S = 1e-3
 """So long the rest of an item is waited for: the steps of one are put one after the other."""
@@ -36,7 +36,7 @@ LINGER_S = 1e-3
 _Message = tuple[Any, BaseException | None]
 
 
-class Link:
+class HostLink:
     """One life of a host, seen from the driver.
 
     Parameters
@@ -110,7 +110,7 @@ class Link:
         """Why nothing can be asked any more; None until the host is closed or found lost."""
         return self._error
 
-    def put(self, work: Work) -> None:
+    def put(self, work: RemoteEvent) -> None:
         """Queue work; never blocks. When the host is lost, it fails at once."""
         with self._changed:
             error = self._error
@@ -121,7 +121,7 @@ class Link:
         if error is not None:
             work.complete(again(error, queued=True))
 
-    def cancel(self, work: Work) -> None:
+    def cancel(self, work: RemoteEvent) -> None:
         """Tell the host that nobody wants a work any more."""
         with self._changed:
             self._outbox.cancel(work)
@@ -165,7 +165,7 @@ class Link:
     def kill(self, work: Event, reason: str) -> bool:
         """Kill the host if it may be working at this; say whether it did."""
         with self._changed:
-            runs = isinstance(work, Work) and work.is_sent and not work.done
+            runs = isinstance(work, RemoteEvent) and work.is_sent and not work.done
             runs = runs and self._error is None
             if runs:
                 self._killed = reason
@@ -246,11 +246,11 @@ class Link:
                 why = self._lost_error(summary(error))
         self._end(why)
 
-    def _take(self, outcomes: list[Outcome] | None) -> None:
+    def _take(self, outcomes: list[CommandOutcome] | None) -> None:
         """Complete what has ended."""
         if outcomes is None:  # it is alive
             return
-        known = [Outcome(*one) for one in outcomes]
+        known = [CommandOutcome(*one) for one in outcomes]
         with self._changed:
             works = [self._outbox.work(one) for one in known]
         for work, outcome in zip(works, known, strict=True):
@@ -261,7 +261,7 @@ class Link:
             if self._outbox.has_to_send or self._is_drained:
                 self._changed.notify_all()
 
-    def _complete(self, work: Work, outcome: Outcome) -> None:
+    def _complete(self, work: RemoteEvent, outcome: CommandOutcome) -> None:
         error = self._error_of(work, outcome)
         if error is None and work.into is not None:
             try:
@@ -276,9 +276,9 @@ class Link:
         work.node_ns = outcome.node_ns
         work.complete(error)
 
-    def _error_of(self, work: Work, outcome: Outcome) -> BaseException | None:
+    def _error_of(self, work: RemoteEvent, outcome: CommandOutcome) -> BaseException | None:
         if outcome.cause:
-            waits = (one for one in work.waits if isinstance(one, Work))
+            waits = (one for one in work.waits if isinstance(one, RemoteEvent))
             return next(one.error for one in waits if one.command.number == outcome.cause)
         if outcome.error is None:
             return None

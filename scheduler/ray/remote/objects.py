@@ -22,14 +22,14 @@ from ....devices.worker.launch import module_path
 from ....devices.worker.modules import Source, sources
 from ....graph.formats.native import dump_bytes
 from ....graph.ir import Graph
-from .commands import Place
-from .link import Link
+from .commands import RemoteTensor
+from .link import HostLink
 
 
 class RemoteArena(Arena):
     """Memory on a host, known there by a number."""
 
-    def __init__(self, memory: str, nbytes: int, link: Link, number: int) -> None:
+    def __init__(self, memory: str, nbytes: int, link: HostLink, number: int) -> None:
         super().__init__(memory, nbytes, None)
         self.link = link
         self.number = number
@@ -46,14 +46,14 @@ class RemoteProgram:
     """A subgraph bound to views on a host."""
 
     graph: Graph
-    link: Link
+    link: HostLink
     number: int
 
 
 class RemoteObjects:
     """Ships graphs to one life of a host, for one device there; methods block."""
 
-    def __init__(self, link: Link, device: int) -> None:
+    def __init__(self, link: HostLink, device: int) -> None:
         self._link = link
         self._device = device
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class RemoteObjects:
             self._link.ask("end", number)
 
 
-def imported(link: Link, wanted: Iterable[Source]) -> None:
+def imported(link: HostLink, wanted: Iterable[Source]) -> None:
     """Have a host import what defines operators, unless it has.
 
     Raises
@@ -121,8 +121,8 @@ def imported(link: Link, wanted: Iterable[Source]) -> None:
         link.imported.update(missing)
 
 
-def place_of(view: View) -> Place:
+def place_of(view: View) -> RemoteTensor:
     """Return where a view lies on its host."""
     assert isinstance(view.arena, RemoteArena), f"memory {view.arena.memory!r} is not on a host"
     spec = view.spec
-    return Place(view.arena.number, view.offset, spec.dtype.name, spec.static_shape)
+    return RemoteTensor(view.arena.number, view.offset, spec.dtype.name, spec.static_shape)

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from ....devices.event import CancelledWorkError
-from .commands import Call, Command, Outcome
-from .work import Work
+from .commands import Command, CommandOutcome, RemoteCall
+from .work import RemoteEvent
 
 WINDOW = 2
 """So many calls may be on their way; what comes then goes together in the next one."""
@@ -19,7 +19,7 @@ WINDOW = 2
 MOST_BYTES = 16 << 20
 """A call carries no more than that, but for a single array that is larger."""
 
-Refused = list[tuple[Work, BaseException]]
+Refused = list[tuple[RemoteEvent, BaseException]]
 
 
 class Outbox:
@@ -33,8 +33,8 @@ class Outbox:
 
     def __init__(self) -> None:
         self.outstanding = 0
-        self._waiting: deque[Work] = deque()
-        self._sent: dict[int, Work] = {}
+        self._waiting: deque[RemoteEvent] = deque()
+        self._sent: dict[int, RemoteEvent] = {}
         self._cancelled: list[int] = []
         self._forgotten: deque[int] = deque()
         self._noted: list[int] = []
@@ -42,7 +42,7 @@ class Outbox:
         self._calls = 0
 
     @property
-    def sent(self) -> tuple[Work, ...]:
+    def sent(self) -> tuple[RemoteEvent, ...]:
         """What was sent and has not ended."""
         return tuple(self._sent.values())
 
@@ -60,11 +60,11 @@ class Outbox:
         """False when what is queued is likely to go on: an item ends with what is read."""
         return not self._waiting or self._waiting[-1].command.kind == "read"
 
-    def put(self, work: Work) -> None:
+    def put(self, work: RemoteEvent) -> None:
         """Queue work."""
         self._waiting.append(work)
 
-    def cancel(self, work: Work) -> None:
+    def cancel(self, work: RemoteEvent) -> None:
         """Have the host be told that nobody wants a work any more, if it knows of it."""
         if work.command.number in self._sent:
             self._cancelled.append(work.command.number)
@@ -78,7 +78,7 @@ class Outbox:
         left = (*self._waiting, *self._sent.values())
         return any(work.command.device == device for work in left)
 
-    def next_call(self) -> tuple[Refused, Call]:
+    def next_call(self) -> tuple[Refused, RemoteCall]:
         """Return what is not sent, and why, and what is."""
         refused: Refused = []
         commands: list[Command] = []
@@ -95,7 +95,7 @@ class Outbox:
             else:
                 work.error = error  # what waits for it, behind it, is to see that
                 refused.append((work, error))
-        call = Call(
+        call = RemoteCall(
             self._calls,
             tuple(commands),
             tuple(self._cancelled),
@@ -107,11 +107,11 @@ class Outbox:
         self._cancelled, self._noted = [], []
         return refused, call
 
-    def work(self, outcome: Outcome) -> Work | None:
+    def work(self, outcome: CommandOutcome) -> RemoteEvent | None:
         """Return the work that has ended, which is to be completed before `answered`."""
         return self._sent.get(outcome.number)
 
-    def answered(self, outcomes: Iterable[Outcome]) -> None:
+    def answered(self, outcomes: Iterable[CommandOutcome]) -> None:
         """Take note of the answer to a call, when the work that has ended is completed.
 
         Not before: what waits for it has to see its error from then on.
@@ -122,23 +122,23 @@ class Outbox:
             if outcome.is_failure:
                 self._noted.append(outcome.number)
 
-    def give_up(self) -> tuple[list[Work], list[Work]]:
+    def give_up(self) -> tuple[list[RemoteEvent], list[RemoteEvent]]:
         """Return all that was sent, and all that was not, and forget it."""
         sent, waiting = list(self._sent.values()), list(self._waiting)
         self._sent.clear()
         self._waiting.clear()
         return sent, waiting
 
-    def _numbered(self, work: Work) -> Command:
+    def _numbered(self, work: RemoteEvent) -> Command:
         self._count += 1
-        numbers = (wait.command.number for wait in work.waits if isinstance(wait, Work))
+        numbers = (wait.command.number for wait in work.waits if isinstance(wait, RemoteEvent))
         waits = tuple(number for number in numbers if number in self._sent)
         work.command = work.command._replace(number=self._count, waits=waits)
         self._sent[self._count] = work
         return work.command
 
 
-def _refusal(work: Work) -> BaseException | None:
+def _refusal(work: RemoteEvent) -> BaseException | None:
     for wait in work.waits:
         if wait.error is not None:
             return wait.error

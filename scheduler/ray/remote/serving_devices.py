@@ -28,7 +28,7 @@ from ....graph.formats.native import load_bytes
 from ....graph.ir import Graph
 from ....graph.tensor import Array
 from .command_queues import CommandQueues
-from .commands import Call, Command, Described, Outcome, Place, plain
+from .commands import Command, CommandOutcome, Described, RemoteCall, RemoteTensor, plain
 from .serving_work import HostWork, Memory
 from .support_queries import SupportQuery, SupportReply
 
@@ -55,8 +55,8 @@ class ServingDevices:
         self._courses = CommandQueues(self._work.launch, self._note)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next = 0
-        self._early: dict[int, Call] = {}
-        self._outcomes: deque[Outcome] = deque()
+        self._early: dict[int, RemoteCall] = {}
+        self._outcomes: deque[CommandOutcome] = deque()
         self._is_awaited = False
         self._waiting: asyncio.Future[None] | None = None
         self._asks: Mapping[str, Callable[..., Any]] = {
@@ -81,7 +81,7 @@ class ServingDevices:
 
     async def command(self, call: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Start commands; return outcomes as soon as there are some that somebody waits for."""
-        made = Call(*call)
+        made = RemoteCall(*call)
         self._loop = asyncio.get_running_loop()
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)  # one call is enough to be answered later
@@ -103,7 +103,7 @@ class ServingDevices:
                 made.close()
         self._thread.shutdown()
 
-    def _take(self, call: Call) -> None:
+    def _take(self, call: RemoteCall) -> None:
         for number in call.forgotten:
             # Behind the questions that were asked before, which may still use it.
             self._thread.submit(self._forget, number)
@@ -113,7 +113,7 @@ class ServingDevices:
         self._courses.cancel(call.cancelled)
         self._courses.note(call.noted)
 
-    def _note(self, command: Command, outcome: Outcome) -> None:
+    def _note(self, command: Command, outcome: CommandOutcome) -> None:
         """Keep an outcome, and tell it to the driver if that waits for it; on any thread."""
         array = self._work.take_read(command.number)
         self._outcomes.append(outcome if array is None else outcome._replace(array=array))
@@ -190,12 +190,14 @@ class ServingDevices:
         self,
         number: int,
         graph: int,
-        places: Mapping[str, Place],
+        places: Mapping[str, RemoteTensor],
         lives: int | None,
         measure: bool,
     ) -> int:
         device: Device = self._objects[number]
-        views = {name: self._work.view(number, Place(*place)) for name, place in places.items()}
+        views = {
+            name: self._work.view(number, RemoteTensor(*place)) for name, place in places.items()
+        }
         subgraph: Graph = self._objects[graph]
         if lives is None:
             return self._add(device.compile(subgraph, views, measure=measure))
@@ -223,6 +225,6 @@ def _command(fields: Any) -> Command:
     command = Command(*fields)
     target, source = command.target, command.source
     return command._replace(
-        target=None if target is None else Place(*target),
-        source=None if source is None else Place(*source),
+        target=None if target is None else RemoteTensor(*target),
+        source=None if source is None else RemoteTensor(*source),
     )

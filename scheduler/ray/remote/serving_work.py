@@ -14,7 +14,7 @@ from ....devices.event import Event
 from ....devices.memory import HOST, HOST_MEMORIES, Arena, View, host_arena
 from ....graph.tensor import Array, TensorSpec
 from ...costs.host import INLINE_BYTES
-from .commands import Command, Place
+from .commands import Command, RemoteTensor
 
 
 @dataclass(slots=True)
@@ -23,14 +23,14 @@ class Memory:
 
     Attributes
     ----------
-    staging : dict of Place to View
+    staging : dict of RemoteTensor to View
         For each place that was copied from or to the host's memory, the bytes there.
     """
 
     arena: Arena
     device: Device
-    views: dict[tuple[int, Place], View] = field(default_factory=dict)
-    staging: dict[Place, View] = field(default_factory=dict)
+    views: dict[tuple[int, RemoteTensor], View] = field(default_factory=dict)
+    staging: dict[RemoteTensor, View] = field(default_factory=dict)
 
 
 class HostWork:
@@ -50,7 +50,7 @@ class HostWork:
         """Return what a command has read, once."""
         return self._reads.pop(number, None)
 
-    def view(self, number: int, place: Place) -> View:
+    def view(self, number: int, place: RemoteTensor) -> View:
         """Return a device's view of a place, which may be in the memory of another one."""
         memory: Memory = self._objects[place.arena]
         key = number, place
@@ -139,7 +139,7 @@ class HostWork:
 
         return owner.copy(theirs, source, (), copied)
 
-    def _staging(self, number: int, place: Place) -> View:
+    def _staging(self, number: int, place: RemoteTensor) -> View:
         """Return a view of host memory that a device copies from and to, for one place of its."""
         memory: Memory = self._objects[place.arena]
         view = memory.staging.get(place)

@@ -10,7 +10,7 @@ from ....graph.tensor import Array
 from .commands import Command
 
 
-class Work(Event):
+class RemoteEvent(Event):
     """A command to a host, and its completion.
 
     Parameters
@@ -44,9 +44,9 @@ class Work(Event):
         self.label = label
         self.into = into
         self.keeps = keeps
-        self._on_cancel: Callable[[Work], object] | None = None
+        self._on_cancel: Callable[[RemoteEvent], object] | None = None
 
-    def cancel_by(self, on_cancel: Callable[[Work], object]) -> None:
+    def cancel_by(self, on_cancel: Callable[[RemoteEvent], object]) -> None:
         """Call `on_cancel(work)` when it is cancelled from now on."""
         self._on_cancel = on_cancel
 

@@ -13,7 +13,7 @@ from typing import Any
 from ....graph.ir import Graph
 from ...plans.plan import Plan
 from .columns import Texts
-from .layout import Edge, Layout, lay_out
+from .layout import DrawingLayout, Edge, lay_out
 
 GROUP_NODES = 100
 """Nodes of a group, about; subgraphs above are cut."""
@@ -22,7 +22,7 @@ FLAT_NODES = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NodeGroup:
     """Nodes that are drawn as one: by their place in the graph."""
 
     subgraph: int
@@ -78,16 +78,16 @@ def _edges(graph: Graph) -> dict[Edge, str]:
     return edges
 
 
-def _groups(plan: Plan, layers: Sequence[int]) -> list[Group]:
+def _groups(plan: Plan, layers: Sequence[int]) -> list[NodeGroup]:
     """Return the subgraphs, the large ones in several pieces."""
     place = {node.name: index for index, node in enumerate(plan.graph.nodes)}
-    groups: list[Group] = []
+    groups: list[NodeGroup] = []
     for subgraph in plan.subgraphs:
         members = [place[node.name] for node in subgraph.graph.nodes]
         pieces = _pieces(members, layers)
         for number, nodes in enumerate(pieces, 1):
             part = f" ({number} of {len(pieces)})" if len(pieces) > 1 else ""
-            groups.append(Group(subgraph.index, subgraph.name + part, nodes))
+            groups.append(NodeGroup(subgraph.index, subgraph.name + part, nodes))
     return groups
 
 
@@ -103,8 +103,8 @@ def _pieces(members: Sequence[int], layers: Sequence[int]) -> list[list[int]]:
 
 
 def _insides(
-    groups: Sequence[Group], of_node: Mapping[int, int], edges: Mapping[Edge, str], first: int
-) -> Iterator[Layout]:
+    groups: Sequence[NodeGroup], of_node: Mapping[int, int], edges: Mapping[Edge, str], first: int
+) -> Iterator[DrawingLayout]:
     """Lay out the nodes of each group among themselves."""
     inner: list[list[Edge]] = [[] for _ in groups]
     local = {node: index for group in groups for index, node in enumerate(group.nodes)}
@@ -133,7 +133,7 @@ def _units(
     return first + groups + len(graph.outputs), [(s, t) for s, t in between if s != t]
 
 
-def _plain(layout: Layout) -> dict[str, Any]:
+def _plain(layout: DrawingLayout) -> dict[str, Any]:
     return {
         "layer": list(layout.layers),
         "x": [round(x, 2) for x in layout.xs],

@@ -27,7 +27,7 @@ CHAIN_WIDTH = 0.35
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DrawingLayout:
     """Positions in units: 1 is the distance of two neighbours in a layer.
 
     Attributes
@@ -45,7 +45,7 @@ class Layout:
     chains: tuple[tuple[float, ...], ...]
 
 
-def lay_out(count: int, edges: Sequence[Edge]) -> Layout:
+def lay_out(count: int, edges: Sequence[Edge]) -> DrawingLayout:
     """Place vertices 0 to `count` - 1, of which every edge's source is the lower one."""
     return _Drawing(count, edges).lay_out()
 
@@ -66,12 +66,12 @@ class _Drawing:
             self._rows[layer].append(vertex)
         self._widths = [1.0] * count + [CHAIN_WIDTH] * (len(self._layers) - count)
 
-    def lay_out(self) -> Layout:
+    def lay_out(self) -> DrawingLayout:
         places = self._order()
         is_line = all(len(row) == 1 for row in self._rows)
         xs = places if is_line else self._position(places)
         left = min((xs[vertex] for vertex in range(self._count)), default=0.0)
-        return Layout(
+        return DrawingLayout(
             tuple(self._layers[: self._count]),
             tuple(xs[vertex] - left for vertex in range(self._count)),
             tuple(tuple(xs[point] - left for point in chain) for chain in self._chains),

@@ -14,7 +14,7 @@ from functools import partial
 
 from ....devices.event import Event
 from ...dispatch.estimates import SLOW_NS
-from ...dispatch.progress import Progress
+from ...dispatch.progress import ItemProgress
 from ..opened.open_plan import OpenPlan
 from ..opened.slot import Slot
 from ..opened.stage_bindings import ItemStages
@@ -92,7 +92,7 @@ class Execution:
         self._on_finish = on_finish
         self._lock = threading.Lock()
         order = open_plan.order
-        self._progress = Progress(order.counts, order.after)
+        self._progress = ItemProgress(order.counts, order.after)
         # Steps that were ready and have not ended or been given up, and threads that offer some.
         self._obligations = 1 + len(order.first)
         self._complete = 0

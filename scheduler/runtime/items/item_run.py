@@ -7,12 +7,12 @@ from typing import Any
 
 import trio
 
-from ...dispatch.estimates import ON_LOOP, Limit
+from ...dispatch.estimates import ON_LOOP, InlineLimit
 from ...errors import DeadlineError
 from ...plans.fetches import Fetched, Fetches
 from ...profile.timestamps import Timestamps
 from ..opened.fetch_plan_cache import ALL
-from ..queue import Place
+from ..queue import QueuePlace
 from ..streaming.carrier import Carrier
 from ..streaming.deadlines import check_deadline, deadline_error
 from .item import ItemRun, Results
@@ -23,8 +23,8 @@ async def run_one(
     inputs: Mapping[str, Any],
     fetches: Fetches | None,
     deadline_s: float | None,
-    place: Place | None = None,
-    limit: Limit = ON_LOOP,
+    place: QueuePlace | None = None,
+    limit: InlineLimit = ON_LOOP,
 ) -> Any:
     """Run one item and return its outputs by name, or what is fetched: `Session.run`.
 
@@ -60,7 +60,7 @@ def run_now(
     inputs: Mapping[str, Any],
     marks: Timestamps,
     names: frozenset[str],
-    limit: Limit = ON_LOOP,
+    limit: InlineLimit = ON_LOOP,
     slots: int = 1,
 ) -> Results | None:
     """Run an item on this thread that is likely to keep within a limit; None if it is not."""
@@ -80,7 +80,7 @@ async def run_item_within(
     inputs: Mapping[str, Any],
     item_run: ItemRun,
     fetched: frozenset[str],
-    place: Place | None = None,
+    place: QueuePlace | None = None,
 ) -> None:
     """Take an item to its end, and give it up after so many seconds."""
     with trio.move_on_after(deadline_s) as scope:
@@ -95,7 +95,7 @@ async def run_item(
     fetched: frozenset[str],
     late: DeadlineError | None = None,
     scope: trio.CancelScope | None = None,
-    place: Place | None = None,
+    place: QueuePlace | None = None,
 ) -> None:
     """Take an item to its end; if that is brought about by a scope, it is late."""
     try:

@@ -14,7 +14,7 @@ from ....graph.errors import ShapeError
 from ....graph.ir import Graph, Node
 from ....graph.nested import result_specs
 from ....graph.tensor import Array, spec_of
-from ...planner.staged_plans import Entry, Stage
+from ...planner.staged_plans import Stage, StagedGraph
 from ...plans.plan import Plan
 
 Known: TypeAlias = dict[str, Array]
@@ -44,7 +44,7 @@ class StageSequence:
         self,
         run_part: RunPart,
         on_thread: OnThread,
-        lock_of: Callable[[Entry], trio.Lock],
+        lock_of: Callable[[StagedGraph], trio.Lock],
         check: Callable[[], None],
     ) -> None:
         self._run_part = run_part
@@ -52,7 +52,7 @@ class StageSequence:
         self._lock_of = lock_of
         self._check = check
 
-    async def run(self, entry: Entry, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+    async def run(self, entry: StagedGraph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the outputs of a graph, in its order.
 
         Raises
@@ -62,7 +62,7 @@ class StageSequence:
         """
         known: Known = dict(inputs)
         results: Known = {}
-        following: Entry | None = entry
+        following: StagedGraph | None = entry
         while following is not None:
             self._check()
             stage = following.find(known) or await self._make(following, known)
@@ -82,7 +82,7 @@ class StageSequence:
             following = stage.rest
         return {name: results[name] for name in entry.graph.outputs}
 
-    async def _make(self, entry: Entry, known: Known) -> Stage:
+    async def _make(self, entry: StagedGraph, known: Known) -> Stage:
         async with self._lock_of(entry):
             stage = entry.find(known)
             if stage is None:
@@ -90,7 +90,7 @@ class StageSequence:
                 entry.keep(known, stage)
             return stage
 
-    async def _iterate(self, node: Node, body: Entry, known: Known) -> Known:
+    async def _iterate(self, node: Node, body: StagedGraph, known: Known) -> Known:
         run = self._loop if node.op == "Loop" else self._scan
         values = [known[name] if name else None for name in node.inputs]
         try:
@@ -102,7 +102,7 @@ class StageSequence:
         return {name: value for name, value in asked if name}
 
     async def _loop(
-        self, node: Node, body: Entry, values: Sequence[Array | None]
+        self, node: Node, body: StagedGraph, values: Sequence[Array | None]
     ) -> Sequence[Array]:
         trips, condition = [*values, None, None][:2]  # those at the end may be left out
         end = len(values) - node.attributes["captured"]
@@ -120,7 +120,7 @@ class StageSequence:
         return [*map(_present, states), *(_stacked(column, 0) for column in columns)]
 
     async def _scan(
-        self, node: Node, body: Entry, values: Sequence[Array | None]
+        self, node: Node, body: StagedGraph, values: Sequence[Array | None]
     ) -> Sequence[Array]:
         given, attributes = list(map(_present, values)), node.attributes
         end = len(given) - attributes["captured"]
@@ -147,7 +147,7 @@ class StageSequence:
         backwards = _padded(attributes["scan_output_directions"], len(columns))
         return [*states, *map(_stacked, columns, axes, backwards)]
 
-    async def _body(self, body: Entry, values: Sequence[Any]) -> list[Array]:
+    async def _body(self, body: StagedGraph, values: Sequence[Any]) -> list[Array]:
         await trio.lowlevel.checkpoint()  # a body that is all constants runs nothing
         names = body.graph.inputs
         fed = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
@@ -166,7 +166,7 @@ def own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return results
 
 
-def _interface(entry: Entry | None) -> tuple[Sequence[str], Sequence[str]]:
+def _interface(entry: StagedGraph | None) -> tuple[Sequence[str], Sequence[str]]:
     """Return the names of what goes in and comes out."""
     return ((), ()) if entry is None else (entry.graph.inputs, entry.graph.outputs)
 

@@ -12,7 +12,7 @@ import trio
 from ....graph.ir import Graph
 from ....graph.tensor import Array, frozen_copy
 from ...planner.joined_stages import plan_ahead
-from ...planner.staged_plans import Entry, Stage
+from ...planner.staged_plans import Stage, StagedGraph
 from ...plans.plan import Plan
 from ...plans.shapes import Shapes
 from ...plans.variants import variant
@@ -62,14 +62,14 @@ class StagedRunner:
         self._completion = completion
         self._item_runs = item_runs
         self._variables = variables
-        self._locks: WeakKeyDictionary[Entry, trio.Lock] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[StagedGraph, trio.Lock] = WeakKeyDictionary()
         self._closing = False
 
     def refuse(self) -> None:
         """Start no more parts."""
         self._closing = True
 
-    async def prepare(self, entry: Entry | None, variants: int) -> None:
+    async def prepare(self, entry: StagedGraph | None, variants: int) -> None:
         """Plan and open the stages from an entry on that no value decides.
 
         Raises
@@ -86,7 +86,7 @@ class StagedRunner:
             entry = stage.rest
 
     async def start(
-        self, item_run: ItemRun, arrays: Mapping[str, Array], entry: Entry, graph: Graph
+        self, item_run: ItemRun, arrays: Mapping[str, Array], entry: StagedGraph, graph: Graph
     ) -> None:
         """Start an item, whose inputs stay as they are, where its stages begin.
 
@@ -107,7 +107,7 @@ class StagedRunner:
         trio.lowlevel.spawn_system_task(self._pass, item_run, known, entry, graph)
 
     async def _pass(
-        self, item_run: ItemRun, known: Mapping[str, Array], entry: Entry, graph: Graph
+        self, item_run: ItemRun, known: Mapping[str, Array], entry: StagedGraph, graph: Graph
     ) -> None:
         """Take an item through the stages of a graph."""
         results: Mapping[str, Array] = {}
@@ -142,7 +142,7 @@ class StagedRunner:
         if item_run.cancelled or self._closing:
             raise session_closed_error()
 
-    def _lock_of(self, entry: Entry) -> trio.Lock:
+    def _lock_of(self, entry: StagedGraph) -> trio.Lock:
         """Return what is held while a stage behind an entry is made, lest that is done twice."""
         return self._locks.setdefault(entry, trio.Lock())
 

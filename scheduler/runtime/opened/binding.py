@@ -47,7 +47,7 @@ Key: TypeAlias = tuple[int, ...]
 """A step, and the copy of each region that it touches."""
 
 
-class Bound(NamedTuple):
+class BoundStep(NamedTuple):
     """What launches a step on the memory of a slot.
 
     Where any thread of this process may run it: `inline` if its lane is idle, `call` by who knows
@@ -75,7 +75,7 @@ class _BoundStep(NamedTuple):
     step: Step
     touched: tuple[tuple[PlacedTensor, TensorSpec], ...]
     regions: tuple[Region, ...]
-    kept: dict[Key, Bound]
+    kept: dict[Key, BoundStep]
 
 
 class Bindings:
@@ -123,7 +123,7 @@ class Bindings:
         same = all(map(_has_same_nodes, plan.steps, self._plan.steps))
         return self._rules if same else _rules_of(plan, self._devices)
 
-    def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, Bound]:
+    def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, BoundStep]:
         """Return all steps, in their order, bound to a slot; those that are kept, as they are.
 
         Raises
@@ -131,14 +131,14 @@ class Bindings:
         DeviceError
             If a device refuses.
         """
-        found: dict[Key, Bound] = {}
+        found: dict[Key, BoundStep] = {}
         for one in self._steps:
             copies = (copy_of(region, index, turned) for region in one.regions)
             key = one.step.index, *copies
             found[key] = one.kept.get(key) or self._bind(one, arenas)
         return found
 
-    def own_of(self, arenas: Arenas) -> dict[int, Bound]:
+    def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
         """Return the steps that are no other plan's, by number, bound to a slot; none is kept.
 
         Raises
@@ -151,16 +151,16 @@ class Bindings:
     def rebound(
         self,
         arenas: Arenas,
-        before: Mapping[int, Bound],
+        before: Mapping[int, BoundStep],
         programs: Mapping[int, Rebindable | None],
         specs: Mapping[str, TensorSpec],
-    ) -> dict[int, Bound] | None:
+    ) -> dict[int, BoundStep] | None:
         """Return these steps for other lengths of the same nodes; None if that takes planning.
 
         Parameters
         ----------
         arenas : Arenas
-        before : Mapping of int to Bound
+        before : Mapping of int to BoundStep
             The steps as they were bound there.
         programs : Mapping of int to Rebindable or None
             Those of the steps at some lengths; None where they cannot be had again.
@@ -172,7 +172,7 @@ class Bindings:
         DeviceError
             If a device refuses.
         """
-        found: dict[int, Bound] = {}
+        found: dict[int, BoundStep] = {}
         for one in self._own:
             step, device = one.step, self._devices[one.step.device]
             assert not isinstance(step.work, Transfer), "all is in this process"
@@ -206,7 +206,7 @@ class Bindings:
         assert self._driver is not None, "there are edges in sessions alone"
         return self._row_feeds.setdefault((arena, edge.each.name), RowFeed(edge, self._driver))
 
-    def keep(self, bound: Mapping[Key, Bound]) -> None:
+    def keep(self, bound: Mapping[Key, BoundStep]) -> None:
         """Keep steps for other slots."""
         for key, one in bound.items():
             self._steps[key[0]].kept[key] = one
@@ -268,7 +268,7 @@ class Bindings:
             for name, spec in scratch_specs(device, graph, node).items():
                 yield (name, self._placement.local[SCRATCH, subgraph.device]), spec
 
-    def _bind(self, one: _BoundStep, arenas: Arenas) -> Bound:
+    def _bind(self, one: _BoundStep, arenas: Arenas) -> BoundStep:
         step = one.step
         device = self._devices[step.device]
         views = [
@@ -278,11 +278,11 @@ class Bindings:
             named = dict(views)
             return self._launched(step, self._program(device, step.work.graph, named), named)
         if step.work.arrives or step.work.leaves:
-            return Bound(nothing_handed)
+            return BoundStep(nothing_handed)
         (_, source), (_, target) = views
-        return Bound(self._paced(device, partial(device.copy, target, source)))
+        return BoundStep(self._paced(device, partial(device.copy, target, source)))
 
-    def _launched(self, step: Step, program: Program, views: Mapping[str, View]) -> Bound:
+    def _launched(self, step: Step, program: Program, views: Mapping[str, View]) -> BoundStep:
         """Return what launches a step that runs a program."""
         device = self._devices[step.device]
         rows: RowFeed | None = None
@@ -299,13 +299,13 @@ class Bindings:
             start = partial(async_calls.launch, self._driver, program, rows=rows)
             # Who waits for rows waits for other devices' work, which clocks are to move on for.
             launch = start if step.awaited.name == EACH else self._paced(device, start)
-            return Bound(launch, program=program, views=views)
+            return BoundStep(launch, program=program, views=views)
         launch = self._paced(device, partial(device.submit, program))
         if step.index not in self._rules.inline:
-            return Bound(launch, program=program, views=views)
+            return BoundStep(launch, program=program, views=views)
         assert isinstance(device, HostDevice)
         inline, call = partial(device.run_inline, program), device.calling(program)
-        return Bound(launch, inline, call, program, views)
+        return BoundStep(launch, inline, call, program, views)
 
     def _paced(self, device: Device, launch: Launch) -> Launch:
         return launch if self._driver is None else self._driver.launching(device, launch)

@@ -35,7 +35,7 @@ class Copy(NamedTuple):
         return HOST_MEMORIES.issuperset((self.target.arena.memory, self.source.arena.memory))
 
 
-class Copies:
+class OutputCopies:
     """Copies that are made again and again.
 
     Attributes
@@ -158,7 +158,7 @@ async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:
     DeviceError
         If a device fails.
     """
-    await Copies(copies).make(driver)
+    await OutputCopies(copies).make(driver)
 
 
 async def ended(done: trio.Event, cancel: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Generic, TypeVar
 
 from ...dispatch.ready import ReadyQueue
-from ...simulation.workload import Lane
+from ...simulation.workload import SimulatedLane
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class OpenLanes(Generic[T]):
         self._lanes: dict[str, OpenLane[T]] = {}
         self._ages = count()
 
-    def of(self, lanes: Iterable[Lane]) -> list[OpenLane[T]]:
+    def of(self, lanes: Iterable[SimulatedLane]) -> list[OpenLane[T]]:
         """Return the lanes that a plan uses."""
         with self._lock:
             for lane in lanes:

@@ -31,8 +31,8 @@ from ..items.device_io import arrivals_of, departures_of
 from ..items.inline import MOST_STEPS, Call, are_few
 from ..virtual_time import VirtualTimeDriver, clock_of
 from .arenas import Arenas, Lend, OpenArenas, Turned
-from .binding import Bindings, Bound
-from .copying import Copies, Copy, Feeds
+from .binding import Bindings, BoundStep
+from .copying import Copy, Feeds, OutputCopies
 from .lanes import OpenLanes
 from .region_guard import RegionGuard
 from .slot import Slot
@@ -255,7 +255,7 @@ class OpenPlan:
                 self._calls(bound.values()) if are_few(feeds, results) else None,
                 arrivals_of(self.plan, self._devices, view, self._driver),
                 departures_of(self.plan, self._devices, view, self._driver),
-                Copies(self._commits(arenas)),
+                OutputCopies(self._commits(arenas)),
                 dict(self._swaps(arenas)),
                 tuple(self._bindings.row_feeds(arenas)),
             )
@@ -295,7 +295,7 @@ class OpenPlan:
         if self.stages is not None:
             self.stages.clear()
 
-    def _calls(self, bound: Collection[Bound]) -> tuple[Call, ...] | None:
+    def _calls(self, bound: Collection[BoundStep]) -> tuple[Call, ...] | None:
         """Return what runs the steps one after the other, unless an item needs more than that.
 
         Devices given as objects may be shared with other sessions: nobody knows that they rest.

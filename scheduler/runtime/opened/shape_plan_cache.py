@@ -15,7 +15,7 @@ from ....graph.tensor import Array
 from ...errors import PlanError
 from ...planner.joined_stages import join_stages
 from ...planner.replanning import replan_beside
-from ...planner.staged_plans import Entry, entry_of
+from ...planner.staged_plans import StagedGraph, entry_of
 from ...plans.io_devices import unknown_plan_error
 from ...plans.plan import Plan
 from ...plans.shapes import Shapes
@@ -62,7 +62,7 @@ class ShapePlanCache:
         Of the plan.
     may_run_at_once : bool
         False where no item can run wholly on the thread that asks for it.
-    entries : Mapping of int to Entry
+    entries : Mapping of int to StagedGraph
         Where shapes depend on values: what items enter instead of one plan, by number of slots.
     """
 
@@ -75,7 +75,7 @@ class ShapePlanCache:
         self._fed = plan.fed
         self._open_plans = open_plans
         self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, StagedGraph] = {}
         self._joined: dict[int, bool] = {}  # the stages are one plan, by number of slots
         self._plan_joined = lru_cache(KEPT_PLANS)(self._joined_plan)
         self._check_shapes = lru_cache(KEPT_SHAPES)(self._shapes_checked)
@@ -135,7 +135,7 @@ class ShapePlanCache:
         """
         return await self._slots(self._key(arrays, count), index, marks)
 
-    def entry(self, count: int) -> Entry | None:
+    def entry(self, count: int) -> StagedGraph | None:
         """Return what items enter instead of one plan; None where that is not known yet.
 
         It is known from the beginning where values decide lengths, and all others have bounds.
@@ -204,7 +204,7 @@ class ShapePlanCache:
         bind_inputs(self._fed, named)
         check_within(self._fed, self.plan.computed, named)
 
-    def _enter(self, count: int) -> Entry:
+    def _enter(self, count: int) -> StagedGraph:
         if self.plan.ends.devices:
             raise unknown_plan_error(self.plan.graph)
         return self.entries.setdefault(count, entry_of(self.plan, count))

@@ -14,7 +14,7 @@ from ..items.device_io import DeviceInput, DeviceOutput
 from ..items.inline import Call
 from ..row_feed import RowFeed
 from ..virtual_time import Launch
-from .copying import Copies, Feeds
+from .copying import Feeds, OutputCopies
 
 InlineRun: TypeAlias = Callable[[Event], bool]
 """Runs a step on the calling thread, if its lane is idle; says whether that was so."""
@@ -40,7 +40,7 @@ class Slot:
         The steps that bring inputs which are handed over on devices: different for each item.
     departures : Mapping of str to DeviceOutput
         Those that bring outputs which are taken on devices; these are not among `results`.
-    commits : Copies
+    commits : OutputCopies
         What variables hold once the item has ended well.
     swaps : Mapping of (str, str) to Arena
         For variables in memories: where such values are written, and stay.
@@ -55,7 +55,7 @@ class Slot:
     calls: tuple[Call, ...] | None = None
     arrivals: Mapping[str, DeviceInput] = field(default_factory=dict)
     departures: Mapping[str, DeviceOutput] = field(default_factory=dict)
-    commits: Copies = field(default_factory=Copies)
+    commits: OutputCopies = field(default_factory=OutputCopies)
     swaps: Mapping[tuple[str, str], Arena] = field(default_factory=dict)
     row_feeds: tuple[RowFeed, ...] = ()
 

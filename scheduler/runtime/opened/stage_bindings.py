@@ -25,7 +25,7 @@ from ...profile.timestamps import Timestamps
 from ...shapes.bounds import count_error
 from ..virtual_time import Launch
 from .arenas import Arenas
-from .binding import Bindings, Bound
+from .binding import Bindings, BoundStep
 from .copying import Feeds, beginning
 from .slot import InlineRun, Slot
 
@@ -48,7 +48,7 @@ Lengths: TypeAlias = dict[str, int]
 class _BoundStage(NamedTuple):
     """The steps of a stage at some lengths, bound to a slot, and the shapes of what is fetched."""
 
-    steps: Mapping[int, Bound]
+    steps: Mapping[int, BoundStep]
     shapes: Shapes
 
 
@@ -64,7 +64,7 @@ class _OnSlot(NamedTuple):
     """The memory of a slot, and the steps of a stage as they were bound there first."""
 
     arenas: Arenas
-    steps: Mapping[int, Bound]
+    steps: Mapping[int, BoundStep]
 
 
 class _OpenStage:

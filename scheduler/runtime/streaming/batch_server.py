@@ -25,7 +25,7 @@ from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.item import ItemRun
 from ..opened.fetch_plan_cache import ALL
-from ..queue import Place, Queue
+from ..queue import Queue, QueuePlace
 from .batch_status import MicroBatchesStatus
 from .batching import Batch, Batching, batching_of
 from .carrier import Carrier
@@ -248,7 +248,7 @@ class BatchServer:
         return chosen
 
     @trio.lowlevel.enable_ki_protection
-    async def _run(self, batch: Batch, place: Place) -> None:
+    async def _run(self, batch: Batch, place: QueuePlace) -> None:
         """Take a batch to its end; cancelled when nobody waits for it, or all is closed."""
         carrier, item_run, is_started = self._carrier, batch.item_run, False
         try:

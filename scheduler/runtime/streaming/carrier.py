@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from ....graph.tensor import Array
-from ...dispatch.estimates import ON_LOOP, Limit
+from ...dispatch.estimates import ON_LOOP, InlineLimit
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.input_staging import InputStagingPool
@@ -65,7 +65,7 @@ class Carrier(Protocol):
         max_in_flight: int,
         marks: Timestamps,
         fetched: frozenset[str],
-        limit: Limit = ON_LOOP,
+        limit: InlineLimit = ON_LOOP,
     ) -> Results | None:
         """Run an item on this thread that is likely to keep within a limit; None if it is not."""
         ...

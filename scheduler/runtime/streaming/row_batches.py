@@ -21,7 +21,7 @@ from ....graph.errors import PlaitError, ShapeError
 from ....graph.operator import Call, find_operator
 from ....graph.operators.each import EACH, NEWEST, VALUE
 from ....graph.tensor import Array, TensorSpec, spec_of
-from ...dispatch.row_queue import NEVER, RowQueue, Run
+from ...dispatch.row_queue import NEVER, RowQueue, RowRun
 from ...errors import SessionError
 from ...plans.plan import Plan
 from ..items.item import ItemRun, Results
@@ -161,8 +161,8 @@ class _RowServer:
         self._queue_name = queue
         (first, *_) = (plan.fed.tensors[name].shape or () for name in self._names)
         self._queue: RowQueue[RowBlock] = RowQueue(plan.bounds[str(first[0])][1])
-        self._alone: deque[Run[RowBlock]] = deque()
-        self._under_way: dict[ItemRun, tuple[Sequence[Run[RowBlock]], trio.CancelScope]] = {}
+        self._alone: deque[RowRun[RowBlock]] = deque()
+        self._under_way: dict[ItemRun, tuple[Sequence[RowRun[RowBlock]], trio.CancelScope]] = {}
         self._news = trio.lowlevel.ParkingLot()
         self._keep, self._drops_newest = 0, False  # as the nodes say that hand rows over
 
@@ -258,7 +258,7 @@ class _RowServer:
     def _has_room(self) -> bool:
         return len(self._under_way) < self._plan.in_flight
 
-    def _choose(self) -> Sequence[Run[RowBlock]]:
+    def _choose(self) -> Sequence[RowRun[RowBlock]]:
         """Take the rows of the next batch out of the queue; none where none may start now."""
         if not self._has_room:
             return ()
@@ -276,7 +276,7 @@ class _RowServer:
 
     @trio.lowlevel.enable_ki_protection
     async def _run(
-        self, item_run: ItemRun, runs: Sequence[Run[RowBlock]], scope: trio.CancelScope
+        self, item_run: ItemRun, runs: Sequence[RowRun[RowBlock]], scope: trio.CancelScope
     ) -> None:
         """Take a batch to its end; cancelled when nobody waits for it, or all is closed."""
         is_started = False
@@ -309,7 +309,7 @@ class _RowServer:
             item_run.let_go()
             self._look()
 
-    async def _stacked(self, runs: Sequence[Run[RowBlock]]) -> dict[str, Array]:
+    async def _stacked(self, runs: Sequence[RowRun[RowBlock]]) -> dict[str, Array]:
         """Return the inputs of a batch: copies, as items that are cancelled leave their memory."""
         parts = [
             [run.block.values[index][run.start : run.stop] for run in runs]
@@ -328,7 +328,7 @@ class _RowServer:
                 run.block.unread = trio.Event()
 
     def _end(
-        self, runs: Sequence[Run[RowBlock]], results: Results, error: BaseException | None
+        self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None
     ) -> None:
         """Hand out what came of a batch, or run its rows alone where it failed."""
         waiting = [run for run in runs if not run.block.done.is_set()]
@@ -339,7 +339,7 @@ class _RowServer:
                 error = _indivisible_error(self._outputs, arrays, n_rows)
         if error is not None and n_rows > 1 and type(error) is not SessionError:
             self._alone.extend(
-                Run(run.block, row, row + 1)
+                RowRun(run.block, row, row + 1)
                 for run in waiting
                 for row in range(run.start, run.stop)
             )
@@ -352,7 +352,7 @@ class _RowServer:
             begin = end
 
     def _hand_out(
-        self, run: Run[RowBlock], error: BaseException | None, arrays: Sequence[Array]
+        self, run: RowRun[RowBlock], error: BaseException | None, arrays: Sequence[Array]
     ) -> None:
         if error is None:
             try:

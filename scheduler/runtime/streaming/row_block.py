@@ -10,12 +10,12 @@ import trio
 
 from ....graph.errors import ShapeError
 from ....graph.tensor import Array
-from ...dispatch.row_queue import Block
+from ...dispatch.row_queue import RowGroup
 from ...errors import SessionError
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class RowBlock(Block):
+class RowBlock(RowGroup):
     """Rows of an item that somebody waits for: all of them, or one that a generator yielded.
 
     Attributes

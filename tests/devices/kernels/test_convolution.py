@@ -94,7 +94,7 @@ def test_every_tiling_gives_the_same(case: Case, data: st.DataObject) -> None:
         for axis in range(len(conv.spatial))
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toeplitz, "best_tiling", lambda conv: toeplitz.Tiling(conv, axes))
+        patch.setattr(toeplitz, "best_tiling", lambda conv: toeplitz.ToeplitzTiling(conv, axes))
         result = computed(Toeplitz, case)
     np.testing.assert_allclose(result, convolved(case), **TOLERANCE)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 from plait.devices.kernels import packed
 from plait.devices.kernels.convolution import geometry
-from plait.devices.kernels.geometry import Packing
+from plait.devices.kernels.geometry import WeightPacking
 from plait.devices.kernels.packed import packed_weights
 from plait.devices.kernels.registry import ArrayModule
 from plait.devices.kernels.steps import Step
@@ -21,7 +21,7 @@ def doubled(xp: ArrayModule, w: Array, target: Array) -> list[Step]:
     return [partial(xp.multiply, w, 2, out=target)]
 
 
-DOUBLING = Packing(TensorSpec("float32", (3,)), doubled, "doubled")
+DOUBLING = WeightPacking(TensorSpec("float32", (3,)), doubled, "doubled")
 
 
 def constant(value: float = 1) -> Array:
@@ -41,8 +41,10 @@ def test_constant_weights_are_packed_once() -> None:
 
 def test_other_weights_and_other_orders_are_packed_apart() -> None:
     w = constant()
-    longer = Packing(TensorSpec("float32", (2, 3)), doubled, "doubled")
-    other = Packing(DOUBLING.spec, lambda xp, w, target: [partial(xp.copyto, target, w)], "copied")
+    longer = WeightPacking(TensorSpec("float32", (2, 3)), doubled, "doubled")
+    other = WeightPacking(
+        DOUBLING.spec, lambda xp, w, target: [partial(xp.copyto, target, w)], "copied"
+    )
     first, _ = packed_weights(np, DOUBLING, w, [])
     assert packed_weights(np, other, w, [])[0].tolist() == [1, 1, 1]
     assert packed_weights(np, DOUBLING, constant(), [])[0] is not first
@@ -94,7 +96,7 @@ def test_computed_weights_are_packed_in_each_run() -> None:
 
 def test_methods_for_several_lengths_share_what_is_the_same() -> None:
     """Where orders are equal the weights are; and there are far fewer of them than lengths."""
-    w, found = np.arange(1, 4, dtype=np.float32).reshape(1, 1, 3), dict[Packing, Array]()
+    w, found = np.arange(1, 4, dtype=np.float32).reshape(1, 1, 3), dict[WeightPacking, Array]()
     tried = list(itertools.product(range(3, 60), range(3), range(3), (1, 2)))
     for length, begin, end, stride in tried:
         attributes = {"pads": (begin, end), "strides": (stride,), "group": 1}

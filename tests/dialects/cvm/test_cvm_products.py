@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.kernels.steps import Step
-from plait.dialects.cvm.kernels.products import WIDE, Product
+from plait.dialects.cvm.kernels.products import WIDE, ExactProduct
 from single_node import run_node
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]
@@ -160,7 +160,7 @@ def test_the_dtype_is_the_narrowest_that_is_exact(
         return lambda: taken.append(dtype.name)
 
     operands = np.array([[x]], np.int32), np.array(w, np.int32)
-    step = Product(*operands, bind, is_constant)
+    step = ExactProduct(*operands, bind, is_constant)
     step()
     assert taken == [dtype]
 
@@ -168,7 +168,7 @@ def test_the_dtype_is_the_narrowest_that_is_exact(
 def test_the_dtype_follows_the_operands_from_run_to_run() -> None:
     taken: list[np.dtype[Any]] = []
     x, w = np.array([[1]], np.int32), np.array([[2]], np.int32)
-    step = Product(x, w, lambda dtype: lambda: taken.append(dtype), False)
+    step = ExactProduct(x, w, lambda dtype: lambda: taken.append(dtype), False)
     step()
     x[:] = w[:] = 2**31 - 1
     step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.dispatch.progress import Progress
+from plait.scheduler.dispatch.progress import ItemProgress
 
 Waits = list[set[int]]
 
@@ -16,9 +16,9 @@ def orders(draw: st.DrawFn) -> Waits:
     return [draw(st.sets(st.integers(0, i - 1))) if i else set() for i in range(count)]
 
 
-def progress(waits: Waits) -> Progress:
+def progress(waits: Waits) -> ItemProgress:
     after = [[i for i, before in enumerate(waits) if step in before] for step in range(len(waits))]
-    return Progress([len(before) for before in waits], after)
+    return ItemProgress([len(before) for before in waits], after)
 
 
 @given(orders(), st.randoms(use_true_random=False))
@@ -42,7 +42,7 @@ def test_what_becomes_ready_is_told_once_and_in_the_order_that_was_given() -> No
 
 
 def test_steps_may_be_counted_down_before_the_one_they_wait_for_is_complete() -> None:
-    counts = Progress([0, 1, 2], [[2], [2], []])
+    counts = ItemProgress([0, 1, 2], [[2], [2], []])
     assert counts.count_down([1]) == [1]
     assert counts.complete(0) == []
     assert counts.complete(1) == [2]
@@ -50,7 +50,7 @@ def test_steps_may_be_counted_down_before_the_one_they_wait_for_is_complete() ->
 
 def test_items_of_one_plan_count_for_themselves() -> None:
     waits, after = (0, 0, 2), ((2,), (2,), ())
-    first, second = Progress(waits, after), Progress(waits, after)
+    first, second = ItemProgress(waits, after), ItemProgress(waits, after)
     assert first.complete(0) == []
     assert second.complete(1) == []
     assert first.complete(1) == [2]

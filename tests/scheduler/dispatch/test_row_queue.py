@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.dispatch.row_queue import NEVER, Block, RowQueue
+from plait.scheduler.dispatch.row_queue import NEVER, RowGroup, RowQueue
 
 came = st.lists(st.tuples(st.integers(1, 9), st.sampled_from("ab"), st.booleans()), max_size=12)
 kept = st.none() | st.tuples(st.integers(8, 12), st.booleans())
@@ -14,11 +14,11 @@ kept = st.none() | st.tuples(st.integers(8, 12), st.booleans())
 def test_each_row_leaves_once_in_order_and_batches_are_full_or_due(
     blocks: list[tuple[int, str, bool]], size: int, keep: tuple[int, bool] | None
 ) -> None:
-    queue: RowQueue[Block] = RowQueue(size)
-    waiting: dict[str, list[tuple[Block, int]]] = {"a": [], "b": []}
-    order: list[Block] = []
+    queue: RowQueue[RowGroup] = RowQueue(size)
+    waiting: dict[str, list[tuple[RowGroup, int]]] = {"a": [], "b": []}
+    order: list[RowGroup] = []
     for now_s, (rows, group, is_left) in enumerate(blocks):
-        block = Block(rows, group, now_s, now_s + 3)
+        block = RowGroup(rows, group, now_s, now_s + 3)
         order.append(block)
         queue.add(block)
         if is_left:

@@ -21,9 +21,9 @@ from plait.devices.sim import SimDevice, VirtualClock
 from plait.scheduler.errors import PlanError
 from plait.scheduler.plans.regions import Pool, Region
 from plait.scheduler.plans.steps import Outline, Transfer, outline
-from plait.scheduler.profile import Attribution, NodeTime, Part, Profile, Record
+from plait.scheduler.profile import Attribution, NodeTime, PlanTimes, Profile, Record
 from plait.scheduler.profile.timestamps import Timestamps
-from plait.scheduler.simulation.workload import Host
+from plait.scheduler.simulation.workload import SimulatedHost
 
 Times = tuple[int, int, int]
 
@@ -42,7 +42,7 @@ def record(
 ) -> Record:
     region = Region("host", "item", 64, 2, tuple(claiming), (len(steps),))
     pools = {"host": Pool("host", {"item": region}, 2, "rings", 64, 64, 64)}
-    part = Part(steps, array("q", [t for three in times for t in three]), pools)
+    part = PlanTimes(steps, array("q", [t for three in times for t in three]), pools)
     named = {f"{name}_ns" if name != "stream" else name: ns for name, ns in marks.items()}
     return Record((part,), Timestamps(**named), False)
 
@@ -162,7 +162,7 @@ def test_what_has_not_been_marked_took_no_time() -> None:
 
 def test_between_the_plans_that_an_item_goes_through_the_scheduler_works() -> None:
     steps = (made(0, "a"),)
-    first, second = (Part(steps, times) for times in ([60, 61, 70], [75, 80, 88]))
+    first, second = (PlanTimes(steps, times) for times in ([60, 61, 70], [75, 80, 88]))
     item = Record((first, second), record(steps, [], WAY).marks, False)
     other = record(steps, [(70, 70, 79)], WAY)
     busy = spent(item, other)[0]
@@ -187,7 +187,9 @@ def test_every_ns_of_a_simulated_stream_is_booked(
     graph = random_graph(random, random.randint(1, 10))
     devices = random_machine(random, random.randint(1, 3))
     plan = pl.plan(graph, devices, max_in_flight=max_in_flight)
-    host = Host() if free else Host(feed_s=random.random() * 1e-4, land_delay_s=1e-5)
+    host = (
+        SimulatedHost() if free else SimulatedHost(feed_s=random.random() * 1e-4, land_delay_s=1e-5)
+    )
     profile = pl.simulate(plan, items=items, host=host).profile
     every = profile.attributions
     for one, item in zip(every, profile.records, strict=True):
@@ -217,7 +219,7 @@ def test_on_a_virtual_clock_real_items_spend_their_time_as_predicted(
         for name in plan.graph.inputs
     }
     found = trio.run(streamed_profile, plan, [feeds] * items).attribution()
-    predicted = pl.simulate(plan, items=items, host=Host()).profile.attribution()
+    predicted = pl.simulate(plan, items=items, host=SimulatedHost()).profile.attribution()
     assert found.residual_ns == found.scheduler_ns == 0
     for kind in ("compute", "transfer", "device_busy"):
         assert found.spent_ns[kind] == predicted.spent_ns[kind]
@@ -228,7 +230,7 @@ def test_on_a_virtual_clock_real_items_spend_their_time_as_predicted(
 def test_the_measured_critical_path_of_one_item_is_the_predicted_one(seed: int, count: int) -> None:
     random = Random(seed)
     plan = pl.plan(random_graph(random, 2 * count), random_machine(random, 3))
-    found = pl.simulate(plan, host=Host())
+    found = pl.simulate(plan, host=SimulatedHost())
     path = found.profile.critical_path
     assert sum(one.ended_ns - one.started_ns for one in path) == round(found.makespan_s * 1e9)
     assert [one.ended_ns for one in path[:-1]] == [one.started_ns for one in path[1:]]

@@ -10,7 +10,7 @@ import pytest
 from machines import chain
 from plait.scheduler.costs.figures import HERE, LOOP
 from plait.scheduler.plans.steps import outline
-from plait.scheduler.profile import Part, Profile, Record
+from plait.scheduler.profile import PlanTimes, Profile, Record
 from plait.scheduler.profile.overheads import hops, loop
 from plait.scheduler.profile.timestamps import Timestamps
 
@@ -26,7 +26,7 @@ def profile(plan: pl.Plan, *items: Sequence[int]) -> Profile:
     outlines = tuple(map(outline, plan.steps))
     records = []
     for admitted, *times, landed in items:
-        part = Part(outlines, array("q", (time * US for time in times)))
+        part = PlanTimes(outlines, array("q", (time * US for time in times)))
         records.append(
             Record(
                 (part,), Timestamps(admitted_ns=admitted * US, landed_ns=landed * US), failed=False

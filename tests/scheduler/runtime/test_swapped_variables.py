@@ -20,7 +20,7 @@ from plait.scheduler.planner.memory.prepared import next_region_of, region_of
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.regions import ADMISSION, Location, Region
 from plait.scheduler.runtime.opened import open_plan
-from plait.scheduler.runtime.opened.copying import Copies
+from plait.scheduler.runtime.opened.copying import OutputCopies
 from plait.scheduler.runtime.variables import store
 from plait.scheduler.runtime.variables.store import VariableStore
 from plait.scheduler.runtime.virtual_time import VirtualTimeDriver
@@ -94,13 +94,13 @@ def test_what_is_fetched_must_not_become_a_variable() -> None:
 
 async def test_no_item_copies_what_it_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[bool] = []
-    make_here = Copies.make_here
+    make_here = OutputCopies.make_here
 
-    def noted(copies: Copies) -> None:
+    def noted(copies: OutputCopies) -> None:
         copied.append(bool(copies))
         make_here(copies)
 
-    monkeypatch.setattr(Copies, "make_here", noted)
+    monkeypatch.setattr(OutputCopies, "make_here", noted)
     async with pl.Session(pl.plan(counters())) as session:
         await session.run({})
         copied.clear()

@@ -19,7 +19,7 @@ from patience import WAIT_S
 from plait.graph.ir import Graph
 from plait.graph.state import reading, without_state
 from plait.graph.tensor import Array
-from plait.scheduler.planner.staged_plans import Entry
+from plait.scheduler.planner.staged_plans import StagedGraph
 from resources import held, left_since
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -209,7 +209,7 @@ async def test_loops_read_variables(device: str) -> None:
 
 def test_no_iteration_is_fed_what_a_variable_holds() -> None:
     plan, held = pl.plan(looping(), "formal"), np.ones(2, np.float32)
-    entry = Entry(plan, without_state(plan.graph), OrderedDict(), plan.graph.variables)
+    entry = StagedGraph(plan, without_state(plan.graph), OrderedDict(), plan.graph.variables)
     ((node, body),) = entry.make({"n": np.array(20, np.float32), "w": held}).loops
     assert node.inputs[-1] == "w"
     known = {"i": np.array(0), "going": np.array(True), "state": held, "inner": held}

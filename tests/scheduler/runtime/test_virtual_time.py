@@ -163,16 +163,16 @@ async def test_the_clock_stands_still_while_a_stage_is_planned(
 ) -> None:
     """One item is on a simulated device, another has a shape that is new."""
     clock, going, seen = VirtualClock(), threading.Event(), []
-    make = staged_plans.Entry.make
+    make = staged_plans.StagedGraph.make
 
-    def slow(entry: staged_plans.Entry, known: Any) -> staged_plans.Stage:
+    def slow(entry: staged_plans.StagedGraph, known: Any) -> staged_plans.Stage:
         if "x" in known and len(known["x"]) == 8:
             seen.append(clock.now_ns())
             assert going.wait(WAIT_S)
             seen.append(clock.now_ns())
         return make(entry, known)
 
-    monkeypatch.setattr(staged_plans.Entry, "make", slow)
+    monkeypatch.setattr(staged_plans.StagedGraph, "make", slow)
     builder = pl.GraphBuilder("values")
     h = builder.op("Relu", builder.input("x", "float32", ("n",)), name="a")
     builder.output("y", builder.op("NonZero", h, name="b"))

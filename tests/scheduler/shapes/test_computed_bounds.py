@@ -211,7 +211,9 @@ def test_what_values_decide_further_on_is_planned_as_it_comes() -> None:
 def test_stages_for_bounds_are_not_forgotten() -> None:
     """They are one each, whatever comes; those for single shapes give way to others."""
     graph = found()
-    entry = staged_plans.Entry(pl.plan(graph, bounds={"kept.shape[1]": 8}), graph, OrderedDict())
+    entry = staged_plans.StagedGraph(
+        pl.plan(graph, bounds={"kept.shape[1]": 8}), graph, OrderedDict()
+    )
     first = entry.make(feeds(3))
     assert first.rest is not None
     graph = first.rest.graph

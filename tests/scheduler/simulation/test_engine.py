@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from plait.scheduler.dispatch.estimates import QUICK_NS
 from plait.scheduler.plans.regions import ADMISSION, Region
 from plait.scheduler.simulation.engine import run
-from plait.scheduler.simulation.workload import Host, Lane, Placed, Timeline, Workload
+from plait.scheduler.simulation.workload import (
+    Placed,
+    SimulatedHost,
+    SimulatedLane,
+    Timeline,
+    Workload,
+)
 
 US = 1000
 
@@ -21,7 +27,8 @@ def workload(
     """Return steps given as lane, microseconds, waits; a lane "a in" belongs to device "a"."""
     names = list(dict.fromkeys(lane for lane, _, _ in steps))
     lanes = [
-        Lane(name, name.split()[0], keeps_order=keeps_order, on_host=on_host) for name in names
+        SimulatedLane(name, name.split()[0], keeps_order=keeps_order, on_host=on_host)
+        for name in names
     ]
     return Workload(
         lanes,
@@ -149,7 +156,10 @@ def test_a_region_claimed_at_admission_delays_the_admission() -> None:
 
 
 def test_a_lane_that_is_woken_by_others_begins_later() -> None:
-    lanes = [Lane("a", "a", wake_s=2e-6, gap_s=1e-6, report_s=3e-6), Lane("b", "b", wake_s=4e-6)]
+    lanes = [
+        SimulatedLane("a", "a", wake_s=2e-6, gap_s=1e-6, report_s=3e-6),
+        SimulatedLane("b", "b", wake_s=4e-6),
+    ]
     steps = Workload(lanes, [0, 0, 1], [10e-6] * 3, [(), (0,), (1,)])
     timeline = run(steps)
     # a: woken at 2; ends at 12, known at 15, on its own lane at once; ends at 25, known at 28.
@@ -158,7 +168,7 @@ def test_a_lane_that_is_woken_by_others_begins_later() -> None:
 
 def test_the_loop_feeds_and_lands_one_item_at_a_time() -> None:
     steps = workload(("a", 10, ()))
-    host = Host(feed_s=3e-6, land_s=2e-6, feed_delay_s=1e-6, land_delay_s=5e-6)
+    host = SimulatedHost(feed_s=3e-6, land_s=2e-6, feed_delay_s=1e-6, land_delay_s=5e-6)
     timeline = run(steps, items=2, max_in_flight=2, host=host)
     assert timeline.admitted == [0, 4 * US]
     assert started_us(timeline) == [4, 14]
@@ -166,19 +176,19 @@ def test_the_loop_feeds_and_lands_one_item_at_a_time() -> None:
 
 
 def test_kernels_that_python_calls_wait_while_the_loop_works() -> None:
-    lane = Lane("a", "a", shares_interpreter=True)
+    lane = SimulatedLane("a", "a", shares_interpreter=True)
     steps = Workload([lane], [0], [10e-6], [()])
-    timeline = run(steps, items=2, max_in_flight=2, host=Host(feed_s=3e-6))
+    timeline = run(steps, items=2, max_in_flight=2, host=SimulatedHost(feed_s=3e-6))
     # The first item begins at 3 and is held up while the second is fed, from 3 to 6.
     assert timeline.ended == [16 * US, 26 * US]
 
 
 def test_where_all_cores_are_busy_the_loop_takes_its_time_from_the_lanes() -> None:
-    lane = Lane("a", "a", on_host=True)
+    lane = SimulatedLane("a", "a", on_host=True)
     steps = Workload([lane], [0], [10e-6], [()])
     ended = {
         cores: run(
-            steps, items=2, max_in_flight=2, host=Host(cores=cores, feed_s=3e-6)
+            steps, items=2, max_in_flight=2, host=SimulatedHost(cores=cores, feed_s=3e-6)
         ).ended[0]
         for cores in (1, 2)
     }  # fmt: skip
@@ -186,32 +196,38 @@ def test_where_all_cores_are_busy_the_loop_takes_its_time_from_the_lanes() -> No
 
 
 def test_an_end_in_another_process_interrupts_kernels_that_python_calls() -> None:
-    lanes = [Lane("a", "a", shares_interpreter=True), Lane("b", "b", notice_s=2e-6)]
+    lanes = [
+        SimulatedLane("a", "a", shares_interpreter=True),
+        SimulatedLane("b", "b", notice_s=2e-6),
+    ]
     timeline = run(Workload(lanes, [0, 1], [10e-6, 4e-6], [(), ()]))
     assert timeline.ended == [12 * US, 4 * US]
 
 
 def test_the_way_to_a_lane_depends_on_where_it_begins() -> None:
-    lanes = [Lane("a", "a"), Lane("b", "b", wake_s=7e-6, wake_after_s={"a": 2e-6})]
+    lanes = [
+        SimulatedLane("a", "a"),
+        SimulatedLane("b", "b", wake_s=7e-6, wake_after_s={"a": 2e-6}),
+    ]
     steps = Workload(lanes, [0, 1, 1], [10e-6, 1e-6, 1e-6], [(), (), (0,)])
     assert started_us(run(steps)) == [0, 7, 12]
 
 
 def test_more_lanes_than_cores_slow_each_other_down() -> None:
     pair = workload(("a", 6, ()), ("b", 6, ()), on_host=True)
-    assert makespan_us(run(pair, host=Host(cores=2))) == pytest.approx(6)
-    assert makespan_us(run(pair, host=Host(cores=1))) == pytest.approx(12)
+    assert makespan_us(run(pair, host=SimulatedHost(cores=2))) == pytest.approx(6)
+    assert makespan_us(run(pair, host=SimulatedHost(cores=1))) == pytest.approx(12)
 
 
 def test_a_lane_has_the_core_for_itself_again_when_the_other_one_ends() -> None:
     pair = workload(("a", 2, ()), ("b", 6, ()), on_host=True)
-    timeline = run(pair, host=Host(cores=1))
+    timeline = run(pair, host=SimulatedHost(cores=1))
     assert timeline.ended == [4 * US, 8 * US]
 
 
 def test_busy_cores_disturb_each_other() -> None:
     pair = workload(("a", 5, ()), ("b", 10, ()), on_host=True)
-    timeline = run(pair, host=Host(cores=2, contention=0.2))
+    timeline = run(pair, host=SimulatedHost(cores=2, contention=0.2))
     assert timeline.ended == [6 * US, 11 * US]
 
 
@@ -247,14 +263,14 @@ def test_a_quick_step_whose_lane_is_busy_waits_for_it() -> None:
 
 def test_a_quick_step_may_run_on_the_thread_of_another_lane() -> None:
     steps = quick_first(("lane", 5, ()), ("here", 5, (0,)))
-    timeline = run(steps, host=Host(land_delay_s=3e-6, land_here_s=1e-6))
+    timeline = run(steps, host=SimulatedHost(land_delay_s=3e-6, land_here_s=1e-6))
     assert started_us(timeline) == [9, 16]
     assert timeline.landed == [24 * US], "the loop is woken at the end"
 
 
 def test_the_loop_lands_at_once_what_it_ran_itself() -> None:
     steps = quick_first(("here", 5, ()), ("here too", 4, (0,)))
-    timeline = run(steps, host=Host(land_delay_s=30e-6, land_here_s=1e-6))
+    timeline = run(steps, host=SimulatedHost(land_delay_s=30e-6, land_here_s=1e-6))
     assert started_us(timeline) == [2, 9]
     assert timeline.landed == [14 * US]
 
@@ -262,7 +278,10 @@ def test_the_loop_lands_at_once_what_it_ran_itself() -> None:
 def test_the_loop_feeds_the_next_item_when_it_has_run_the_quick_steps_of_one() -> None:
     steps = quick_first(("here", 5, ()))
     timeline = run(
-        steps, items=2, max_in_flight=2, host=Host(feed_s=1e-6, land_s=3e-6, land_here_s=1e-6)
+        steps,
+        items=2,
+        max_in_flight=2,
+        host=SimulatedHost(feed_s=1e-6, land_s=3e-6, land_here_s=1e-6),
     )
     assert timeline.landed == [9 * US, 21 * US]
     assert timeline.admitted == [0, 12 * US]
@@ -271,14 +290,14 @@ def test_the_loop_feeds_the_next_item_when_it_has_run_the_quick_steps_of_one() -
 
 def two_replicas(*durations_us: float) -> Workload:
     """Return one step on a lane of its own for each variant, and one on a lane of all."""
-    lanes = [Lane(f"own {index}", f"own {index}") for index in range(len(durations_us))]
+    lanes = [SimulatedLane(f"own {index}", f"own {index}") for index in range(len(durations_us))]
     common = len(lanes)
     others = [
         Placed([index, common], [duration / 1e6, 1e-6])
         for index, duration in enumerate(durations_us)
     ]
     first = others.pop(0)
-    return Workload([*lanes, Lane("common", "common")], *first, [(), (0,)], others=others)
+    return Workload([*lanes, SimulatedLane("common", "common")], *first, [(), (0,)], others=others)
 
 
 def test_items_go_to_the_replica_with_the_fewest_and_of_equals_to_the_next() -> None:
@@ -396,7 +415,7 @@ def test_shared_cores_make_nothing_faster(
     steps: Workload, items: int, cores: int, contention: float
 ) -> None:
     """No bound from above on what it costs: like all list schedules this has anomalies."""
-    host = Host(cores=cores, contention=contention)
+    host = SimulatedHost(cores=cores, contention=contention)
     timeline = run(steps, items=items, max_in_flight=2, host=host)
     on_host = [lane.on_host for lane in steps.lanes]
     n = timeline.n_steps

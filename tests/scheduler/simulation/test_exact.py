@@ -12,7 +12,7 @@ from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.graph.ir import Graph
 from plait.scheduler.planner.simulate import simulate
 from plait.scheduler.profile import Profile
-from plait.scheduler.simulation.workload import Host
+from plait.scheduler.simulation.workload import SimulatedHost
 from virtual_streams import layered_graphs, measured, models
 
 NAMES = "sim:a", "sim:b", "sim:c"
@@ -62,7 +62,7 @@ def test_a_session_on_a_virtual_clock_takes_the_times_that_were_predicted(
     plan = pl.plan(graph, devices, pin=pins, max_in_flight=max_in_flight)
     items = data.draw(st.integers(1, 6))
     found = measured(plan, items, max_in_flight)
-    predicted = simulate(plan, items=items, max_in_flight=max_in_flight, host=Host())
+    predicted = simulate(plan, items=items, max_in_flight=max_in_flight, host=SimulatedHost())
     assert spans(predicted.profile) == spans(found)
     assert landings(predicted.profile) == landings(found)
     planned = {name: use.planned_nbytes for name, use in predicted.memory.items()}

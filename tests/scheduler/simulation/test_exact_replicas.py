@@ -14,7 +14,7 @@ from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.graph.ir import Graph
 from plait.scheduler.planner.simulate import simulate
 from plait.scheduler.profile import Profile
-from plait.scheduler.simulation.workload import Host
+from plait.scheduler.simulation.workload import SimulatedHost
 from virtual_streams import layered_graphs, measured, models
 
 KINDS = "left", "right", "shared"
@@ -67,5 +67,5 @@ def test_a_stream_over_replicas_takes_the_times_that_were_predicted(
     with machine(dict(zip(KINDS, machines, strict=True))):
         plan = pl.plan(graph, names, pin=pins, max_in_flight=min(planned_for, in_flight))
         found = measured(plan, items, in_flight)
-        predicted = simulate(plan, items=items, max_in_flight=in_flight, host=Host())
+        predicted = simulate(plan, items=items, max_in_flight=in_flight, host=SimulatedHost())
     assert items_of(predicted.profile) == items_of(found)

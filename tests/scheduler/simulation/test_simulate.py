@@ -16,7 +16,7 @@ from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
 from plait.scheduler.costs import Costs
 from plait.scheduler.simulation.lanes import host_of
-from plait.scheduler.simulation.workload import Host
+from plait.scheduler.simulation.workload import SimulatedHost
 from random_graphs import graphs
 
 MODEL = SimModel(
@@ -49,7 +49,7 @@ def two_stages(max_in_flight: int = 1) -> pl.Plan:
 
 def test_one_item_takes_its_copies_and_its_kernels() -> None:
     # 4,000 bytes in, two kernels of 8,000 bytes each, 4,000 bytes out, at 1 byte per ns.
-    found = pl.simulate(on_sim(), host=Host())
+    found = pl.simulate(on_sim(), host=SimulatedHost())
     assert found.makespan_s == pytest.approx(5e-6 + 16e-6 + 5e-6)
     assert [(one.step.name.split(":")[0], one.cause) for one in found.critical_path] == [
         ("x", "admission"),
@@ -59,7 +59,7 @@ def test_one_item_takes_its_copies_and_its_kernels() -> None:
 
 
 def test_a_stream_is_as_fast_as_its_busiest_lane() -> None:
-    found = pl.simulate(on_sim(max_in_flight=3), items=10, host=Host())
+    found = pl.simulate(on_sim(max_in_flight=3), items=10, host=SimulatedHost())
     assert found.makespan_s == pytest.approx(5e-6 + 160e-6 + 5e-6)
     assert found.bottleneck == "sim:a"
     assert found.busy == pytest.approx({"sim:a in": 5 / 17, "sim:a": 16 / 17, "sim:a out": 5 / 17})
@@ -80,26 +80,28 @@ def test_another_number_in_flight_is_planned_anew() -> None:
 
 
 def test_a_faster_operator_takes_its_share_of_the_time() -> None:
-    once = pl.simulate(on_sim(), host=Host())
-    twice = pl.simulate(on_sim(), host=Host(), faster={"Relu": 2})
+    once = pl.simulate(on_sim(), host=SimulatedHost())
+    twice = pl.simulate(on_sim(), host=SimulatedHost(), faster={"Relu": 2})
     assert once.makespan_s - twice.makespan_s == pytest.approx(8e-6)
 
 
 def test_a_single_node_can_be_faster() -> None:
     plan = on_sim()
-    once = pl.simulate(plan, host=Host())
-    twice = pl.simulate(plan, host=Host(), faster={plan.graph.nodes[0].name: 2})
+    once = pl.simulate(plan, host=SimulatedHost())
+    twice = pl.simulate(plan, host=SimulatedHost(), faster={plan.graph.nodes[0].name: 2})
     assert once.makespan_s - twice.makespan_s == pytest.approx(4e-6)
 
 
 def test_a_device_can_be_taken_for_other_hardware(tmp_path: Path) -> None:
     faster = replace(MODEL, bytes_per_s=2e9, copy_bytes_per_s=4e9)
-    found = pl.simulate(on_sim(), {"sim:a": faster}, host=Host())
+    found = pl.simulate(on_sim(), {"sim:a": faster}, host=SimulatedHost())
     assert found.makespan_s == pytest.approx(2e-6 + 8e-6 + 2e-6)
     file = tmp_path / "gpu.json"
     file.write_text(json.dumps({"bytes_per_s": 2e9, "copy_bytes_per_s": 4e9, "launch_s": 0.0,
                                 "copy_latency_s": 1e-6, "flops_per_s": 1e9}))  # fmt: skip
-    assert pl.simulate(on_sim(), {"sim:a": file}, host=Host()).makespan_s == found.makespan_s
+    assert (
+        pl.simulate(on_sim(), {"sim:a": file}, host=SimulatedHost()).makespan_s == found.makespan_s
+    )
 
 
 def test_a_file_of_costs_knows_the_models_of_its_machine(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_measured_costs_stand_in_front_of_models(tmp_path: Path) -> None:
     plan = on_sim()
     (subgraph,) = plan.subgraphs
     costs = Costs.of(plan.prototypes).scaled("Relu", 3)
-    found = pl.simulate(plan, costs=costs, host=Host())
+    found = pl.simulate(plan, costs=costs, host=SimulatedHost())
     assert found.workload.duration_s[1] == pytest.approx(costs.program_s("sim:a", subgraph.graph))
     assert found.makespan_s == pytest.approx(5e-6 + 48e-6 + 5e-6)
 
@@ -197,7 +199,9 @@ def test_a_plan_whose_lengths_values_decide_is_predicted_up_to_there(
 def test_where_one_item_fits_more_follow_each_other() -> None:
     small = SimDevice("sim:a", replace(MODEL, memory_bytes=4096))
     plan = pl.plan(relus(2), [small])
-    alone, many = (pl.simulate(plan, items=9, max_in_flight=k, host=Host()) for k in (1, 50))
+    alone, many = (
+        pl.simulate(plan, items=9, max_in_flight=k, host=SimulatedHost()) for k in (1, 50)
+    )
     assert many.memory["sim:a"].planned_nbytes <= 4096
     assert many.makespan_s == alone.makespan_s
 
@@ -206,7 +210,7 @@ def test_a_graph_of_constants_alone_takes_no_steps() -> None:
     builder = pl.GraphBuilder("constant")
     builder.input("x", "float32", (2,))
     builder.output("y", builder.constant(np.ones(2, np.float32)))
-    found = pl.simulate(pl.plan(builder.build()), items=2, host=Host())
+    found = pl.simulate(pl.plan(builder.build()), items=2, host=SimulatedHost())
     assert found.makespan_s == 0.0
     assert found.critical_path == ()
     assert found.table()
@@ -221,7 +225,7 @@ def test_steps_beside_the_critical_path_have_slack() -> None:
     pins = {"short": "sim:b", "long": "sim:a", "longer": "sim:a", "join": "sim:a"}
     quick = replace(MODEL, copy_latency_s=0.0, copy_bytes_per_s=1e12, bytes_per_s=1e12)
     devices = [SimDevice("sim:a", MODEL), SimDevice("sim:b", quick)]
-    found = pl.simulate(pl.plan(builder.build(), devices, pin=pins), host=Host())
+    found = pl.simulate(pl.plan(builder.build(), devices, pin=pins), host=SimulatedHost())
     slack = dict(zip((step.name for step in found.plan.steps), found.slack_s, strict=True))
     critical = {one.step.name for one in found.critical_path}
     assert all(slack[name] == 0 for name in critical)

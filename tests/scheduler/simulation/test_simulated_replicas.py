@@ -15,10 +15,10 @@ from plait import devices
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.scheduler.plans.steps import outline
-from plait.scheduler.profile import NodeTime, Part, Profile, Record
+from plait.scheduler.profile import NodeTime, PlanTimes, Profile, Record
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.reports.prediction import ROUNDS, predicted
-from plait.scheduler.simulation.workload import Host
+from plait.scheduler.simulation.workload import SimulatedHost
 from virtual_streams import measured
 
 MODEL = SimModel(bytes_per_s=1e7, copy_bytes_per_s=1e12, copy_latency_s=0.0, launch_s=0.0)
@@ -59,14 +59,14 @@ def staged(stage: str, others: str = "counting:x", max_in_flight: int = 6) -> pl
 
 def test_three_replicas_of_the_slowest_stage_let_three_times_as_many_items_through() -> None:
     one, three = (
-        pl.simulate(staged(stage), items=300, host=Host()).items_per_s
+        pl.simulate(staged(stage), items=300, host=SimulatedHost()).items_per_s
         for stage in ("counting:0", "counting:0..2")
     )
     assert three == pytest.approx(3 * one, rel=0.03)
 
 
 def test_every_replica_has_its_share_of_the_work() -> None:
-    found = pl.simulate(staged("counting:0..2"), items=30, host=Host())
+    found = pl.simulate(staged("counting:0..2"), items=30, host=SimulatedHost())
     busy = [found.busy[f"counting:{index}"] for index in range(3)]
     assert busy == pytest.approx([busy[0]] * 3)
     assert {one.step.device for one in found.critical_path} > {"counting:x"}
@@ -76,7 +76,7 @@ def test_every_replica_has_its_share_of_the_work() -> None:
 
 
 def test_items_in_flight_are_divided_among_replicas() -> None:
-    found = pl.simulate(staged("counting:0..2"), items=9, max_in_flight=4, host=Host())
+    found = pl.simulate(staged("counting:0..2"), items=9, max_in_flight=4, host=SimulatedHost())
     assert found.max_in_flight == found.to_dict()["max_in_flight"] == 4
     assert found.plan.max_in_flight == 2
     assert [time == 0 for time in found.timeline.admitted] == [True] * 4 + [False] * 5
@@ -85,7 +85,7 @@ def test_items_in_flight_are_divided_among_replicas() -> None:
 def test_all_replicas_can_be_taken_for_other_hardware() -> None:
     plan, slower = staged("counting:0..2"), replace(MODEL, bytes_per_s=MODEL.bytes_per_s / 4)
     here, there = (
-        pl.simulate(plan, models, items=60, host=Host()).items_per_s
+        pl.simulate(plan, models, items=60, host=SimulatedHost()).items_per_s
         for models in ({}, {"counting:0..2": slower})
     )
     assert there == pytest.approx(here / 4, rel=0.05)
@@ -128,7 +128,7 @@ def test_a_profile_of_replicas_says_what_would_be_gained() -> None:
         start = (4 * (item // 2) + 1) * MS  # two at a time
         times = array("q", [start, start, start + 8 * MS, *[start + 8 * MS] * 2, start + 9 * MS])
         marks = Timestamps(admitted_ns=start, landed_ns=start + 9 * MS)
-        records.append(Record((Part(steps, times),), marks, failed=False))
+        records.append(Record((PlanTimes(steps, times),), marks, failed=False))
     nodes = [
         NodeTime(f"heavy{index}", "Add", "cpu:0", 40, 80 * MS, 2 * MS, 2 * MS, 0)
         for index in range(4)

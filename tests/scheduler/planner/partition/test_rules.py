@@ -16,7 +16,7 @@ from plait.scheduler.planner.partition.capacity import Capacity
 from plait.scheduler.planner.partition.min_cut import least_work
 from plait.scheduler.planner.partition.offers import ask
 from plait.scheduler.planner.partition.pipeline import pipelines
-from plait.scheduler.planner.partition.problem import Problem
+from plait.scheduler.planner.partition.problem import PartitionProblem
 
 
 def row(*ops: str) -> Graph:
@@ -84,15 +84,15 @@ def test_a_rule_that_makes_too_many_subgraphs_is_refused() -> None:
         pl.plan(row("Neg", "Exp", "Neg"), devices, strategy="preference", max_subgraphs=2)
 
 
-def problem(graph: Graph, machine: list[SimDevice], in_flight: int = 0) -> Problem:
+def problem(graph: Graph, machine: list[SimDevice], in_flight: int = 0) -> PartitionProblem:
     devices = {device.name: device for device in machine}
     costs = Costs.of(devices)
     seconds = ask(graph, devices, {}).seconds(costs)
     capacity = Capacity.of(graph, devices, None, 1)
-    return Problem(graph, devices, costs, seconds, in_flight, None, capacity)
+    return PartitionProblem(graph, devices, costs, seconds, in_flight, None, capacity)
 
 
-def work(given: Problem, assignment: list[int]) -> float:
+def work(given: PartitionProblem, assignment: list[int]) -> float:
     """Return all the work and copying of an assignment, one after the other."""
     ways, caller = given.ways, len(given.names)
     total = sum(given.seconds[node][device] for node, device in enumerate(assignment))

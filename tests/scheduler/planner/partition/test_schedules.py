@@ -16,7 +16,7 @@ from plait.scheduler.planner.partition.list_scheduling import (
     portfolio,
     single,
 )
-from plait.scheduler.planner.partition.tasks import Busy, TaskGraph, Timeline
+from plait.scheduler.planner.partition.tasks import Busy, TaskGraph, TaskTimes
 
 RULES = {**STATIC, **DYNAMIC}
 
@@ -50,7 +50,7 @@ def drawn(seed: int, n_tasks: int, count: int, *, lacks: bool = True) -> TaskGra
     )
 
 
-def check(timeline: Timeline) -> None:
+def check(timeline: TaskTimes) -> None:
     """Assert that a schedule has every task once, where and when it can run."""
     graph = timeline.graph
     for task, machine in enumerate(timeline.machine):
@@ -88,7 +88,7 @@ def test_the_search_is_never_worse_than_any_rule_nor_than_one_machine() -> None:
         assert found.makespan_s <= min(one.makespan_s for one in others) + 1e-9
 
 
-def first_gap(timeline: Timeline, machine: int, ready: float, seconds: float) -> float:
+def first_gap(timeline: TaskTimes, machine: int, ready: float, seconds: float) -> float:
     """Return the earliest start, by a look at every task."""
     start = ready
     for began, ended in zip(timeline.starts[machine], timeline.ends[machine], strict=True):
@@ -105,7 +105,7 @@ def test_tasks_go_into_the_first_gap_that_is_long_enough(seed: int) -> None:
     tasks = TaskGraph(
         [[random.choice((0.0, 1.0, 2.0, 3.0))] for _ in range(80)], [()] * 80, [[0]], [[0]]
     )
-    timeline = Timeline(tasks)
+    timeline = TaskTimes(tasks)
     for task, (seconds,) in enumerate(tasks.seconds):
         ready = float(random.randrange(100))
         start = timeline.slot(0, ready, seconds)
@@ -139,7 +139,7 @@ def by_trying_everything(graph: TaskGraph) -> float:
     best = inf
     for order in orders(frozenset(range(graph.n_tasks)), ()):
         for machines in product(*graph.machines):
-            timeline = Timeline(graph)
+            timeline = TaskTimes(graph)
             for task in order:
                 machine = machines[task]
                 free = timeline.ends[machine][-1] if timeline.ends[machine] else 0.0
@@ -188,7 +188,7 @@ def test_critical_tasks_lead_without_a_gap_to_the_end() -> None:
 
 def test_tasks_go_into_gaps() -> None:
     graph = TaskGraph([[1.0], [1.0], [2.0]], [[], [], []], [[0.0]], [[0.0]])
-    timeline = Timeline(graph)
+    timeline = TaskTimes(graph)
     timeline.put(0, 0, 0.0)
     timeline.put(1, 0, 3.0)
     timeline.place(2, 0)

@@ -1,0 +1,28 @@
+"""Planning reads straight down: few functions deep, in few files."""
+
+from __future__ import annotations
+
+import numpy as np
+import plait as pl
+from counted_work import walk_of
+
+DEEPEST, MOST_FILES = 20, 102
+"""For one device: what a reader has to keep in mind, and to open."""
+
+
+def network() -> pl.Graph:
+    b = pl.GraphBuilder("two layers")
+    x = h = b.input("x", "float32", (4, 16))
+    for layer in range(2):
+        weights = np.full((16, 16), layer + 1, "float32")
+        h = b.op("Relu", b.op("Add", b.op("MatMul", h, weights), x))
+    b.output("y", b.op("Softmax", h))
+    return b.build()
+
+
+def test_planning_for_one_device_is_a_short_walk() -> None:
+    pl.plan(network(), ["cpu"])  # what is imported and found once is no part of it
+    graph = network()
+    walk = walk_of(lambda: pl.plan(graph, ["cpu"]))
+    assert walk.depth <= DEEPEST
+    assert len(walk.files) <= MOST_FILES, sorted(walk.files)
