@@ -24,6 +24,7 @@ from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.plans.shapes import Shapes
 from resources import lanes_processes_and_arenas
+from scripts import ScriptRunner
 
 settings.register_profile("local", deadline=None, print_blob=True)
 CI_EXAMPLES = 15
@@ -212,6 +213,14 @@ def _nothing_left_behind() -> Iterator[None]:
     yield
     left = sorted(lanes_processes_and_arenas() - before)
     assert not left, f"the test left behind: {', '.join(left)}"
+
+
+@pytest.fixture(scope="session")
+def scripts() -> Iterator[ScriptRunner]:
+    """Run scripts, each in a process of its own, without importing plait for each."""
+    runner = ScriptRunner()
+    yield runner
+    runner.close()
 
 
 @pytest.fixture

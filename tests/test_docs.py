@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import WAIT_S
+from scripts import ScriptRunner
 
 ROOT = Path(__file__).parents[1]
 MOST_BYTES = 150_000
@@ -45,18 +43,31 @@ def test_the_readme_has_code() -> None:
     assert ROOT / "README.md" in WITH_CODE
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "said"),
+    [
+        ("import warnings; warnings.warn('old', DeprecationWarning)", 1, "DeprecationWarning: old"),
+        ("def twice(x):\n    return y\n\ntwice(2)", 1, 'script.py", line 4, in <module>'),
+        ("import sys; assert __name__ == '__main__'; print('here'); sys.exit(7)", 7, ""),
+    ],
+)
+def test_a_script_ends_as_it_would_alone(
+    code: str, status: int, said: str, tmp_path: Path, scripts: ScriptRunner
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    ran = scripts.run(script, tmp_path)
+    assert ran.returncode == status
+    assert said in ran.stderr
+    assert ran.stdout == ("here\n" if status == 7 else "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("file", WITH_CODE, ids=lambda file: file.name)
-def test_the_code_in_a_document_runs(file: Path, tmp_path: Path) -> None:
+def test_the_code_in_a_document_runs(file: Path, tmp_path: Path, scripts: ScriptRunner) -> None:
     script = tmp_path / f"{file.stem}_document.py"  # no name of a package that it imports
     script.write_text(script_of(file.read_text()))
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", script.name],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+    ran = scripts.run(script, tmp_path)
     assert ran.returncode == 0, ran.stderr
 
 

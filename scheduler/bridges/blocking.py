@@ -18,8 +18,8 @@ from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import PlanError, SessionError
 from ..plans.fetches import Fetches
-from ..plans.pins import Pins
 from ..plans.plan import Plan
+from ..plans.request import Pins
 from ..runtime.session import run_alone
 from .event_loop import run_loop
 from .kept_plans import KeptPlans

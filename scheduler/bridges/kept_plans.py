@@ -11,8 +11,8 @@ from ...devices.device import Device
 from ...graph.ir import Graph
 from ...graph.registrations import registrations
 from ..planner.api import plan
-from ..plans.pins import Pins
 from ..plans.plan import Plan
+from ..plans.request import Pins
 
 MOST_PLANS = 4
 MOST_NBYTES = 64 << 20

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from .best import Best
+from .best import Best, Budget
 from .bottom_up import BottomUp
-from .budget import Budget
 from .cliques import MAX_BLOCKS
 from .ejection import Ejection
 from .justify import settled

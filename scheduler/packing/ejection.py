@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .budget import Budget
+from .best import Budget
 from .first_fit import FAR
 from .problem import Problem
 

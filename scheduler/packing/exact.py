@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import search
-from .budget import Budget
+from .best import Budget
 from .first_fit import breadths_of
 from .problem import Problem
 from .search import IMPOSSIBLE, SOLVED, SearchBlocks, SearchState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .budget import Budget
+from .best import Budget
 from .first_fit import FAR, place
 from .problem import Problem
 

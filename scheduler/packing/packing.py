@@ -15,9 +15,8 @@ from typing import Literal, TypeAlias
 from ...graph.extras import how_to_install
 from . import exact
 from .alternating import take_turns
-from .best import Best
+from .best import Best, Budget
 from .blocks import Block, Packing, PackingError
-from .budget import Budget
 from .first_fit import orders, place
 from .improve import order_of, reorder, stack, sweep_both_sides
 from .problem import Problem, lower_bound_of

@@ -15,9 +15,8 @@ from ...graph.passes import PASSES, Pass, dead_nodes, selected
 from ...graph.randomness import with_random_key
 from ..costs import Costs
 from ..plans.io_devices import On
-from ..plans.pins import Pins
 from ..plans.plan import Plan
-from ..plans.request import Objective, PlanRequest, Strategy
+from ..plans.request import Objective, Pins, PlanRequest, Strategy
 from ..plans.shapes import NO_BOUNDS, Shapes
 from ..shapes.bounds import all_bounds, check_not_fixed
 from ..shapes.function_results import check_results

@@ -11,8 +11,8 @@ from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, bodies_in
 from ..errors import PlanError
 from ..plans.io_devices import ON_HOST
-from ..plans.pins import Pins, pin_of
 from ..plans.plan import Plan
+from ..plans.request import Pins, pin_of
 from ..shapes.bounds import all_bounds
 from . import planner
 from .replanning import request_of

@@ -31,7 +31,7 @@ from ..shapes.fixed import fixed_nodes, same_nodes, without_nodes
 from ..shapes.formulas import ShapeFormulas
 from ..shapes.specialise import bind_inputs, specialise
 from ..shapes.whole import switches_of, with_whole_nodes
-from .memory.growing import GROWING, grown
+from .memory.prepared import GROWING, grown
 
 
 class _Sharing(NamedTuple):

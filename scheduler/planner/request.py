@@ -16,7 +16,6 @@ from ...graph.passes import Pass, expand_unsupported, fuse_chains
 from ..costs import Costs
 from ..errors import PlanError
 from ..plans.io_devices import On, checked_ends
-from ..plans.pins import Pins, check_pins
 from ..plans.replicas import (
     Groups,
     as_named,
@@ -27,7 +26,7 @@ from ..plans.replicas import (
     variants,
     without_ranges,
 )
-from ..plans.request import Objective, PlanRequest, Strategy
+from ..plans.request import Objective, Pins, PlanRequest, Strategy, check_pins
 from .memory.limits import limits_of
 from .mixed_precision import Precision, checked_precision
 

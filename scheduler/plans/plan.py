@@ -23,11 +23,10 @@ from .decision import Decision
 from .fetches import Fetches, names_in
 from .io_devices import IoDevices
 from .partition import Partition, Subgraph
-from .pins import Pins
 from .placement import Placement
 from .regions import MemoryPlan
 from .replicas import Groups, as_range, every_device, variants
-from .request import PlanRequest
+from .request import Pins, PlanRequest
 from .shapes import Bounds, Shapes
 from .stages import PlanStage
 from .steps import Step

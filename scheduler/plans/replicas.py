@@ -16,7 +16,7 @@ from ...devices.registry import find
 from ...graph.ir import ASSIGN, Graph
 from ...graph.nested import acts_outside
 from ..errors import PlanError
-from .pins import Pins
+from .request import Pins
 
 Groups: TypeAlias = tuple[tuple[str, ...], ...]
 """The names of devices that stand for each other; those of one group are alike."""

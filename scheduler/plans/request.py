@@ -1,15 +1,24 @@
-"""The request for a plan: what it is to be like, checked, with all that was left out filled in."""
+"""The request for a plan: what it is to be like, checked, with all that was left out filled in.
+
+Pins are part of it: nodes, by name or pattern, that the user gives to a device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
 from ...devices.device import Device
+from ...graph.ir import Graph, Node
+from ...graph.names import did_you_mean
+from ...graph.nested import all_nodes, graphs_in
+from ...graph.operators.control import CONTROL_FLOW, waits
 from ..costs import Costs
+from ..errors import PlanError
 from .io_devices import ON_HOST, IoDevices
-from .pins import Pins
 
 Strategy: TypeAlias = Literal["auto", "preference", "tengine"]
 Objective: TypeAlias = Literal["latency", "throughput"]
@@ -73,3 +82,98 @@ class PlanRequest:
     def kept(self) -> Pins:
         """What stays where it is: on devices by pins, and what is in float16 there already."""
         return {**self.halved, **self.pins}
+
+
+Pins = Mapping[str, str]
+"""Node name, or pattern as in `fnmatch`, to device name."""
+
+SHOWN = 10
+"""Folders or nodes that an error lists."""
+
+_WILDCARD = re.compile(r"[*?[]")
+_MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
+"""The step of a loop, and which part of an operator a node is: ``"loop[0]/gelu[mul].2"``."""
+
+
+def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
+    """Raise PlanError if a pin names a device or node that there is not, or control flow.
+
+    `devices` are the plan's, each with what users call it: a range where it is the first of one.
+    """
+    nodes = {path: node for path, _, node in all_nodes(graph)}
+    names = [*nodes]
+    for pattern, device in pins.items():
+        if device not in devices:
+            told = f"pin to one of {', '.join(devices.values())}, or add {device!r} to devices"
+            raise PlanError(
+                f"node {pattern!r} is pinned to {device!r}, which is not one of the plan's devices",
+                fix=did_you_mean(device, devices.values(), told),
+            )
+        if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
+            known = dict.fromkeys((*_folders(names), *names))
+            fix = did_you_mean(pattern, known, _some(names))
+            raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=fix)
+        if pattern in nodes and nodes[pattern].op in CONTROL_FLOW:
+            raise PlanError(
+                f"{nodes[pattern]} is pinned, but control flow runs on no device",
+                fix=f"pin the nodes in it: {f'{pattern}/*'!r}",
+            )
+
+
+def pin_of(node: Node, pins: Pins) -> str | None:
+    """Return the pin that applies: the exact name, else the first pattern that matches.
+
+    To control flow that runs as one node those of the nodes in it apply as well.
+    """
+    return next(pins_of(node, pins), None) if pins else None
+
+
+def pins_of(node: Node, pins: Pins) -> Iterator[str]:
+    """Yield the pins of a node, and of the nodes inside if it runs as one."""
+    own = _own_pin(node, pins)
+    if own is not None:
+        yield own
+    if node.op in CONTROL_FLOW and not waits(node):
+        for graph in graphs_in(node):
+            for inner in graph.nodes:
+                yield from pins_of(replace(inner, name=f"{node.name}/{inner.name}"), pins)
+
+
+def _own_pin(node: Node, pins: Pins) -> str | None:
+    names = node.name, path_of(node.name)
+    exact = (name for name in names if name in pins)
+    # Most pins are names: each node would be compared with all of the others'.
+    patterns = (p for p in pins if _WILDCARD.search(p))
+    matching = (p for p in patterns if any(fnmatchcase(name, p) for name in names))
+    return next(exact, None) or next(matching, None)
+
+
+def path_of(name: str) -> str:
+    """Return what a node was called before loops were unrolled, and it was written out."""
+    return _MADE.sub("", name)
+
+
+def _folders(names: Sequence[str]) -> list[str]:
+    """Return the patterns of folders, ``net/*``, and the names in none.
+
+    A folder that has all of them is no help: those in it are returned.
+    """
+    start = ""
+    while True:
+        found = dict.fromkeys(_folder(name, start) for name in names)
+        only = next(iter(found), "")
+        if len(found) != 1 or only in names:
+            return [*found]
+        start = only[:-1]
+
+
+def _folder(name: str, start: str) -> str:
+    """Return the pattern of the folder that a name is in, or the name; seen from inside of one."""
+    slash = name.find("/", max(len(start), 1))
+    return name if slash < 0 else f"{name[:slash]}/*"
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = _folders(names)
+    more = ", ..." if len(listed) > SHOWN else ""
+    return f"its nodes are: {', '.join(listed[:SHOWN])}{more}"

@@ -24,11 +24,11 @@ from ..planner.prologue import split_prologue, with_prologue
 from ..planner.request import MOST_IN_FLIGHT
 from ..plans.io_devices import IoDevices, checked_ends
 from ..plans.partition import SESSION, Partition, Subgraph
-from ..plans.pins import Pins
 from ..plans.placement import SCRATCH, Placement
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan, PlacedTensor, Pool
 from ..plans.replicas import check_alike
+from ..plans.request import Pins
 from ..plans.shapes import Bounds
 from ..plans.steps import Transfer
 from ..shapes.bounds import Template, checked_bounds, largest

@@ -21,8 +21,8 @@ from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import describe
 from ...graph.ir import Graph, Node
 from ..errors import FeedError, PlanError
-from ..plans.pins import Pins
 from ..plans.plan import Plan
+from ..plans.request import Pins
 from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .constraints import NONE, DynamicShapeConstraints
 from .fixed import fixed_nodes, growing_constraints, same_nodes, without_nodes

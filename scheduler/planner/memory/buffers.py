@@ -24,8 +24,7 @@ from ...plans.placement import SCRATCH, Placement
 from ...plans.regions import PlacedTensor
 from ...plans.steps import Transfer
 from ...shapes.constraints import NONE, DynamicShapeConstraints
-from .happens_before import START, HappensBefore, Point
-from .reads import is_atomic, points_of, reads_of
+from .happens_before import START, HappensBefore, Point, is_atomic, points_of, reads_of
 
 
 @dataclass(slots=True, eq=False)

@@ -30,12 +30,10 @@ from .control_edges import (
     relied_upon,
     stricter_orders,
 )
-from .growing import beside, set_apart
-from .happens_before import HappensBefore
+from .happens_before import HappensBefore, is_atomic
 from .layouts import SMALL_NBYTES, BufferGroup, Layouts, StepPipeline, choose
 from .limits import Limit, check_tensors, does_not_fit_error, exceeded, limits_of
-from .prepared import PreparedTensors
-from .reads import is_atomic
+from .prepared import PreparedTensors, beside, set_apart
 from .relation import relate
 
 COPY_WORTH = 1.02

@@ -29,11 +29,10 @@ from .improvement import improve
 from .judge import PATIENCE, SAME, Judge, Judged
 from .list_scheduling import portfolio
 from .min_cut import least_work
-from .offers import Offers, ask, options
+from .offers import Offers, ask, options, settled_reasons, weighed_reasons, written_reasons
 from .pipeline import pipelines
 from .problem import PartitionProblem
 from .ranking import Ranking
-from .reasons import settled_reasons, weighed_reasons, written_reasons
 from .search import Search, every
 from .written_out import WrittenOut
 

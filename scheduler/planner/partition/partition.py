@@ -19,7 +19,7 @@ from ....graph.passes import Placing, attempts, can_be_written_out
 from ....graph.traits import RUNTIME
 from ...errors import UnsupportedOpError
 from ...plans.partition import SESSION
-from ...plans.pins import Pins, pin_of
+from ...plans.request import Pins, pin_of
 
 MAX_LISTED = 20
 """Lines of an error."""

@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from packing_problems import conflicts, problems
 from plait.scheduler.packing import Block, Conflicts, Packing, check
-from plait.scheduler.packing.budget import Budget
+from plait.scheduler.packing.best import Budget
 from plait.scheduler.packing.ejection import Ejection
 from plait.scheduler.packing.problem import Problem
 from plait.scheduler.packing.relation import Relation

@@ -28,7 +28,7 @@ from plait.scheduler.packing import (
     Intervals,
     Packing,
     PackingError,
-    budget,
+    best,
     check,
     pack,
 )
@@ -139,7 +139,7 @@ def test_the_search_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> Non
     """By a clock that moves on by a millisecond with each look."""
     sizes, lives = guillotine(300, 5, 400, 1 << 20)
     looks = count()
-    monkeypatch.setattr(budget, "perf_counter", lambda: next(looks) / 1000)
+    monkeypatch.setattr(best, "perf_counter", lambda: next(looks) / 1000)
     packing = pack(sizes, lives, deadline_s=0.05)
     check([Block(size) for size in sizes], lives, packing)
     assert not packing.is_optimal
@@ -169,7 +169,7 @@ def test_counted_work_gives_the_same_packing_on_a_slow_and_a_fast_machine(
         expected = pack(sizes, relation, effort=30_000, deadline_s=1e9)
         with monkeypatch.context() as patched:
             patched.setattr(
-                "plait.scheduler.packing.budget.perf_counter", lambda: pace * perf_counter()
+                "plait.scheduler.packing.best.perf_counter", lambda: pace * perf_counter()
             )
             found = pack(sizes, relation, effort=30_000, deadline_s=1e9)
         assert found.offsets == expected.offsets

@@ -17,8 +17,8 @@ from plait.devices.sim import SimDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
-from plait.scheduler.planner.memory.growing import GROWING
 from plait.scheduler.planner.memory.memory_plan import plan_memory
+from plait.scheduler.planner.memory.prepared import GROWING
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.replanning import replan_beside
 from plait.scheduler.plans.regions import Region
