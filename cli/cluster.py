@@ -108,7 +108,7 @@ def parse_replicas(text: str | None, cluster: Cluster | None, devices: Iterable[
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= least <= most:
         raise CommandError(
-            f"--replicas {text!r} is no number of replicas", fix="for example 4, or 1..16"
+            f"--replicas {text!r} is not a number of replicas", fix="for example 4, or 1..16"
         )
     if cluster is None:
         raise CommandError(

@@ -95,7 +95,7 @@ def _read(file: Path) -> str:
     try:
         return bytes(read_file(file, CommandError)).decode()
     except UnicodeDecodeError as error:
-        raise CommandError(f"{file} is no text", fix="name a CSV file in UTF-8") from error
+        raise CommandError(f"{file} is not text", fix="name a CSV file in UTF-8") from error
 
 
 def _summary(packing: Packing) -> dict[str, object]:

@@ -107,7 +107,8 @@ def register(
     """
     if not isinstance(name, str) or not name.partition(":")[0]:
         raise DeviceError(
-            f"{name!r} is no name of a device", fix="use a kind, 'npu', or an exact name, 'npu:0'"
+            f"{name!r} is not the name of a device",
+            fix="use a kind, 'npu', or an exact name, 'npu:0'",
         )
     for what, value in (("factory", factory), ("instances", instances or tuple)):
         if not callable(value):
@@ -190,7 +191,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     'cpu'
     """
     if not isinstance(name, str):
-        raise DeviceError(f"{name!r} is no name of a device", fix="use one such as 'cpu'")
+        raise DeviceError(f"{name!r} is not the name of a device", fix="use one such as 'cpu'")
     slip = _ALMOST_RANGE.fullmatch(name)
     if slip is not None and name not in _factories:
         raise _range_error(name, slip)
@@ -307,7 +308,7 @@ def _range_error(name: str, slip: re.Match[str]) -> DeviceError:
             fix=f"name one of them: {f'{kind}:{first}'!r}",
         )
     return DeviceError(
-        f"{name!r} is no name of a device",
+        f"{name!r} is not the name of a device",
         fix=f"a range is written with two dots: {f'{kind}:{first}..{last}'!r}",
     )
 

@@ -183,7 +183,7 @@ async def identify_archive(request: Request) -> Streamed:
         # Not compressed: sixteen megabytes could become gigabytes.
         archive = tarfile.open(fileobj=io.BytesIO(content), mode="r:")  # noqa: SIM115 - of memory
     except tarfile.TarError as error:
-        raise HTTPException(400, f"the body is no tar archive: {error}") from None
+        raise HTTPException(400, f"the body is not a tar archive: {error}") from None
     return Streamed(service_of(request).archived(archive))
 
 

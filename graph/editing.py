@@ -310,7 +310,7 @@ class Editor:
                 del table[tensor]
         if not found:
             raise GraphError(
-                f"{tensor!r} is no input, constant or output",
+                f"{tensor!r} is not an input, constant or output",
                 at=self._graph.name,
                 fix="remove the node that writes it",
             )

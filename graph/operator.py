@@ -358,7 +358,7 @@ def register_operator(operator: Operator) -> None:
         If the name is taken, or is none.
     """
     if not isinstance(operator.name, str) or not operator.name:
-        raise GraphError(f"{operator.name!r} is no name of an operator", fix="use some text")
+        raise GraphError(f"{operator.name!r} is not the name of an operator", fix="use some text")
     if not operator.module.startswith(f"{_PACKAGE}."):
         _import_own()
         load_own(OPERATORS, operator.name)
@@ -403,7 +403,7 @@ def find_operator(name: str, at: object = None) -> Operator:
     except (KeyError, TypeError):
         if not isinstance(name, str):
             raise OperatorError(
-                f"{name!r} is no name of an operator", fix="use text, such as 'Add'"
+                f"{name!r} is not the name of an operator", fix="use text, such as 'Add'"
             ) from None
         if is_operator(name):
             return _operators[name]

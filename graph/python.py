@@ -153,7 +153,9 @@ def _check_function(function: Any) -> None:
         check_class(function)
         function = run_of(function)
     if not inspect.isfunction(function):
-        raise OperatorError(f"{function!r} is no function", fix="decorate a function made with def")
+        raise OperatorError(
+            f"{function!r} is not a function", fix="decorate a function made with def"
+        )
     if is_class and yields_rows(function):
         raise OperatorError(
             f"{function.__qualname__} is a generator",

@@ -171,7 +171,7 @@ def check_state(graph: Graph) -> None:
 
 
 def _no_variable_error(tensor: str, at: str) -> GraphError:
-    return GraphError(f"{tensor!r} is no variable", at=at, fix="pass what variable() returned")
+    return GraphError(f"{tensor!r} is not a variable", at=at, fix="pass what variable() returned")
 
 
 def _assigned_twice_error(node: Node, at: str) -> GraphError:

@@ -132,7 +132,7 @@ Lacks: TypeAlias = dict[Part, str]
 
 NOTHING: Lacks = {}
 PRIMITIVE: Lacks = {Part.DECOMPOSITION: "nothing simpler computes it"}
-NO_SLOPE_OF_BITS: Lacks = {Part.GRADIENT: "bits are no numbers to change a little"}
+NO_SLOPE_OF_BITS: Lacks = {Part.GRADIENT: "bits are not numbers to change a little"}
 NO_SLOPE_OF_TRUTH: Lacks = {Part.GRADIENT: "truth has no slope"}
 NO_SLOPE_OF_PLACES: Lacks = {Part.GRADIENT: "it yields indices"}
 ARRAY_KERNEL: Lacks = {Part.CODEGEN: "its kernel is one for arrays of numpy and CuPy"}

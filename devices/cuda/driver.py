@@ -103,7 +103,7 @@ def device_index(name: str) -> int:
     _, _, index = name.partition(":")
     if index and not (index.isascii() and index.isdigit()):
         raise DeviceUnavailableError(
-            f"{name!r} is no CUDA device", fix="name one by its number: 'cuda:0'"
+            f"{name!r} is not a CUDA device", fix="name one by its number: 'cuda:0'"
         )
     return int(index or 0)
 

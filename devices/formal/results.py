@@ -119,5 +119,5 @@ def round_to_float(value: int, digits: int) -> float:
 
 def _integer(value: Any) -> int:
     if value != value or value in (float("inf"), float("-inf")) or int(value) != value:
-        raise DeviceError(f"{value} is no integer", fix="round it in the definition")
+        raise DeviceError(f"{value} is not an integer", fix="round it in the definition")
     return int(value)

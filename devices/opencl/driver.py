@@ -92,7 +92,7 @@ def find_device(cl: PyOpenCl, name: str) -> ClDevice:
     _, _, index = name.partition(":")
     if index and not (index.isascii() and index.isdigit()):
         raise DeviceUnavailableError(
-            f"{name!r} is no OpenCL device", fix="name one by its number: 'opencl:0'"
+            f"{name!r} is not an OpenCL device", fix="name one by its number: 'opencl:0'"
         )
     devices = all_devices(cl)
     number = int(index or 0)

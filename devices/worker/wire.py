@@ -97,7 +97,7 @@ class Channel:
         try:
             body = self._encode(message)
         except UnicodeEncodeError as error:
-            raise WireError(f"a message holds what is no text: {error.object!r}") from error
+            raise WireError(f"a message holds what is not text: {error.object!r}") from error
         if len(body) > MAX_NBYTES:
             raise WireError(f"a message of {len(body)} bytes is too large to send")
         data = _LENGTH.pack(len(body)) + body

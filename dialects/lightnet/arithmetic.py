@@ -178,7 +178,7 @@ def submean(op: Statement) -> None:
     """dst[c, h, w] = src[h, w, c] - mean[c], computed in doubles."""
     src, dtype = op.input("src"), op.dtype()
     if op.spec(src, 3).static_shape[-1] != 3 or "bool" in (op.spec(src).dtype, dtype):
-        fail(f"{op.spec(src)} is no image of three channels, the last axis", op.at)
+        fail(f"{op.spec(src)} is not an image of three channels, the last axis", op.at)
     wide = op.write("Cast", op.write("Transpose", src, perm=(2, 0, 1)), to="float64")
     moved = op.write("Sub", wide, np.reshape(op.numbers("mean", 3), (3, 1, 1)))
     if dtype.kind != "f":

@@ -23,7 +23,7 @@ def create(op: Statement) -> None:
     dims, dtype, name = _dims(op), op.dtype(), op.output()
     low, high = op.numbers("ran", 2)
     if low > high:
-        fail(f"parameter 'ran' is no range: {low} to {high}", op.at)
+        fail(f"parameter 'ran' is not a range: {low} to {high}", op.at)
     weights = op.reading.weights.get(name)
     if name in op.reading.fed or (weights is None and (op.flag("from_file") or low or high)):
         op.reading.builder.input(name, dtype, dims)

@@ -67,7 +67,7 @@ class Document:
                 return self.create(name, _spec_of(array), from_file=True)
             if not np.isfinite(array).all():
                 raise _cannot_write_error(
-                    f"constant {name!r} holds what is no number", self.graph.name
+                    f"constant {name!r} holds what is not a number", self.graph.name
                 )
             self.create(name, _spec_of(array), data=array.reshape(-1).tolist())
         return name

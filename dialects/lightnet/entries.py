@@ -80,7 +80,7 @@ def _operators(data: bytes, at: str) -> list[Any]:
     root = json_in(lambda: _TOKEN.sub(_blank, data.decode()), at, ParseError, EXPORT)
     if not isinstance(root, dict) or not isinstance(root.get("ops"), list):
         raise ParseError(
-            "this JSON is no model: it has no list of operators under the key 'ops'",
+            "this JSON is not a model: it has no list of operators under the key 'ops'",
             at=at,
             fix="pass a model of LightNet's, or say of which format it is",
         )
@@ -98,7 +98,7 @@ def _blank(token: re.Match[str]) -> str:
 
 def _entry(value: Any, at: str) -> Entry:
     if not isinstance(value, dict):
-        fail("an operator is no object", at)
+        fail("an operator is not an object", at)
     for key, kind in _KEYS.items():
         if not isinstance(value.get(key), kind):
             fail(f"{key!r} is missing, or no {'string' if kind is str else 'array'}", at)
@@ -118,7 +118,7 @@ def _named(listed: list[Any], key: str, at: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in listed:
         if not isinstance(one, dict) or not isinstance(one.get("arg_name"), str) or key not in one:
-            fail(f"an argument is no object of 'arg_name' and {key!r}", at)
+            fail(f"an argument is not an object of 'arg_name' and {key!r}", at)
         if one["arg_name"] in found:
             fail(f"the argument {one['arg_name']!r} is given twice", at)
         found[one["arg_name"]] = one[key]
@@ -127,7 +127,7 @@ def _named(listed: list[Any], key: str, at: str) -> dict[str, Any]:
 
 def _check_name(name: Any, at: str) -> None:
     if not isinstance(name, str) or not name:
-        fail(f"{name!r} is no name", at)
+        fail(f"{name!r} is not a name", at)
     try:
         nbytes = len(name.encode())
     except UnicodeEncodeError:

@@ -141,7 +141,7 @@ class _Preprocessor:
         words = tokens_of(body, line)
         wrong = [one for one in parameters or () if not _NAME.fullmatch(one)]
         if wrong or len(set(parameters or ())) < len(parameters or ()):
-            self._refuse(f"the parameters of {name!r} are no names: {formals}", line)
+            self._refuse(f"the parameters of {name!r} are not names: {formals}", line)
         if any(one.text == "#" for one in words):
             self._refuse(f"the macro {name!r} makes strings of what it is given", line)
         if words and "##" in (words[0].text, words[-1].text):

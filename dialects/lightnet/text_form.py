@@ -66,7 +66,7 @@ def renamed(
     wrong = [name for name in public if not _NAME.fullmatch(name)]
     if wrong:
         raise GraphError(
-            f"{wrong[0]!r} is no name in LightNet's text form",
+            f"{wrong[0]!r} is not a name in LightNet's text form",
             at=at,
             fix="name inputs and outputs in letters, digits and _, or save LightNet's JSON",
         )
@@ -168,7 +168,7 @@ class _Reader:
             return text[1:-1]
         if _NAME.fullmatch(text):
             return _WORDS.get(text, text)
-        raise self._error(f"{text!r} is no value", token.line)
+        raise self._error(f"{text!r} is not a value", token.line)
 
     def _evaluated(self) -> int | float:
         """Return the number that ``${eval ...}`` stands for, behind the dollar."""
@@ -177,7 +177,7 @@ class _Reader:
         at = f"line {line}, {self._at}"
         value = read_formula(formula, at)(lambda path: self._unknown(path, line))
         if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
-            self._refuse(f"{formula!r} is no number", line)
+            self._refuse(f"{formula!r} is not a number", line)
         return value
 
     def _formula(self, depth: int = 1) -> str:
@@ -197,7 +197,7 @@ class _Reader:
         return " ".join(words)
 
     def _unknown(self, path: Path, line: int) -> NoReturn:
-        self._refuse(f"{path[0]!r} is no number: no code is run", line)
+        self._refuse(f"{path[0]!r} is not a number: no code is run", line)
 
     @property
     def _next(self) -> str:

@@ -46,10 +46,10 @@ def read_weights(data: bytes, at: str = "weights") -> dict[str, Array]:
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
-        fail(f"this is no text: {error}", at)
+        fail(f"this is not text: {error}", at)
     first = lines[0].strip() if lines else ""
     if not _COUNT.fullmatch(first):
-        fail("the first line is no count of tensors", at)
+        fail("the first line is not the count of tensors", at)
     count, listed = int(first), [line for line in lines[1:] if line.strip()]
     if len(listed) != count:
         fail(f"{count} tensors are announced, and {len(listed)} are there", at)
@@ -89,7 +89,7 @@ def is_storable(name: str, array: Array) -> bool:
 def _read_line(line: str, at: str) -> tuple[str, Array]:
     words = line.split(maxsplit=3)
     if len(words) < 3 or not _COUNT.fullmatch(words[2]):
-        fail("a line is no name, type, count and elements", at)
+        fail("a line is not a name, type, count and elements", at)
     name, kind, length = words[0], words[1], int(words[2])
     if kind not in _TYPES:
         fail(f"tensor {name!r} is of type {kind!r}: neither 0, float32, nor 2, int8", at)

@@ -33,7 +33,7 @@ def _read(program: Any) -> Graph:
 
 def _refuse(module: Any) -> NoReturn:
     raise ParseError(
-        f"a {type(module).__name__} is no model until it is exported",
+        f"a {type(module).__name__} is not a model until it is exported",
         fix="pass torch.export.export(module, examples), examples a tuple of its inputs",
     )
 

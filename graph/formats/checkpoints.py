@@ -112,7 +112,9 @@ class Checkpoints:
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3) -> None:
         if not isinstance(folder, str | os.PathLike):
-            raise GraphError(f"a {type(folder).__name__} is no path", fix="pass that of a folder")
+            raise GraphError(
+                f"expected a path, got {type(folder).__name__}", fix="pass that of a folder"
+            )
         if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
             raise GraphError(f"{keep!r} checkpoints cannot be kept", fix="keep 1 or more")
         self.folder = Path(folder)
@@ -243,7 +245,7 @@ def _count(step: SupportsIndex) -> int:
     except TypeError:
         done = -1
     if done < 0:
-        raise GraphError(f"{step!r} is no step", fix="count them from 0 or 1")
+        raise GraphError(f"{step!r} is not a step", fix="count them from 0 or 1")
     return done
 
 

@@ -62,7 +62,9 @@ def read_constant(blob: memoryview, constant: StoredConstant, at: str) -> Array:
         raise ParseError(f"{nbytes} bytes cannot hold {spec}", at=where, fix="save the graph again")
     if offset % ALIGNMENT:
         raise ParseError(
-            f"offset {offset} is no multiple of {ALIGNMENT}", at=where, fix="save the graph again"
+            f"offset {offset} is not a multiple of {ALIGNMENT}",
+            at=where,
+            fix="save the graph again",
         )
     if offset + nbytes > len(blob):
         raise ParseError(

@@ -199,7 +199,7 @@ def load_operators(source: Source) -> tuple[str, ...]:
     """
     root, at = read_json(source, "operators")
     if not isinstance(root, dict) or "operators" not in root:
-        refuse("these are no operators: there is no list under the key 'operators'", at)
+        refuse("these are not operators: there is no list under the key 'operators'", at)
     check_keys(root, {"name", "author", "operators"}, at)
     made: dict[str, FunctionDefinition] = {}
     names = []
@@ -221,7 +221,7 @@ def _register(fields: Mapping[str, Any], made: dict[str, FunctionDefinition], at
     check_keys(fields, _KEYS, at)
     name = fields.get("name")
     if not isinstance(name, str) or not _OPERATOR.fullmatch(name):
-        refuse(f"{name!r} is no name of an operator: words with dots between", at)
+        refuse(f"{name!r} is not the name of an operator: words with dots between", at)
     at = f"operator {name}, {at}"
     text = json.dumps(fields, sort_keys=True)
     known = _defined(name) if is_operator(name) else None
@@ -294,7 +294,7 @@ def _attribute(name: str, value: object, at: str) -> Attribute:
         refuse(f"its kind is {kind!r}; there is {', '.join(KINDS)}", at)
     least, most = (fields.get(key) for key in ("minimum", "maximum"))
     if any(isinstance(o, bool) or not isinstance(o, int | float | None) for o in (least, most)):
-        refuse("its minimum or maximum is no number", at)
+        refuse("its minimum or maximum is not a number", at)
     choices = tuple(as_list(fields["choices"], at)) if "choices" in fields else None
     attribute = Attribute(KINDS[kind], REQUIRED, least, most, choices)
     if "default" not in fields:

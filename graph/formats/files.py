@@ -29,7 +29,7 @@ def reading(path: str | os.PathLike[str], refuse: Refuse = ParseError) -> Iterat
     try:
         with open(path, "rb", buffering=0, opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise refuse("this is no ordinary file", at=at, fix="pass a file")
+                raise refuse("this is not an ordinary file", at=at, fix="pass a file")
             yield file
     except FileNotFoundError as error:
         raise refuse("there is no such file", at=at, fix="check the path") from error

@@ -114,8 +114,8 @@ def _from_object(source: object, format: str | None, has_parameters: bool) -> Gr
     name = "onnx" if is_onnx else None if found is None else found.name
     if name is None:
         raise ParseError(
-            f"a {at} is no model that plait knows",
-            fix="pass a path, bytes, a file, an onnx.ModelProto, or a torch.export.ExportedProgram",
+            f"expected a path, bytes, an open file, or a model of a known package, got {at}",
+            fix="pass one of these, such as an onnx.ModelProto or a torch.export.ExportedProgram",
         )
     if format not in (None, name):
         raise ParseError(f"a {at} is of format {name!r}", fix="leave format= out")
@@ -180,11 +180,13 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """
     if not isinstance(graph, Graph):
         raise GraphError(
-            f"a {type(graph).__name__} is no graph",
+            f"expected a graph, got {type(graph).__name__}",
             fix="save what load(path) or GraphBuilder.build() returned",
         )
     if not isinstance(path, str | os.PathLike):
-        raise GraphError(f"a {type(path).__name__} is no path", fix="pass that of a file to write")
+        raise GraphError(
+            f"expected a path, got {type(path).__name__}", fix="pass that of a file to write"
+        )
     suffix = Path(path).suffix
     if suffix == _WEIGHTS:
         raise GraphError(

@@ -100,7 +100,7 @@ class Format:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise GraphError(f"{self.name!r} is no name of a format", fix="use some text")
+            raise GraphError(f"{self.name!r} is not the name of a format", fix="use some text")
         at = f"format {self.name!r}"
         if not isinstance(self.suffixes, tuple) or not all(map(_is_suffix, self.suffixes)):
             raise GraphError(
@@ -288,7 +288,9 @@ def register_format(format: Format) -> None:
     >>> unregister_format("boxed")
     """
     if not isinstance(format, Format):
-        raise GraphError(f"a {type(format).__name__} is no format", fix="pass a plait.Format")
+        raise GraphError(
+            f"expected a format, got {type(format).__name__}", fix="pass a plait.Format"
+        )
     _register_own()
     _register(format)
 

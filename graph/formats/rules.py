@@ -119,7 +119,7 @@ def load_rules(source: Source) -> Pass:
     """
     root, at = read_json(source, "rules")
     if not isinstance(root, dict) or not root.keys() >= {"ops"}:
-        refuse("these are no rules: there is no list under the key 'ops'", at)
+        refuse("these are not rules: there is no list under the key 'ops'", at)
     check_keys(root, {"name", "author", "arch", "ops"}, at)
     name = root.get("name", "rules")
     if not isinstance(name, str) or not name:
@@ -191,7 +191,7 @@ def _new(text: str, at: str) -> New:
     op, name = (*text.split(), "", "")[:2]
     find_operator(op, at=at)
     if len(text.split()) > 2 or name == "self":
-        refuse(f"{text!r} is no operator with a name", at)
+        refuse(f"{text!r} is not an operator with a name", at)
     return New(op, name)
 
 
@@ -227,14 +227,14 @@ def _replaced(rule: FormatRule, rewriter: Rewriter, node: Node) -> Sequence[Node
 def as_object(value: object, at: str) -> dict[str, Any]:
     """Return a JSON object."""
     if not isinstance(value, dict):
-        refuse("this is no object", at)
+        refuse("this is not an object", at)
     return value
 
 
 def as_list(value: object, at: str) -> list[Any]:
     """Return a JSON array."""
     if not isinstance(value, list):
-        refuse("this is no array", at)
+        refuse("this is not an array", at)
     return value
 
 

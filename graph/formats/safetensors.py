@@ -87,7 +87,7 @@ def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[
     header, blob = _split(view, at)
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise ParseError("the metadata is no text by name", at=at, fix=_AGAIN)
+        raise ParseError("the metadata is not text by name", at=at, fix=_AGAIN)
     places = {name: _Place(name, entry, at) for name, entry in header.items()}
     end = 0
     for place in sorted(places.values(), key=lambda place: (place.begin, place.end)):

@@ -51,5 +51,5 @@ def _places(path: str | os.PathLike[str], at: str) -> dict[str, str]:
         raise ParseError("there is no weight_map of files by name", at=at, fix=_FIX)
     for file in places.values():
         if file in ("", ".", "..") or "\0" in file or set(file) & {"/", "\\"}:
-            raise ParseError(f"{file!r} is no file beside the index", at=at, fix=_FIX)
+            raise ParseError(f"{file!r} is not a file beside the index", at=at, fix=_FIX)
     return places

@@ -31,7 +31,9 @@ def content_of(source: Source, name: str, refuse: Refuse) -> tuple[bytes, str]:
         return bytes(source), name
     if not isinstance(source, str | os.PathLike):
         raise refuse(
-            f"a {type(source).__name__} is no file", at=name, fix="pass its bytes, or its path"
+            f"expected a file, got {type(source).__name__}",
+            at=name,
+            fix="pass its bytes, or its path",
         )
     return bytes(read_file(source, refuse)), os.fspath(source)
 
@@ -59,7 +61,7 @@ def json_in(
     at: str,
     refuse: Refuse,
     fix: str,
-    what: str = "this is no JSON",
+    what: str = "this is not JSON",
 ) -> Any:
     """Return the JSON value in a text; no key twice, no number that is none, no half characters.
 
@@ -86,4 +88,4 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

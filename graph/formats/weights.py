@@ -83,7 +83,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
     {'w': array([1., 1.], dtype=float32)}
     """
     if not isinstance(path, str | os.PathLike):
-        raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a file")
+        raise ParseError(f"expected a path, got {type(path).__name__}", fix="pass that of a file")
     if os.fspath(path).endswith(INDEX):
         return load_shards(path)
     return read_weights(read_file(path), os.fspath(path))[0]
@@ -141,7 +141,7 @@ def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
     """
     if graph.variables:
         raise GraphError(
-            "variables are no nodes in the graph of a plan",
+            "variables are not nodes in the graph of a plan",
             at=graph.name,
             fix="pass what was planned",
         )

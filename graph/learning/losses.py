@@ -247,7 +247,7 @@ def _counted(labels: Term, ignored: int) -> Term:
     bounds = np.iinfo(labels.dtype)
     if not isinstance(ignored, int | np.integer) or not bounds.min <= ignored <= bounds.max:
         raise GraphError(
-            f"ignore_index is {ignored!r}, which is no {labels.dtype.name}",
+            f"ignore_index is {ignored!r}, which is not a value of {labels.dtype.name}",
             fix="pass an integer that labels may be",
         )
     return labels.equals(labels.formula.constant(ignored, labels.dtype)).op("Not")

@@ -28,7 +28,7 @@ def _square(call: Call) -> TensorSpec:
     check_dtype(x, FLOATS)
     check_rank(x, 2, "[..., n, n]")
     if x.shape is not None and not may_equal(x.shape[-2], x.shape[-1]):
-        raise ShapeError(f"{x} is no stack of square matrices", fix="slice or pad it")
+        raise ShapeError(f"{x} is not a stack of square matrices", fix="slice or pad it")
     return x
 
 

@@ -314,7 +314,7 @@ def infer_dropout(call: Call) -> Sequence[TensorSpec]:
         drops = training is None or training.any()
         if ratio is not None and drops and not ((ratio >= 0) & (ratio <= 1)).all():
             raise ShapeError(
-                f"the ratio is {ratio.item():g}, which is no share of what there is",
+                f"the ratio is {ratio.item():g}, which is not a share of what there is",
                 fix="use a number from 0 to 1",
             )
     return (x, TensorSpec("bool", x.shape))

@@ -45,7 +45,7 @@ def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
         If the factors do not fit together.
     """
     if 0 in (a.rank, b.rank):
-        raise ShapeError(f"{a} times {b}: a scalar is no matrix", fix="use Mul")
+        raise ShapeError(f"{a} times {b}: a scalar is not a matrix", fix="use Mul")
     if a.shape is None or b.shape is None:
         return None
     _check_inner(a, b, a.shape[-1], b.shape[-2] if len(b.shape) > 1 else b.shape[0])

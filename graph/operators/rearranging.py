@@ -65,7 +65,7 @@ def _images(x: TensorSpec) -> Shape | None:
 def _divided(x: TensorSpec, dim: Dim, parts: int) -> Dim:
     if isinstance(dim, int) and dim % parts:
         raise ShapeError(
-            f"the length {dim} in {x} is no multiple of {parts}",
+            f"the length {dim} in {x} is not a multiple of {parts}",
             fix="use a blocksize that divides it, or pad first",
         )
     return floordiv(dim, parts)

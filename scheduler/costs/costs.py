@@ -96,7 +96,9 @@ class Costs(Figures):
         from .costs_file import read
 
         if not isinstance(path, str | os.PathLike):
-            raise ParseError(f"a {type(path).__name__} is no path", fix="pass a file of costs")
+            raise ParseError(
+                f"expected a path, got {type(path).__name__}", fix="pass a file of costs"
+            )
         return cls(**vars(read(Path(path))))
 
     @classmethod
@@ -138,7 +140,9 @@ class Costs(Figures):
             If the other is no Costs.
         """
         if not isinstance(other, Costs):
-            raise PlanError(f"a {type(other).__name__} is no Costs", fix="use Costs.load(path)")
+            raise PlanError(
+                f"expected Costs, got {type(other).__name__}", fix="use Costs.load(path)"
+            )
         return Costs(
             {**self.models, **other.models},
             {**self.memories, **other.memories},

@@ -73,7 +73,7 @@ def check_blocks(blocks: Sequence[Block]) -> None:
         elif block.alignment < 1:
             what = f"an alignment of {block.alignment}"
         elif block.offset is not None and (block.offset < 0 or block.offset % block.alignment):
-            what = f"the offset {block.offset}, which is no multiple of {block.alignment}"
+            what = f"the offset {block.offset}, which is not a multiple of {block.alignment}"
         if what:
             raise PackingError(
                 f"a block cannot have {what}", at=f"block {index}", fix="correct the block"

@@ -119,7 +119,7 @@ def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
             yield place, next(csv.reader([line], strict=True))
         except csv.Error as error:
             raise ParseError(
-                f"a line is no CSV: {error}", at=f"{name}, line {place + 1}", fix=_FORM
+                f"a line is not CSV: {error}", at=f"{name}, line {place + 1}", fix=_FORM
             ) from error
 
 

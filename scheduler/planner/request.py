@@ -40,7 +40,7 @@ def check_arguments(
     """Raise PlanError if one of these is not what `plan` takes."""
     if not isinstance(graph, Graph):
         raise PlanError(
-            f"a {type(graph).__name__} is no graph",
+            f"expected a graph, got {type(graph).__name__}",
             fix="plan what load(path) or GraphBuilder.build() returned",
         )
     check_in_flight(max_in_flight)
@@ -135,7 +135,7 @@ def _prototypes_of(
     for device in found:
         if not is_device(device):
             raise PlanError(
-                f"{device!r} is no device", fix="name one, such as 'cpu', or pass a Device"
+                f"{device!r} is not a device", fix="name one, such as 'cpu', or pass a Device"
             )
         _ = device.capabilities  # raises now, not in the middle, if this machine lacks the device
     names = [device.name for device in found]

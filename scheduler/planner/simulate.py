@@ -132,7 +132,9 @@ def _check(
 ) -> Plan:
     """Return the plan to be simulated, whose shapes are known, if all arguments make sense."""
     if not isinstance(plan, Plan):
-        raise PlanError(f"a {type(plan).__name__} is no plan", fix="simulate what plan() returned")
+        raise PlanError(
+            f"expected a plan, got {type(plan).__name__}", fix="simulate what plan() returned"
+        )
     if not isinstance(items, int) or items < 1:
         raise PlanError(f"items is {items!r}", fix="use a whole number, 1 or more")
     if max_in_flight is not None:

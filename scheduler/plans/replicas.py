@@ -41,7 +41,7 @@ def members(name: str) -> tuple[str, ...]:
     first, last = (int(found[2]), int(found[3])) if found else (0, -1)
     if found is None or not first <= last < first + MOST:
         raise PlanError(
-            f"{name!r} is no range of devices",
+            f"{name!r} is not a range of devices",
             fix=f"write KIND:FIRST..LAST, up to {MOST} of them, such as 'worker:0..3'",
         )
     return tuple(f"{found[1]}:{number}" for number in range(first, last + 1))

@@ -118,7 +118,9 @@ def _check_arguments(
     graph: Graph, ranges: str, activations: str, form: str, least: float | None, exclude: object
 ) -> None:
     if not isinstance(graph, Graph):
-        raise PlanError(f"a {type(graph).__name__} is no graph", fix="pass what load() returned")
+        raise PlanError(
+            f"expected a graph, got {type(graph).__name__}", fix="pass what load() returned"
+        )
     if isinstance(exclude, str):
         raise PlanError(f"exclude is {exclude!r}", fix=f"pass a list: [{exclude!r}]")
     for what, given, allowed in (

@@ -154,7 +154,8 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
     for one in (before, after):
         if not isinstance(one, Plan):
             raise PlanError(
-                f"a {type(one).__name__} is no plan", fix="compare what plan() or load_plan() made"
+                f"expected a plan, got {type(one).__name__}",
+                fix="compare what plan() or load_plan() made",
             )
     old, new = before.assignment, after.assignment
     moved = [

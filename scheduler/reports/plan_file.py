@@ -120,12 +120,14 @@ def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = 
     True
     """
     if not isinstance(path, str | os.PathLike | bytes):
-        raise ParseError(f"a {type(path).__name__} is no path", fix="pass that of a saved plan")
+        raise ParseError(
+            f"expected a path, got {type(path).__name__}", fix="pass that of a saved plan"
+        )
     listed = list(devices) if isinstance(devices, Iterable) else [devices]
     for device in listed:
         if not is_device(device):
             raise PlanError(
-                f"{device!r} is no device object",
+                f"{device!r} is not a device object",
                 fix="pass objects; what the file names is found by its name",
             )
     given = {device.name: device for device in listed}

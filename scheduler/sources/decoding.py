@@ -52,7 +52,7 @@ def decode_image(data: Array, *, height: int, width: int) -> Array:
     try:
         image = images.open(BytesIO(data.tobytes()))
     except images.UnidentifiedImageError as error:
-        raise SourceError("this is no image of a format that Pillow knows") from error
+        raise SourceError("this is not an image of a format that Pillow knows") from error
     with image:
         upright = operations.exif_transpose(image).convert("RGB")
     if upright.size != (width, height):

@@ -41,7 +41,7 @@ def read_image_files(
 
 def _files(folder: Path, feed: str | None, pattern: str) -> Generator[Stamped, None, None]:
     if not folder.is_dir():
-        raise SourceError(f"{folder} is no folder", fix="pass the folder that has the images")
+        raise SourceError(f"{folder} is not a folder", fix="pass the folder that has the images")
     paths = sorted(path for path in folder.glob(pattern) if path.is_file())
     if not paths:
         raise SourceError(f"{folder} has no file {pattern}", fix="pass another pattern=")

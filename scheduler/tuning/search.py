@@ -110,7 +110,7 @@ def tune(
     """
     if not isinstance(graph, Graph):
         raise PlanError(
-            f"a {type(graph).__name__} is no graph",
+            f"expected a graph, got {type(graph).__name__}",
             fix="tune what load(path) or GraphBuilder.build() returned",
         )
     decided = sorted({"strategy", "shapes"} & options.keys())

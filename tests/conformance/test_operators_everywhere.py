@@ -109,7 +109,7 @@ MISSING_FROM_ONNX = (
     "Philox",
 )
 UNLOADABLE = (
-    r"elements of type \w+ are not supported|an input is no tensor but|the model uses opset 1,"
+    r"elements of type \w+ are not supported|an input is not a tensor but|the model uses opset 1,"
     r"|operators that are not supported: (Optional|Sequence)|Scan of opset 8"
 )
 

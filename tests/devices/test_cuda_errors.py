@@ -85,7 +85,7 @@ def test_an_index_too_high_lists_what_there_is(double: CupyDouble) -> None:
 
 @pytest.mark.parametrize("name", ["cuda:x", "cuda:-1", "cuda:1.5"])
 def test_a_name_without_a_number_is_no_device(name: str) -> None:
-    with pytest.raises(DeviceUnavailableError, match="is no CUDA device"):
+    with pytest.raises(DeviceUnavailableError, match="is not a CUDA device"):
         CudaDevice(name)
 
 

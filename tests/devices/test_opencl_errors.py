@@ -93,7 +93,7 @@ def test_a_number_that_is_too_high_is_answered_with_those_there_are() -> None:
 
 
 def test_a_name_without_a_number_is_refused() -> None:
-    with pytest.raises(Unavailable, match="'opencl:fast' is no OpenCL device"):
+    with pytest.raises(Unavailable, match="'opencl:fast' is not an OpenCL device"):
         find_device(module(platform("A", "a")), "opencl:fast")
 
 

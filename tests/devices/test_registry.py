@@ -154,7 +154,7 @@ def test_a_factory_that_raises_is_no_crash() -> None:
 
 @pytest.mark.parametrize("name", ["", None, 3, ":0", b"cpu"])
 def test_what_is_no_name_is_refused(name: Any) -> None:
-    with pytest.raises(DeviceError, match="is no name of a device") as caught:
+    with pytest.raises(DeviceError, match="is not the name of a device") as caught:
         devices.register(name, CpuDevice)
     assert caught.value.fix
 
@@ -165,7 +165,7 @@ def test_what_makes_no_devices_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"the instances of 'fake' is \('fake:0',\)"):
         devices.register("fake", CpuDevice, instances=("fake:0",))  # type: ignore[arg-type]
     assert "fake" not in devices.names()
-    with pytest.raises(DeviceError, match="None is no name of a device"):
+    with pytest.raises(DeviceError, match="None is not the name of a device"):
         devices.find(None)  # type: ignore[arg-type]
 
 

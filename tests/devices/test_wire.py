@@ -84,7 +84,7 @@ def test_text_that_is_none_is_not_sent(ends: Ends) -> None:
     received = ends[1].receive(Done)
     assert received == message
     assert json.loads(received.error or "") == ["caf\udce9"]
-    with pytest.raises(WireError, match="no text"):
+    with pytest.raises(WireError, match="not text"):
         ends[0].send(Done(1, 0, 0, None, "caf\udce9"))
 
 

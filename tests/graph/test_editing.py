@@ -277,7 +277,7 @@ def test_names_that_are_made_are_free() -> None:
 
 
 def test_what_is_neither_public_nor_constant_cannot_be_forgotten() -> None:
-    with pytest.raises(pl.GraphError, match="'r' is no input, constant or output"):
+    with pytest.raises(pl.GraphError, match="'r' is not an input, constant or output"):
         chain().edit().forget("r")
 
 

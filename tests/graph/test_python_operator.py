@@ -504,7 +504,7 @@ def test_devices_call_ordinary_functions_one_at_a_time_anyway() -> None:
 
 
 def test_what_is_no_function_is_refused() -> None:
-    with pytest.raises(OperatorError, match="is no function"):
+    with pytest.raises(OperatorError, match="is not a function"):
         operator()(partial(max, 1))
 
 

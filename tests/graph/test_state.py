@@ -62,7 +62,7 @@ def first(value: Callable[[Builder], None]) -> Graph:
 
 
 MISTAKES: dict[str, tuple[Callable[[Builder, str], object], str]] = {
-    "no variable": (lambda b, w: b.assign("x", w), "'x' is no variable"),
+    "no variable": (lambda b, w: b.assign("x", w), "'x' is not a variable"),
     "twice": (lambda b, w: (b.assign(w, w), b.assign(w, w)), "assigned to 'w' already, by node"),
     "name": (lambda b, w: b.variable("w", 1.0), "two nodes are named 'w'"),
     "dtype": (lambda b, w: b.assign(w, np.zeros(3)), r"the variable is float32\[3\], the value"),

@@ -157,5 +157,5 @@ def test_an_input_is_no_variable() -> None:
     (assign,) = (node for node in graph.nodes if node.op == "Assign")
     moved = replace(assign, inputs=("x", "x"))
     broken = replace(graph, nodes=tuple(moved if n is assign else n for n in graph.nodes))
-    with pytest.raises(pl.GraphError, match="'x' is no variable"):
+    with pytest.raises(pl.GraphError, match="'x' is not a variable"):
         pl.plan(broken)

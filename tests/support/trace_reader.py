@@ -69,7 +69,7 @@ def read(path: Path) -> Trace:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _require(holds: bool, what: object) -> None:

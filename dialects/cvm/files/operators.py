@@ -51,7 +51,7 @@ def function_name(op: str, at: str) -> str:
     """
     if not op.startswith(PREFIX):
         raise GraphError(
-            f"{op} is no operator of cvm", at=at, fix="use the operators named cvm.* throughout"
+            f"{op} is not an operator of cvm", at=at, fix="use the operators named cvm.* throughout"
         )
     return _FUNCTIONS.get(op, op.removeprefix(PREFIX))
 

@@ -45,7 +45,7 @@ def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
     reader = _Reader(data, at)
     magic, _reserved = reader.unpack(_HEAD, "the head")
     if magic != LIST_MAGIC:
-        wrong(f"this is no parameter file: it starts with {magic:#x}", at)
+        wrong(f"this is not a parameter file: it starts with {magic:#x}", at)
     names = reader.names()
     (count,) = reader.unpack(_COUNT, "the number of arrays")
     if count != len(names):
@@ -109,7 +109,7 @@ class _Reader:
             try:
                 name = raw.decode()
             except UnicodeDecodeError:
-                wrong(f"name {index} is no text", self._at)
+                wrong(f"name {index} is not text", self._at)
             if name in names:
                 wrong(f"there are two arrays named {name!r}", self._at)
             names[name] = None
@@ -129,7 +129,7 @@ class _Reader:
         if (kind, lanes) != (_INTEGER, 1) or bits not in (8, 32):
             wrong("it is neither int8 nor int32", at)
         if min(shape, default=1) < 1 or nbytes != math.prod(shape) * (bits // 8):
-            fail(f"{nbytes} bytes are no {list(shape)} values of {bits} bits", at)
+            fail(f"{nbytes} bytes are not {list(shape)} values of {bits} bits", at)
         values = self._take(nbytes, f"the values of {name!r}", fail)
         return np.frombuffer(values, "<i1" if bits == 8 else "<i4").reshape(shape)
 

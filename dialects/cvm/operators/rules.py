@@ -94,7 +94,7 @@ def exact(
             inplace=inplace,
             traits=traits,
             float16=NO_FLOATS,
-            lacks=PRIMITIVE | {Part.GRADIENT: "integers are no numbers to change a little"},
+            lacks=PRIMITIVE | {Part.GRADIENT: "integers are not numbers to change a little"},
         )(infer)
         return rule
 

@@ -29,7 +29,7 @@ def read(data: memoryview, path: Path | None) -> pl.Graph:
 def write(graph: pl.Graph) -> bytes:
     """Write what `read` reads; other graphs are refused, with a reason."""
     if any(len(node.inputs) != 1 or node.attributes for node in graph.nodes):
-        raise pl.GraphError("this is no chain of plain operators", fix="save a .plait file")
+        raise pl.GraphError("this is not a chain of plain operators", fix="save a .plait file")
     _, length = graph.tensors[graph.inputs[0]].shape or ("", "")
     lines = [FIRST.decode(), str(length), *(node.op for node in graph.nodes)]
     return "\n".join(lines).encode()

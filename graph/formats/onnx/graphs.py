@@ -266,7 +266,7 @@ def _spec(value: Any, symbols: Iterator[str], at: str) -> TensorSpec:
     where = f"input {value.name!r}, {at}"
     if value.type.WhichOneof("value") != "tensor_type":
         raise ParseError(
-            f"an input is no tensor but: {value.type.WhichOneof('value') or 'nothing'}",
+            f"an input is not a tensor but: {value.type.WhichOneof('value') or 'nothing'}",
             at=where,
             fix="export the model with tensors as inputs",
         )

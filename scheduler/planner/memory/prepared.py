@@ -1,8 +1,8 @@
 """Regions beside those of items: for prepared tensors, and for those without a largest size.
 
-Prepared tensors are there from when the plan is opened until it is closed, one copy for all items: these read
-them, and none of them writes. A variable has a region of its own, for the session keeps it for all
-plans that it opens.
+Prepared tensors are there from when the plan is opened until it is closed, one copy for all items:
+these read them, and none of them writes. A variable has a region of its own, for the session keeps
+it for all plans that it opens.
 
 What is assigned has one too where it can: then the two change places when an item has ended well,
 and nothing is copied.

@@ -74,7 +74,7 @@ def write_html(
     for one, kind in ((plan, Plan), (profile, Profile), (simulation, Simulation)):
         if not isinstance(one, kind | None):
             raise PlanError(
-                f"a {type(one).__name__} is no {kind.__name__}",
+                f"expected a {kind.__name__}, got {type(one).__name__}",
                 fix="give what plan(), Session.profile() and simulate() returned",
             )
     text = page(document(plan, profile, simulation))

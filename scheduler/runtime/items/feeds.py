@@ -78,7 +78,8 @@ def _as_array(name: str, value: Any) -> Array:
         raise
     except Exception as error:  # other libraries raise what they like
         raise FeedError(
-            f"what is fed to input {name!r} is no array: {text_of(error)}", fix="feed a numpy array"
+            f"what is fed to input {name!r} is not an array: {text_of(error)}",
+            fix="feed a numpy array",
         ) from error
 
 

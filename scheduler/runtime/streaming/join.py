@@ -102,7 +102,7 @@ def join(
     tolerance, behind = tolerance_s or 0, (lateness_s if by == "time" else lateness) or 0
     for value in (tolerance, behind):
         if not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise SourceError(f"{value!r} is no tolerance or lateness", fix="use 0 or more")
+            raise SourceError(f"{value!r} is not a tolerance or lateness", fix="use 0 or more")
     if type(max_waiting) is not int or max_waiting < 1:
         raise SourceError(f"max_waiting is {max_waiting!r}", fix="use a whole number from 1 on")
     matching = AsOfJoin([*sources], by, tolerance, behind, missing, max_waiting)

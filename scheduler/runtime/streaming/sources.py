@@ -52,7 +52,7 @@ def check_source(source: object, *, blocking: bool = False) -> None:
     if not isinstance(source, Iterable if blocking else Iterable | AsyncIterable):
         kinds = "iterable" if blocking else "iterable or async iterable"
         raise SessionError(
-            f"a {type(source).__name__} is no source of items",
+            f"expected a source of items, got {type(source).__name__}",
             fix=f"stream from an {kinds} of mappings of input name to array",
         )
 

@@ -39,7 +39,7 @@ def load_values(path: str | os.PathLike[str]) -> dict[str, Array]:
     graph = load_native(path)
     if graph.nodes or graph.inputs or graph.constants.keys() != set(graph.outputs):
         raise ParseError(
-            f"the graph {graph.name!r} computes something: these are no values of variables",
+            f"the graph {graph.name!r} computes something: these are not values of variables",
             at=os.fspath(path),
             fix="pass what session.save_variables wrote",
         )

@@ -313,7 +313,7 @@ class Variables:
             If the session is being closed.
         """
         if isinstance(names, str) or not isinstance(names, Iterable | None):
-            raise FeedError(f"{names!r} is no list of variables", fix="list their names")
+            raise FeedError(f"{names!r} is not a list of variables", fix="list their names")
         nodes = self._nodes if names is None else {name: self._node(name) for name in names}
         await self.assign(await self._driver.on_thread(partial(initial_values, nodes)))
 
@@ -375,6 +375,6 @@ def _array(name: str, value: Any) -> Array:
         return np.array(value)
     except Exception as error:  # rows of different lengths, objects of any class
         raise FeedError(
-            f"the value for the variable {name!r} is no array: {named_text(error)}",
+            f"the value for the variable {name!r} is not an array: {named_text(error)}",
             fix="pass an array",
         ) from error

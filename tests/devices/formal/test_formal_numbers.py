@@ -175,7 +175,7 @@ def test_an_array_in_its_dtype_keeps_its_bits() -> None:
 
 @pytest.mark.parametrize("value", [0.5, math.nan, math.inf])
 def test_an_integer_that_is_none_is_refused(value: float) -> None:
-    with pytest.raises(DeviceError, match="is no integer"):
+    with pytest.raises(DeviceError, match="is not an integer"):
         in_dtype([value], np.dtype("int32"))
 
 

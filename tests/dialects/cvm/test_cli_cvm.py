@@ -52,7 +52,7 @@ def test_load_takes_the_parameters_beside_the_symbol(folder: Path) -> None:
     [
         (("plan", "symbol"), ("there are no parameters", "symbol.params")),
         (("plan", "symbol", "--params", "none"), ("no such file", "none")),
-        (("plan", "symbol", "--params", "symbol"), ("this is no parameter file",)),
+        (("plan", "symbol", "--params", "symbol"), ("this is not a parameter file",)),
         (
             ("run", "saved.plan", "--params", "params"),
             ("--params: that is decided in a saved plan",),

@@ -96,7 +96,7 @@ def test_there_is_no_other_postprocessing() -> None:
 def test_other_operators_cannot_be_written() -> None:
     b = pl.GraphBuilder("cvm")
     b.output("y", b.op("Neg", b.input("data", "int32", (8,), precision=8)))
-    with pytest.raises(pl.GraphError, match="Neg is no operator of cvm"):
+    with pytest.raises(pl.GraphError, match="Neg is not an operator of cvm"):
         dump_cvm(b.build())
 
 

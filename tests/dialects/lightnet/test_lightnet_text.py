@@ -90,8 +90,8 @@ DOUBLED = "#define f(a) a##a\n#define g(a) f(a)\n"
         ("#include <a>", "#include is not known"),
         ("\n#ifdef A\n#endif", "#ifdef is not known"),
         ("#define", "names nothing"),
-        ("#define f(a, a) a", "are no names"),
-        ("#define f(...) a", "are no names"),
+        ("#define f(a, a) a", "are not names"),
+        ("#define f(...) a", "are not names"),
         ("#define f(a) #a", "makes strings"),
         ("#define f(a) a ##", "## stands at an end"),
         ("#define f(a) +##a\nf(b)", "do not make one word"),
@@ -146,17 +146,17 @@ def test_an_argument_is_expanded_once_however_often_a_macro_writes_it() -> None:
         ("1(||)", "'1' stands where a name should"),
         ("relu(src=[1] | dst=y |)", "'\\[' stands where a name should"),
         ("relu(src=x | dst=y |) relu(||)", "'relu' stands where ';' should"),
-        ("lrelu(src=x | dst=y | negslope=%)", "'%' is no value"),
+        ("lrelu(src=x | dst=y | negslope=%)", "'%' is not a value"),
         ("lrelu(src=x | dst=y | negslope=$1)", "'1' stands where '{' should"),
         ("lrelu(src=x | dst=y | negslope=${run 1})", "only"),
-        ("lrelu(src=x | dst=y | negslope=${eval f})", "'f' is no number: no code is run"),
-        ("lrelu(src=x | dst=y | negslope=${eval 1 < 2})", "is no number"),
-        ("lrelu(src=x | dst=y | negslope=${eval 1e300 * 1e300})", "is no number"),
+        ("lrelu(src=x | dst=y | negslope=${eval f})", "'f' is not a number: no code is run"),
+        ("lrelu(src=x | dst=y | negslope=${eval 1 < 2})", "is not a number"),
+        ("lrelu(src=x | dst=y | negslope=${eval 1e300 * 1e300})", "is not a number"),
         ("lrelu(src=x | dst=y | negslope=${eval system(1)})", "out of place"),
         ("relu(src=x, src=x | dst=y |)", "'src' is given twice"),
         ("relu(src=x | dst=y |) /* ReLU", "a comment has no end"),
         ("relu(src=x | dst=y |) /*/", "a comment has no end"),
-        ('conv2d(src=x | dst=y | autopad="VALID)', "is no value"),
+        ('conv2d(src=x | dst=y | autopad="VALID)', "is not a value"),
         ("lrelu(|| negslope=" + "${eval " * 5000 + "1" + "}" * 5000 + ")", "more than 30 deep"),
     ],
 )
@@ -243,7 +243,7 @@ def test_inner_tensors_get_names_that_the_form_has(hidden: str) -> None:
 
 
 def test_what_is_fetched_keeps_its_name_or_is_refused() -> None:
-    with pytest.raises(pl.GraphError, match="'out/y' is no name in LightNet's text form"):
+    with pytest.raises(pl.GraphError, match="'out/y' is not a name in LightNet's text form"):
         dump_lightnet(network("h", "out/y"), as_text=True)
 
 

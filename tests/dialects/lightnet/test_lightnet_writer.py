@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[Callable[[Any, str], str], str]] = {
     "int64": (lambda b, x: b.op("Identity", b.constant(np.arange(3))), "no such dtype"),
     "nan": (
         lambda b, x: b.op("Identity", b.constant(np.array([np.nan]), name="c"), outputs=["z"])[0],
-        "is no number",
+        "is not a number",
     ),
 }
 

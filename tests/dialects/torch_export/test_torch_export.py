@@ -38,7 +38,9 @@ def test_an_exported_program_computes_what_its_module_does_at_any_length() -> No
 
 
 def test_a_module_is_to_be_exported_first() -> None:
-    with pytest.raises(pl.ParseError, match="a Sequential is no model until it is exported") as e:
+    with pytest.raises(
+        pl.ParseError, match="a Sequential is not a model until it is exported"
+    ) as e:
         pl.load(network())
     assert "torch.export.export" in str(e.value.fix)
 

@@ -207,9 +207,9 @@ def test_arrays_of_a_checkpoint_outlive_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("step", "variables", "notes", "message"),
     [
-        (-1, {}, None, "-1 is no step"),
-        (True, {}, None, "True is no step"),
-        (1.5, {}, None, "1.5 is no step"),
+        (-1, {}, None, "-1 is not a step"),
+        (True, {}, None, "True is not a step"),
+        (1.5, {}, None, "1.5 is not a step"),
         (1, {"w": np.ones(1, "complex128")}, None, "hold no complex128"),
         (1, {}, {"rng": np.random.default_rng(0)}, "the notes cannot be written"),
     ],

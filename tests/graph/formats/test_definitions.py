@@ -249,7 +249,7 @@ RULES = SHRINK["rules"]
         ({"attributes": {"a b": {"kind": "int"}}}, "its name is none"),
         ({"attributes": {"a": {"kind": "int", "default": 1.5}}}, "must be an integer"),
         ({"attributes": {"a": {"kind": "int", "default": 0, "minimum": 1}}}, "≥ 1, got 0"),
-        ({"attributes": {"a": {"kind": "int", "minimum": "1"}}}, "is no number"),
+        ({"attributes": {"a": {"kind": "int", "minimum": "1"}}}, "is not a number"),
         ({"attributes": {"a": {"kind": "int", "choices": 1}}}, "no array"),
         ({"attributes": {"a": {"kind": "int", "max": 1}}}, "'max' is unknown"),
         ({"attributes": {"outputs": {"kind": "int"}}}, "GraphBuilder.op uses this word"),

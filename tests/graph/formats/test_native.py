@@ -452,7 +452,7 @@ def test_a_constant_at_an_odd_offset_is_refused() -> None:
     b.output("y", b.op("Add", x, np.ones(1, "float32")))
     data = lie(dump_bytes(b.build()), [(0, 8)])
 
-    with pytest.raises(ParseError, match="offset 8 is no multiple of 64"):
+    with pytest.raises(ParseError, match="offset 8 is not a multiple of 64"):
         load_bytes(data)
 
 

@@ -160,7 +160,7 @@ def test_objects_are_read_by_the_names_of_their_classes() -> None:
     with pytest.raises(pl.ParseError, match="no parameters in another file"):
         pl.load(Drawing(graph()), parameters="beside")
     formats.unregister_format("acme")
-    with pytest.raises(pl.ParseError, match="a Drawing is no model that plait knows"):
+    with pytest.raises(pl.ParseError, match="expected a path, .*, got Drawing"):
         pl.load(Drawing(graph()))
 
 
@@ -201,8 +201,8 @@ def test_cvm_models_need_their_parameters() -> None:
 
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "empty": (b"", {}, "the file is empty"),
-    "number": (3, {}, "a int is no model"),
-    "none": (None, {}, "a NoneType is no model"),
+    "number": (3, {}, "a model of a known package, got int"),
+    "none": (None, {}, "a model of a known package, got NoneType"),
     "foreign": (b"PK\x03\x04" + bytes(99), {}, "neither a .plait file nor an ONNX model"),
     "unknown": (b"x", {"format": "tf"}, "there is no format 'tf'"),
     "no name": (b"x", {"format": 3}, "there is no format 3"),
@@ -276,8 +276,8 @@ def test_writers_that_fail_leave_nothing(
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"name": ""}, "'' is no name of a format"),
-        ({"name": None}, "None is no name of a format"),
+        ({"name": ""}, "'' is not the name of a format"),
+        ({"name": None}, "None is not the name of a format"),
         ({"suffixes": ".acme"}, "the suffixes are"),
         ({"suffixes": ("acme",)}, "the suffixes are"),
         ({"suffixes": (".a.b",)}, "the suffixes are"),
@@ -323,7 +323,7 @@ def test_a_format_that_is_removed_is_unknown_again(tmp_path: Path) -> None:
         pl.save(graph(), tmp_path / "m.acme")
     with pytest.raises(pl.GraphError, match="there is no format 'acme' to remove"):
         formats.unregister_format("acme")
-    with pytest.raises(pl.GraphError, match="a dict is no format"):
+    with pytest.raises(pl.GraphError, match="expected a format, got dict"):
         pl.register_format({})  # type: ignore[arg-type]
 
 

@@ -82,7 +82,7 @@ def test_a_comma_may_follow_the_last_of_a_list_or_object() -> None:
     assert load_rules(plain).__name__ == ",]"
     assert ops(applied(net("Elu", 4), plain)) == ["Relu"]
     for wrong in (text, plain.replace(b'"Relu",', b'"Relu",,'), b'{"ops": [' + b'"\\' * 100_000):
-        with pytest.raises(pl.ParseError, match="no JSON"):
+        with pytest.raises(pl.ParseError, match="not JSON"):
             load_rules(wrong)
 
 
@@ -173,7 +173,7 @@ def test_what_is_written_by_a_rule_is_not_replaced_again() -> None:
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"", "this is no JSON"),
+        (b"", "this is not JSON"),
         (b"[]", "no list under the key 'ops'"),
         (b'{"ops": 1}', "no array"),
         (b'{"ops": [1]}', "no object"),

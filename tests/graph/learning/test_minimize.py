@@ -101,7 +101,7 @@ def test_a_loss_without_variables_is_refused() -> None:
 
 def test_what_is_no_variable_or_changed_already_is_refused() -> None:
     b, loss = product()
-    with pytest.raises(pl.GraphError, match="is no variable"):
+    with pytest.raises(pl.GraphError, match="is not a variable"):
         minimize(b, loss, SGD(0.1), [loss])
     b, loss = product()
     minimize(b, loss, SGD(0.1))

@@ -290,7 +290,7 @@ def test_two_streams_and_runs_share_a_session() -> None:
 def test_streams_that_cannot_be_are_refused() -> None:
     async def main() -> None:
         async with pl.AsyncioSession(plan()) as session:
-            with pytest.raises(pl.SessionError, match="int is no source"):
+            with pytest.raises(pl.SessionError, match="expected a source of items, got int"):
                 session.stream(3)  # type: ignore[arg-type]
             with pytest.raises(pl.SessionError, match="for its own loop"):
                 session.stream([], copy=False)

@@ -226,10 +226,10 @@ def wrong(value: object) -> Any:
 @pytest.mark.parametrize(
     ("ask", "expected"),
     [
-        (lambda costs: Costs.load(wrong(None)), "a NoneType is no path"),
+        (lambda costs: Costs.load(wrong(None)), "expected a path, got NoneType"),
         (lambda costs: Costs.of(wrong(["cpu"])), "map names to device objects"),
         (lambda costs: Costs.of(wrong({"cpu": "cpu"})), "map names to device objects"),
-        (lambda costs: costs.merged(wrong({})), "a dict is no Costs"),
+        (lambda costs: costs.merged(wrong({})), "expected Costs, got dict"),
         (lambda costs: costs.scaled("Relu", wrong("twice")), "the factor of 'Relu' is 'twice'"),
         (lambda costs: costs.with_models(wrong({"cpu": "fast"})), "the model of 'cpu' is 'fast'"),
     ],

@@ -85,7 +85,7 @@ BYTES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("data", BYTES.values(), ids=BYTES)
 def test_what_is_no_json_is_refused(data: bytes) -> None:
-    with pytest.raises(ParseError, match=r"no JSON") as caught:
+    with pytest.raises(ParseError, match=r"not JSON") as caught:
         decode(data, "costs.json")
     assert caught.value.at == "costs.json"
 

@@ -52,7 +52,7 @@ def test_names_without_a_range_stand_for_themselves() -> None:
      "worker:-1..2", f"worker:1..{MOST + 1}"],
 )  # fmt: skip
 def test_what_is_no_range_is_refused(name: str) -> None:
-    with pytest.raises(pl.PlanError, match="no range of devices") as caught:
+    with pytest.raises(pl.PlanError, match="not a range of devices") as caught:
         planned("cpu", name)
     assert "worker:0..3" in str(caught.value.fix)
 

@@ -225,7 +225,7 @@ def test_no_items_are_an_error() -> None:
 
 
 def test_a_graph_is_asked_for() -> None:
-    with pytest.raises(pl.PlanError, match="no graph"):
+    with pytest.raises(pl.PlanError, match="expected a graph"):
         pl.quantize("model.onnx", items(1))  # type: ignore[arg-type]
 
 

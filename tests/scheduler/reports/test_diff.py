@@ -99,7 +99,7 @@ def test_a_difference_is_plain_values_for_json() -> None:
 
 
 def test_what_is_no_plan_is_refused() -> None:
-    with pytest.raises(pl.PlanError, match="a Graph is no plan"):
+    with pytest.raises(pl.PlanError, match="expected a plan, got Graph"):
         pl.diff(plan("cpu"), graph())  # type: ignore[arg-type]
 
 

@@ -254,7 +254,7 @@ def test_a_file_that_is_missing_or_foreign_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.plan").write_text("a plan, as one writes them by hand")
     with pytest.raises(ParseError, match=r"not a \.plan file"):
         pl.load_plan(tmp_path / "text.plan")
-    with pytest.raises(ParseError, match="a int is no path"):
+    with pytest.raises(ParseError, match="expected a path, got int"):
         pl.load_plan(3)  # type: ignore[arg-type]
 
 
@@ -283,5 +283,5 @@ def test_a_plan_for_simulated_hardware_comes_back() -> None:
 @pytest.mark.parametrize("devices", [["cpu"], "cpu", 3, [None]])
 def test_names_are_no_objects_to_run_on(tmp_path: Path, devices: Any) -> None:
     pl.plan(small()).save(tmp_path / "a.plan")
-    with pytest.raises(pl.PlanError, match="is no device object"):
+    with pytest.raises(pl.PlanError, match="is not a device object"):
         pl.load_plan(tmp_path / "a.plan", devices=devices)

@@ -252,7 +252,7 @@ def test_what_has_no_time_is_refused(item: Any, message: str) -> None:
         ({"a": []}, {}, "two sources or more"),
         ({"a": [], "b": 3}, {}, "'b' is a int"),
         ({"a": [], "b": []}, {}, "how far from each other"),
-        ({"a": [], "b": []}, {"tolerance_s": -1}, "-1 is no tolerance"),
+        ({"a": [], "b": []}, {"tolerance_s": -1}, "-1 is not a tolerance"),
         ({"a": [], "b": []}, {"tolerance_s": 1, "lateness": 1}, "lateness is 1 in a join by time"),
         ({"a": [], "b": []}, {"by": "key", "tolerance_s": 1}, "tolerance_s is 1 in a join by key"),
         ({"a": [], "b": []}, {"by": "name"}, "by is 'name'"),

@@ -430,7 +430,7 @@ def test_arguments_of_the_wrong_kind_are_told_so(arguments: Any, message: str) -
 
 
 def test_what_is_no_graph_is_told_so() -> None:
-    with pytest.raises(pl.PlanError, match="a str is no graph"):
+    with pytest.raises(pl.PlanError, match="expected a graph, got str"):
         pl.plan("model.onnx")  # type: ignore[arg-type]
 
 

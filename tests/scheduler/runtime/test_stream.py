@@ -141,7 +141,7 @@ async def test_what_the_consumer_raises_is_raised_as_it_is() -> None:
 
 async def test_a_source_that_is_none_is_refused() -> None:
     async with pl.Session(pl.plan(graph())) as session:
-        with pytest.raises(pl.SessionError, match="int is no source"):
+        with pytest.raises(pl.SessionError, match="expected a source of items, got int"):
             async with session.stream(3):  # type: ignore[arg-type]
                 pytest.fail("it opened")
 

@@ -378,7 +378,9 @@ async def test_variables_are_brought_back_to_what_they_began_with() -> None:
 async def test_a_value_that_is_no_array_of_numbers_is_told_by_its_variable() -> None:
     async with pl.Session(pl.plan(counting())) as session:
         for give in (session.assign, session.carry_variables):
-            with pytest.raises(pl.FeedError, match="value for the variable 'total' is no array"):
+            with pytest.raises(
+                pl.FeedError, match="value for the variable 'total' is not an array"
+            ):
                 await give({"total": [[1], [1, 2]]})
         with pytest.raises(pl.FeedError, match=r"'count' is float32\[\], the value object\[\]"):
             await session.assign({"count": None})
@@ -446,7 +448,7 @@ async def test_saved_values_are_loaded_by_another_session(tmp_path: Path) -> Non
 async def test_a_file_that_holds_no_values_is_refused(tmp_path: Path) -> None:
     pl.save(counting(), tmp_path / "model.plait")
     async with pl.Session(pl.plan(counting())) as session:
-        with pytest.raises(pl.ParseError, match="these are no values of variables"):
+        with pytest.raises(pl.ParseError, match="these are not values of variables"):
             await session.load_variables(tmp_path / "model.plait")
         assert totals(session) == (0, 0)
 
@@ -570,5 +572,5 @@ async def test_values_and_names_of_other_kinds_than_asked_for_are_refused() -> N
                 with pytest.raises(pl.FeedError, match="values of variables are a"):
                     await change(values)  # type: ignore[arg-type]
         for names in ("total", 3):
-            with pytest.raises(pl.FeedError, match="is no list of variables"):
+            with pytest.raises(pl.FeedError, match="is not a list of variables"):
                 await session.reset_variables(names)  # type: ignore[arg-type]

@@ -155,7 +155,7 @@ def test_damaged_and_missing_files_are_told(tmp_path: Path, video: Path) -> None
         (sources.read_sound(raw, 10), "samples.raw cannot be read"),
         (sources.read_sound(tmp_path / "none.wav", 10), "none.wav cannot be read"),
         (sources.read_sound(sound, 10, rate=44100), "has 8,000 samples per second, not 44,100"),
-        (sources.read_image_files(tmp_path / "none"), "none is no folder"),
+        (sources.read_image_files(tmp_path / "none"), "none is not a folder"),
         (sources.read_image_files(empty), "empty has no file"),
     ):
         with pytest.raises(pl.SourceError, match=message):

@@ -298,7 +298,7 @@ def test_mistakes_are_told_before_anything_runs(arguments: dict[str, Any], fault
 
 
 def test_a_plan_is_no_graph_to_tune() -> None:
-    with pytest.raises(pl.PlanError, match="a Plan is no graph"):
+    with pytest.raises(pl.PlanError, match="expected a graph, got Plan"):
         pl.tune(pl.plan(products()), ["cpu"], feeds=FEEDS)  # type: ignore[arg-type]
 
 

@@ -319,5 +319,5 @@ def test_data_that_is_empty_a_folder_or_a_pipe_is_named(tmp_path: Path) -> None:
         load(external(WEIGHTS), tmp_path)
     path.rmdir()
     os.mkfifo(path)  # opening it would wait for a writer
-    with pytest.raises(ParseError, match=r"'weights\.bin': this is no ordinary file"):
+    with pytest.raises(ParseError, match=r"'weights\.bin': this is not an ordinary file"):
         load(external(WEIGHTS), tmp_path)

@@ -216,5 +216,5 @@ def test_at_least_one_device_is_needed() -> None:
 
 
 def test_what_is_no_device_is_refused() -> None:
-    with pytest.raises(pl.PlanError, match="0 is no device"):
+    with pytest.raises(pl.PlanError, match="0 is not a device"):
         pl.plan(chain("Relu"), [0])  # type: ignore[list-item]

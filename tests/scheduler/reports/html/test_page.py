@@ -283,7 +283,7 @@ def test_five_thousand_nodes_fit_in_three_megabytes(large_plan: pl.Plan, tmp_pat
 
 def test_what_is_no_profile_is_refused(tmp_path: Path) -> None:
     wrong: Any = 3
-    with pytest.raises(pl.PlanError, match="a int is no Profile"):
+    with pytest.raises(pl.PlanError, match="expected a Profile, got int"):
         pl.plan(branches(2)).save_html(tmp_path / "page.html", profile=wrong)
 
 
