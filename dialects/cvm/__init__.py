@@ -17,7 +17,7 @@ from ...graph.lazily import lazily
 if TYPE_CHECKING:
     from .files import dump_cvm, load_cvm
     from .inference import (
-        QuantizedModel,
+        Model,
         gas_from_graph_file,
         load_model,
         operations_from_graph_file,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .precision import infer_precision
 
 __all__ = [
-    "QuantizedModel",
+    "Model",
     "dump_cvm",
     "gas_from_graph_file",
     "infer_precision",

@@ -25,7 +25,7 @@ from .gas import gas, operations
 ARGMAX, DETECTION = "argmax", "detection"
 
 
-def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> QuantizedModel:
+def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> Model:
     """Return a model, ready to run on one device.
 
     Parameters
@@ -49,7 +49,7 @@ def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> 
         with pl.cvm.load_model("symbol.json", "params.bin") as model:
             scores = np.frombuffer(model.inference(image.tobytes()), np.int8)
     """
-    return QuantizedModel(load_cvm(symbol, params), device)
+    return Model(load_cvm(symbol, params), device)
 
 
 def operations_from_graph_file(symbol: Source) -> int:
@@ -93,7 +93,7 @@ def status(error: BaseException | None) -> int:
     return error.code if isinstance(error, PlaitError) else 2
 
 
-class QuantizedModel:
+class Model:
     """A cvm model on a device.
 
     Parameters
@@ -175,7 +175,7 @@ class QuantizedModel:
         if session is not None:
             session.close()
 
-    def __enter__(self) -> QuantizedModel:
+    def __enter__(self) -> Model:
         return self
 
     def __exit__(

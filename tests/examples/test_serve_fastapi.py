@@ -90,7 +90,7 @@ def test_files_that_need_no_network_are_not_given_to_it() -> None:
         ("/scores", b"[1, 2, 3]", 422, "must be int32[batch, 2048], got shape [1, 3]"),
         ("/scores", b"[257]", 422, "less than or equal to 256"),
         ("/scores", b"tokens", 422, "JSON"),
-        ("/identify/archive", b"no archive", 400, "no tar archive"),
+        ("/identify/archive", b"no archive", 400, "not a tar archive"),
         ("/identify", b"x" * 20_001, 413, "more than 20000 bytes"),
     ],
 )

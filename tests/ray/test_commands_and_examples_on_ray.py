@@ -80,8 +80,8 @@ def test_commands_deal_items_to_replicas(folder: Path) -> None:
     [
         (["--devices", "ray:enc/cpu"], "which one"),
         (["--replicas", "2"], "none is named"),
-        (["--ray", "auto", "--replicas", "none"], "no number"),
-        (["--ray", "auto", "--replicas", "3..2"], "no number"),
+        (["--ray", "auto", "--replicas", "none"], "not a number"),
+        (["--ray", "auto", "--replicas", "3..2"], "not a number"),
         (["--ray", "auto", "--replicas", "2", "--trace", "t.json"], "--trace"),
     ],
 )

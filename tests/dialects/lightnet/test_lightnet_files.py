@@ -76,15 +76,15 @@ def test_negative_bytes_are_written_as_two_digits() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (b"", "no count"),
-        (b"-1", "no count"),
+        (b"", "not the count"),
+        (b"-1", "not the count"),
         (b"2\na 0 0", "2 tensors are announced, and 1 are there"),
         (b"1\na 0 0\nb 0 0", "1 tensors are announced, and 2 are there"),
         (b"1\na 1 1 3c00", "of type '1'"),
         (b"1\na 9 1 00", "of type '9'"),
         (b"1\na 0 2 3f800000", "has 1 elements, not 2"),
-        (b"1\na 0 -1", "no name, type, count"),
-        (b"1\na 0", "no name, type, count"),
+        (b"1\na 0 -1", "not a name, type, count"),
+        (b"1\na 0", "not a name, type, count"),
         (b"1\na 0 1 3f8000000", "not 8 hexadecimal digits"),
         (b"1\na 0 1 -3f80000", "not 8 hexadecimal digits"),
         (b"1\na 0 1 3f 80000", "has 2 elements, not 1"),
@@ -92,7 +92,7 @@ def test_negative_bytes_are_written_as_two_digits() -> None:
         (b"1\na 0 2 3f8000zz 3f800000", "not 8 hexadecimal digits"),
         (b"1\na 2 1 100", "not 2 hexadecimal digits"),
         (b"2\na 2 1 00\na 2 1 00", "'a' is given twice"),
-        (b"\xff", "no text"),
+        (b"\xff", "not text"),
         (b"\x1f3", "3 tensors are announced, and 0 are there"),  # a blank to Python, but not to int
     ],
 )
@@ -263,8 +263,8 @@ def test_what_is_wrong_with_an_operator_is_said(ops: list[Any], complaint: str) 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (b"", "no JSON"),
-        (b"[]", "no model"),
+        (b"", "not JSON"),
+        (b"[]", "not a model"),
         (b'{"ops": {}}', "no list of operators"),
         (b"{}", "this JSON is not a model"),
         (b'{"ops": [1]}', "an operator is not an object"),
@@ -274,7 +274,7 @@ def test_what_is_wrong_with_an_operator_is_said(ops: list[Any], complaint: str) 
         (b'{"ops": NaN}', "NaN is not a number"),
         (b'{"ops": ' + b"[" * 100_000, "nested too deeply"),
         (b'{"ops": []} x', "Extra data"),
-        (b"\xff{}", "no JSON"),
+        (b"\xff{}", "not JSON"),
     ],
 )
 def test_what_is_no_file_of_lightnets_is_named(text: bytes, complaint: str) -> None:

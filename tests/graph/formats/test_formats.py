@@ -71,7 +71,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 def test_what_is_no_path_says_so() -> None:
     with pytest.raises(
-        ParseError, match="expected a path, bytes, an open file, or a model.*, got int"
+        ParseError, match=r"expected a path, bytes, an open file, or a model.*, got int"
     ):
         pl.load(3)
     with pytest.raises(GraphError, match="expected a path, got NoneType"):

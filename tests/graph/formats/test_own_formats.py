@@ -160,7 +160,7 @@ def test_objects_are_read_by_the_names_of_their_classes() -> None:
     with pytest.raises(pl.ParseError, match="no parameters in another file"):
         pl.load(Drawing(graph()), parameters="beside")
     formats.unregister_format("acme")
-    with pytest.raises(pl.ParseError, match="expected a path, .*, got Drawing"):
+    with pytest.raises(pl.ParseError, match=r"expected a path, .*, got Drawing"):
         pl.load(Drawing(graph()))
 
 

@@ -175,8 +175,8 @@ def test_what_is_written_by_a_rule_is_not_replaced_again() -> None:
     [
         (b"", "this is not JSON"),
         (b"[]", "no list under the key 'ops'"),
-        (b'{"ops": 1}', "no array"),
-        (b'{"ops": [1]}', "no object"),
+        (b'{"ops": 1}', "not an array"),
+        (b'{"ops": [1]}', "not an object"),
         (b'{"ops": [], "head": "int f();"}', "'head' is unknown"),
         (b'{"ops": [], "name": 1}', "the name is 1"),
         (b'{"ops": [{"rules": []}]}', "no optype"),
@@ -187,7 +187,7 @@ def test_what_is_written_by_a_rule_is_not_replaced_again() -> None:
         (rules("Elu", {"replace": []}), "one operator stands"),
         (rules("Elu", {"replace": ["Exp a", "Exp b"]}), "one operator stands"),
         (rules("Elu", {"replace": ["Exp a", "Exp a"], "details": ["a"]}), "has no '='"),
-        (rules("Elu", {"replace": ["Exp a b"]}), "no operator with a name"),
+        (rules("Elu", {"replace": ["Exp a b"]}), "not an operator with a name"),
         (rules("Elu", {"replace": [1]}), "should be text"),
         (rules("Elu", {"replace": ["Exp a"], "details": ["a = 1"]}), "none of name.ins"),
         (rules("Elu", {"replace": ["Exp a"], "details": ["b.ins[0] = 1"]}), "is called 'b'"),
@@ -295,5 +295,5 @@ def test_convert_applies_the_rules_of_files_in_turn(folder: Path) -> None:
 
 def test_rules_that_are_none_are_a_mistake_of_the_command_line(folder: Path) -> None:
     result = plait(folder, "convert", "m.plait", "o.plait", "--rules", "m.plait")
-    assert_mistake(result, "m.plait", "no JSON")
+    assert_mistake(result, "m.plait", "not JSON")
     assert not (folder / "o.plait").exists()

@@ -107,7 +107,7 @@ def test_a_constant_that_shapes_follow_from_may_be_written_otherwise() -> None:
 
 
 def test_the_graph_of_a_plan_is_refused() -> None:
-    with pytest.raises(GraphError, match="no nodes in the graph of a plan"):
+    with pytest.raises(GraphError, match="not nodes in the graph of a plan"):
         pl.with_weights(pl.plan(model()).graph, {"w": np.ones(4, "float32")})
 
 

@@ -71,7 +71,7 @@ def test_a_header_alone_is_a_problem_without_blocks() -> None:
         ("id,lower,upper,size\na,0,3,99999999999999999999999999\n", "cannot be", 2),
         ("id,lower,upper,size\na,3,0,8\n", "ends before", 2),
         ("id,lower,upper,size\na,0,3,8\na,0,3,8\n", "in line 2 already", 3),
-        ('id,lower,upper,size\n"a,0,3,8\n', "no CSV", 2),
+        ('id,lower,upper,size\n"a,0,3,8\n', "not CSV", 2),
     ],
 )
 def test_damage_is_refused_with_its_line(text: str, what: str, line: int | None) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import plait as pl
 from counted_work import walk_of
 
-DEEPEST, MOST_FILES = 20, 102
-"""For one device: what a reader has to keep in mind, and to open."""
+DEEPEST, MOST_FILES = 20, 93
+"""For one device: what a reader has to keep in mind, and to open.
+
+The files of the graph's own operators and kernels do not count.
+"""
 
 
 def network() -> pl.Graph:
@@ -25,4 +30,6 @@ def test_planning_for_one_device_is_a_short_walk() -> None:
     graph = network()
     walk = walk_of(lambda: pl.plan(graph, ["cpu"]))
     assert walk.depth <= DEEPEST
-    assert len(walk.files) <= MOST_FILES, sorted(walk.files)
+    own = re.compile(r"/graph/operators/|/devices/kernels/")
+    files = [file for file in walk.files if not own.search(file)]
+    assert len(files) <= MOST_FILES, sorted(files)

@@ -125,7 +125,7 @@ def test_measured_costs_stand_in_front_of_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1]", "a device's model is"),
         ('{"flops": 1}', "no figure 'flops'"),
         ('{"flops_per_s": "fast"}', "flops_per_s is 'fast'"),

@@ -304,7 +304,7 @@ def test_an_input_that_is_no_tensor_is_refused(tmp_path: Path) -> None:
     proto.graph.input[0].CopyFrom(
         helper.make_tensor_sequence_value_info("x", onnx.TensorProto.FLOAT, None)
     )
-    with pytest.raises(ParseError, match="no tensor but: sequence_type") as caught:
+    with pytest.raises(ParseError, match="not a tensor but: sequence_type") as caught:
         load(proto, tmp_path)
     assert "input 'x'" in str(caught.value.at)
 
