@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -78,3 +79,43 @@ def test_what_writes_an_error_is_called_so() -> None:
         if not node.name.endswith("_error")
     }
     assert found == FOUND
+
+
+SEVERAL = {
+    "Constant": "a schedule of learning; a pattern of passes",
+    "DeviceStatus": "a device that was looked for; one of a session at work",
+    "Factor": "of cuBLAS's products; of generated ones",
+    "Kernel": "one written for numpy; a generated one",
+    "Model": "one of ONNX, of ONNX Runtime, of cvm: each in its own file",
+    "Parameter": "of an operator; of a generated kernel",
+    "Part": "what an operator has; what a graph on a GPU is cut into",
+    "Pool": "of memory; of replicas on a cluster",
+    "Product": "by cuBLAS; by generated kernels",
+    "Recorder": "of CUDA graphs; of a session's items",
+    "Rule": "of passes; of generated code",
+    "Session": "plait's; ONNX Runtime's",
+    "Transfer": "a planned step; a piece of generated code",
+}
+"""Names of classes that mean several things, in places that do not meet; there are to be no more."""
+
+CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    found = Counter(name for file in PACKAGE for name in CLASS.findall(file.read_text()))
+    assert {name for name, count in found.items() if count > 1} <= SEVERAL.keys()
+
+
+IS_NO = re.compile(r"(?<!here )\bis no (?!longer|earlier|part\b)[a-z]")
+
+
+def test_errors_say_what_is_not_a_thing() -> None:
+    """As in "is not a number"; "is no number" is not how one says it."""
+    found = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in PACKAGE
+        if IS_NO.search(text := file.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Raise) and IS_NO.search(ast.unparse(node))
+    ]
+    assert found == []

@@ -35,8 +35,7 @@ from .joins import merge_joins
 from .making import combiner, expander, preprocess, schedule, subgraph
 from .merging import MayMerge, Placing, always
 from .pairs import cancel_pairs
-from .pipeline import Pass, name_of, run_passes
-from .selecting import select
+from .pipeline import Pass, name_of, run_passes, select
 from .strength import reduce_strength
 from .transposes import sink_transposes
 
