@@ -235,6 +235,7 @@ class Editor:
 
         Nothing does unless both are there, the one writes the tensor, and the other reads it.
         """
+        # The node goes on naming the tensor: a link that is undone needs no memory of its place.
         changes = self.is_linked(writer, tensor, reader)
         if changes:
             self._unlinked.add((reader, tensor))
@@ -281,6 +282,7 @@ class Editor:
             If something else defines it.
         """
         self._claim(name)
+        # A copy, as the caller may go on writing to what was passed.
         array = np.array(value, dtype=dtype)
         spec = spec_of(array)
         array = array.astype(spec.dtype, copy=False)
@@ -354,6 +356,7 @@ class Editor:
             )
         if not self._outputs:
             raise GraphError("nothing is fetched", at=self._graph.name, fix="call output(tensor)")
+        # What a prologue prepares is read like an input, and no node of this graph writes it.
         known, prepared = self._graph.tensors, self._graph.prepared
         given = {**{name: known[name] for name in prepared if name in known}, **self._inputs}
         whole = replace(

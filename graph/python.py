@@ -293,6 +293,7 @@ def _evaluated(annotation: Any, function: Any) -> Any:
     """Return an annotation that may be a string, as all are after `from __future__`."""
     if not isinstance(annotation, str):
         return annotation
+    # Decorators may wrap a function into one of another module: names are those of the inner.
     owner = run_of(function) if isinstance(function, type) else function
     try:
         return eval(annotation, inspect.unwrap(owner).__globals__)
@@ -367,6 +368,7 @@ def _answer(
     rule: Callable[[Call], Sequence[TensorSpec] | None], call: Call
 ) -> Sequence[TensorSpec] | None:
     """Return what a rule of the user's says, which can compute with lengths that are symbols."""
+    # Lengths that are numbers need no wrapping, and most are: rules are asked for each node.
     if all(spec is None or spec.is_static for spec in call.inputs):
         return rule(call)
     specs = rule(replace(call, inputs=tuple(spec and computable(spec) for spec in call.inputs)))
@@ -392,6 +394,7 @@ def _matches(wanted: TensorSpec, got: TensorSpec, symbols: dict[str, Dim]) -> bo
         return True
     if len(got.shape) != len(wanted.shape):
         return False
+    # A symbol stands for the first length that it meets, and must for all that follow.
     for want, have in zip(wanted.shape, got.shape, strict=True):
         bound = symbols.setdefault(want, have) if isinstance(want, str) else want
         if isinstance(bound, int) and isinstance(have, int) and bound != have:
@@ -410,6 +413,7 @@ def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
     present = [spec for spec in call.inputs if spec is not None]
     if not present:
         raise ShapeError(f"{label} has no inputs to infer its output from", fix="declare outputs")
+    # As numpy would compute it: most functions that declare nothing are made of its operators.
     dtype = np.result_type(*(spec.dtype for spec in present))
     if any(spec.shape is None for spec in present):
         return (TensorSpec(dtype, None),)
@@ -448,6 +452,7 @@ def check_within(
     if len(given) != len(largest):
         raise _count_error(at, results, len(largest))
     arrays = _arrays_of(at, given, [output.dtype for output in largest])
+    # The dims of all outputs stand in one row, as attributes hold no lists of lists.
     named, lengths, known = iter(dims), list[int](), dict[str, int]()
     for index, (output, array) in enumerate(zip(largest, arrays, strict=True)):
         wanted = [next(named) for _ in range(output.ndim)]
@@ -506,6 +511,7 @@ def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) ->
     arrays = _arrays_of(at, given, [spec.dtype if spec else None for spec in wanted])
     for index, spec in enumerate(wanted):
         array = arrays[index]
+        # Almost always so, for each item: byte orders are compared only where dtypes differ.
         if spec is None or (array.shape == spec.shape and array.dtype == spec.dtype):
             continue
         if array.shape != spec.shape or array.dtype.newbyteorder("=") != spec.dtype:

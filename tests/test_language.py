@@ -96,7 +96,7 @@ SEVERAL = {
     "Session": "plait's; ONNX Runtime's",
     "Transfer": "a planned step; a piece of generated code",
 }
-"""Names of classes that mean several things, in places that do not meet; there are to be no more."""
+"""Names of classes that mean several things, where they do not meet: there are to be no more."""
 
 CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
 

@@ -192,6 +192,7 @@ class Format:
         ParseError, GraphError
             If there is none, or what reads it fails.
         """
+        # By names, so that nobody has to import a package to say that it reads its objects.
         read = next(self.objects[name] for name in _class_names(source) if name in self.objects)
         return self._graph(type(source).__name__, read, source)
 
@@ -228,6 +229,7 @@ class Format:
         if not self.is_written:
             raise GraphError(f"files of format {self.name!r} are only read", at=str(path))
         try:
+            # All are made before one is written: a writer that fails leaves the old files alone.
             files = [(file, _chunks(made)) for file, made in self._made(check(graph), path)]
         except PlaitError:
             raise

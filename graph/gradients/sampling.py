@@ -70,6 +70,8 @@ def length_of(x: Term, axis: int) -> Term:
 def inside(cells: Term, length: Term) -> tuple[Term, Term]:
     """Return the cells nearest to whole numbers, as integers, and where these are cells."""
     last = length.cast(cells.dtype) - 1
+    # Places may be far outside, or NaN, and still need a cell that can be read: weights of 0
+    # take it back afterwards.
     held = cells.op("Max", cells.formula.constant(0, cells.dtype)).op("Min", last)
     known = held.where((held > last).op("Not").op("And", held.equals(held)))  # 0 for NaN
     return known.cast("int64"), held.equals(cells)
@@ -78,6 +80,7 @@ def inside(cells: Term, length: Term) -> tuple[Term, Term]:
 def weighed(fraction: Term, polynomials: Sequence[Sequence[float]]) -> Term:
     """Return the taps' weights, given how far places are behind the cells before them."""
     formula, total = fraction.formula, None
+    # Horner's scheme, for all taps at once: a column holds their coefficients of one power.
     for column in np.transpose(polynomials)[::-1]:
         share = formula.constant(column, fraction.dtype)
         total = share if total is None else total * fraction + share
@@ -98,6 +101,7 @@ def read(images: Term, taps: SamplingTaps, owners: Term | None = None) -> Term:
 def gathered(images: Term, cells: Term, owners: Term | None = None) -> Term:
     """Return (rows of cells, points, taps, channels) of images (batch, channels, *spatial)."""
     formula, count = images.formula, images.formula.size_of(images, 2)
+    # One Gather for all images: cells are numbered through, image after image, channels last.
     planes = _flattened(images, 2, images.rank)
     rows = _flattened(planes.transposed((0, 2, 1)), 0, 2)
     if owners is None:
@@ -147,6 +151,7 @@ def _taps(
 
 def _mirrored(places: Term, low: Term, high: Term) -> Term:
     """Return places, mirrored at the bounds until they are between them."""
+    # There and back again is the period of a place that is thrown back at both ends.
     span = (high - low) * 2
     period = span.op("Max", span.formula.constant(0.5, span.dtype))  # of one cell, any
     beyond = places - low
@@ -176,6 +181,7 @@ def _sampled(at: Adjoint, inputs: Inputs) -> list[Term]:
 
 def _along(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
     """Return the taps along one axis, for places in [-1, 1]."""
+    # Whether ±1 are the centers of the outer cells, or their outer borders.
     corners, mode, padding = at["align_corners"], at["mode"], at["padding_mode"]
     cells = length.cast(place.dtype)
     place = (place + 1) * 0.5 * (cells - 1) if corners else ((place + 1) * cells - 1) * 0.5
@@ -197,6 +203,7 @@ def _along(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
 def affine_grid(at: Adjoint) -> Gradients:
     """Each map gets the sum over places of its dy times the place."""
     theta, dy, formula = at.input(0), at.dy, at.formula
+    # The map is linear in theta: its gradient is what the unit map's places weigh dy by.
     rank = theta.spec.shape[1] if theta.spec.shape else None
     if not isinstance(rank, int):
         rank = dy.rank - 2

@@ -95,16 +95,19 @@ def infer_attention(call: Call) -> Sequence[TensorSpec]:
         return unknown, unknown, TensorSpec(width_dtype, None), unknown
     _check_ranks(call)
     batch, heads, queries, depth = _by_head(call, 0, "q_num_heads")
+    # Groups of query heads may share a head of keys: their number is kv_num_heads.
     _, shared, keys, width = _by_head(call, 2, "kv_num_heads")
     _check_heads(heads, shared)
     _check_key(call, (batch, shared, keys, depth))
     _check_past(call, (batch, shared, depth, width))
+    # What is cached comes first, as its positions did; masks are over both.
     past = _past_length(call)
     total = UNKNOWN if past == UNKNOWN else add(keys, past)
     _check_mask(call, (batch, heads, queries, total))
     if call.has(USED):
         check_form(call.spec(USED), (batch,), "nonpad_kv_seqlen")
     y: tuple[Dim, ...] = (batch, heads, queries, width)
+    # With three axes the heads lie side by side in the last one, and y is as q was.
     if call.spec(0).rank != _BY_HEADS:
         y = (batch, queries, mul(heads, width))
     return (
@@ -204,6 +207,7 @@ def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
         return
     if not mask.shape:
         raise ShapeError("attn_mask has no axis of keys", fix="pass a number for each key")
+    # A mask for fewer keys is fine: those that it does not know of are padding.
     *outer, seen = mask.shape
     whole, keys = scores[-len(mask.shape) : -1], scores[-1]
     form = [None if a == 1 else b for a, b in zip(outer, whole, strict=False)]

@@ -56,6 +56,7 @@ def _depth(data: TensorSpec, indices: TensorSpec, batch: int = 0) -> int | None:
     check_rank(indices, batch + 1, "rows of indices, one per element or slice")
     if indices.shape is None or isinstance(indices.shape[-1], str):
         return None
+    # How long a row is decides the output's rank: a symbol there leaves even that open.
     depth = indices.shape[-1]
     most = None if data.shape is None else len(data.shape) - batch
     if depth < 1 or (most is not None and depth > most):
@@ -195,6 +196,7 @@ def infer_one_hot(call: Call) -> Sequence[TensorSpec]:
     _check_shape(values, (2,), "values")
     if indices.shape is None:
         return (TensorSpec(values.dtype, None),)
+    # The axis counts among the output's, which are one more than those of the indices.
     axis = normalize_axis(call.attributes["axis"], len(indices.shape) + 1)
     length = _count(call, 1, "the depth")
     return (TensorSpec(values.dtype, (*indices.shape[:axis], length, *indices.shape[axis:])),)
@@ -232,6 +234,7 @@ def infer_top_k(call: Call) -> Sequence[TensorSpec]:
     if x.shape is None:
         return TensorSpec(x.dtype, None), TensorSpec("int64", None)
     axis = normalize_axis(call.attributes["axis"], len(x.shape))
+    # k may come from another node: its length is open then, and checked by the run.
     k, length = _count(call, 1, "k"), x.shape[axis]
     if isinstance(k, int) and isinstance(length, int) and k > length:
         raise ShapeError(f"axis {axis} of {x} has no {k} elements", fix=f"use k ≤ {length}")

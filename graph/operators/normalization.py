@@ -60,6 +60,7 @@ def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
         )
     if x.shape is not None:
         check_rank(x, 1, _LAYOUT)
+        # ONNX takes a vector for one channel, with a batch of any length.
         channels: Dim = x.shape[1] if len(x.shape) > 1 else 1
         for index, what in enumerate(("scale", "bias", "mean", "variance"), 1):
             check_per_channel(call, index, channels, what)
@@ -123,6 +124,7 @@ def infer_layer_normalization(call: Call) -> Sequence[TensorSpec]:
     check_broadcastable(call.spec(1), x.shape, "scale")
     if call.has(2):
         check_broadcastable(call.spec(2), x.shape, "bias")
+    # The axes stay, so that statistics broadcast against x again in the gradient.
     statistics = TensorSpec(_STATISTICS, (*x.shape[:axis], *(1 for _ in x.shape[axis:])))
     return (x, statistics, statistics)
 

@@ -100,6 +100,7 @@ def _made(call: Call) -> Sequence[TensorSpec]:
 
 
 def _made_like(call: Call) -> Sequence[TensorSpec]:
+    # A dtype left out is the input's, which may be of integers: those are not drawn.
     made = TensorSpec(call.attributes["dtype"] or call.spec(0).dtype, call.spec(0).shape)
     check_dtype(made, FLOATS, "the output")
     return (made,)

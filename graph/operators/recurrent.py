@@ -103,6 +103,7 @@ def _numbers(
             f"{which} has {len(given)} numbers for {len(names)} activations",
             fix="pass at most one for each activation",
         )
+    # ONNX lists numbers for those activations alone that take one, in their order.
     return [given.pop(0) if name in usual and given else usual.get(name, 0.0) for name in names]
 
 
@@ -126,6 +127,7 @@ def _infer(gates: int, usual: Sequence[str]) -> InferRule:
         rows = mul(gates, hidden)
         _check(call, 1, (directions, rows, x[2]), "w")
         _check(call, 2, (directions, rows, hidden), "r")
+        # Biases of the input's and of the state's product, one behind the other.
         _check(call, 3, (directions, mul(2, rows)), "b")
         _check(call, LENGTHS, (batch,), "sequence_lens")
         _check(call, 5, state, "initial_h")

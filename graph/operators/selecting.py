@@ -135,6 +135,7 @@ def _bound_unique(call: Call) -> Sequence[TensorSpec]:
 )
 def infer_unique(call: Call) -> Sequence[TensorSpec]:
     """Infer: x, or x flattened, without repetitions; where each is first, is now, how often."""
+    # The inverse has an entry for each slice of x, whichever of them are kept: that is known.
     kept, indices, inverse, counts = _bound_unique(call)
     axis = call.attributes["axis"] or 0
     return _with_unknown(kept, axis), _with_unknown(indices, 0), inverse, _with_unknown(counts, 0)
@@ -147,6 +148,7 @@ def _bound_suppression(call: Call) -> Sequence[TensorSpec]:
     _check_limits(call)
     if boxes.shape is None or scores.shape is None:
         return (TensorSpec("int64", (UNKNOWN, 3)),)
+    # A box is put out for several classes at once, but for each class no more than once.
     limit = integers(call, 2, "max_output_boxes_per_class")
     most = boxes.shape[1]
     if not call.has(2):

@@ -122,6 +122,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
             array = graph.constants[tensor.name]
             where = {"location": data.name, "offset": offset, "length": array.nbytes}
             tensor.CopyFrom(_elsewhere(tensor.name, array, where))
+        # The data first: where the new model is found, its constants are beside it.
         replace_file(data, _padded(graph.constants[name] for name in beside))
     replace_file(target, [model.SerializeToString()])
 
@@ -144,6 +145,7 @@ def _onnx() -> Any:
 def _version(graph: Graph, opset: int | None, newest: int) -> int:
     """Return the opset to write; raise GraphError for one that is out of range."""
     if opset is None:
+        # The oldest that will do: most readers know it.
         known = range(OLDEST_WRITTEN, newest + 1)
         opset = next((version for version in known if not any(_reasons(graph, version))), newest)
     elif not OLDEST_WRITTEN <= opset <= newest:
@@ -177,6 +179,7 @@ def _reasons(graph: Graph, opset: int) -> Iterator[str]:
             [graph.tensors[name] if name else None for name in names]
             for names in (uncaptured(node), node.outputs)
         )
+        # An operator with a domain of its own is in no opset: its reader has to know it.
         is_own = bool(domain_and_type(node.op)[0])
         reason = refusal_of_own(node) if is_own else refusal(node, inputs, outputs, opset)
         if reason is not None:
@@ -207,6 +210,7 @@ def _laid_out(constants: Mapping[str, Array]) -> dict[str, int]:
     offsets, end = {}, 0
     for name, array in constants.items():
         offsets[name] = end
+        # Readers map the file: each constant begins where any of their pages could.
         end += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     return offsets
 
