@@ -224,8 +224,8 @@ def _make(
         )
     if inspect.iscoroutinefunction(outputs) or yields_rows(outputs):
         raise OperatorError(
-            f"the outputs of operator {label!r} are told by an async or generator function",
-            fix="tell them by an ordinary one: they are asked for when a graph is built",
+            f"the outputs of operator {label!r} are given by an async or generator function",
+            fix="use an ordinary function: it is called while a graph is built",
         )
     names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
     rule = _rule(label, outputs, inputs)

@@ -475,7 +475,7 @@ def test_a_class_computes_with_an_ordinary_method() -> None:
 
 
 def test_shapes_are_told_by_an_ordinary_function() -> None:
-    with pytest.raises(OperatorError, match="told by an async or generator function"):
+    with pytest.raises(OperatorError, match="given by an async or generator function"):
         operator(asynchronous)(asynchronous)
 
 
