@@ -113,7 +113,7 @@ def _bound_to_runtime(plan: Plan) -> Iterator[str]:
         node.op
         for graph in graphs
         for _, around, node in all_nodes(graph)
-        if RUNTIME in node.operator.traits or (not calls_function(node) and _has_text(around, node))
+        if RUNTIME in node.operator.traits or (not calls_python(node) and _has_text(around, node))
     )
     if found:
         listed = ", ".join(f"{count:,} {op}" for op, count in found.most_common(LISTED_OPS))
