@@ -95,7 +95,7 @@ def _check_given(graph: Graph) -> set[str]:
     defined.update(graph.variables)
     for name, array in graph.constants.items():
         if not isinstance(array, np.ndarray) or array.dtype.hasobject:
-            raise _broken_error(f"constant {name!r} is no array of numbers", graph.name)
+            raise _broken_error(f"constant {name!r} is not an array of numbers", graph.name)
         if spec_of(array) != graph.tensors[name]:
             raise _broken_error(f"constant {name!r} does not match its spec", graph.name)
     for name, precision in graph.precisions.items():

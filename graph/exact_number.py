@@ -25,7 +25,7 @@ def exact_number(value: float, dtype: np.dtype[Any], at: str) -> Array:
         fits = False
     if not fits:
         raise OperatorError(
-            f"the number {value!r} is no {dtype.name}, the dtype of the first tensor",
+            f"the number {value!r} is not a value of {dtype.name}, the dtype of the first tensor",
             at=at,
             fix="pass an array of the dtype you mean, or insert a Cast",
         )

@@ -269,7 +269,7 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         for operand in operands:
             if isinstance(operand, str) and not isinstance(operand, Tensor):
                 raise OperatorError(
-                    f"text, {operand!r}, is no operand of {op}",
+                    f"text, {operand!r}, is not an operand of {op}",
                     at=self.builder.name,
                     fix="pass b.tensor(name) for a tensor of that name; join names as text with "
                     "str(x) or an f-string",

@@ -166,7 +166,7 @@ def _check_kind(x: Tensor, kind: str) -> None:
             "use x.compress(mask, axis=0) for rows, or Where to keep the shape",
         )
     if kind not in "iu":
-        raise _index_error(x, "an index is no integer", "use integers, slices, ..., or None")
+        raise _index_error(x, "an index is not an integer", "use integers, slices, ..., or None")
 
 
 def _integer(x: Tensor, bound: Any) -> int:
@@ -174,7 +174,7 @@ def _integer(x: Tensor, bound: Any) -> int:
         return int(bound.__index__())
     except AttributeError:
         raise _index_error(
-            x, f"{bound!r} is no bound of a slice", "use integers, or tensors of one"
+            x, f"{bound!r} is not a bound of a slice", "use integers, or tensors of one"
         ) from None
 
 

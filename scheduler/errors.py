@@ -75,7 +75,7 @@ class SourceError(PlaitError):
     >>> list(pl.sources.read_image_files("photos"))
     Traceback (most recent call last):
     ...
-    plait.scheduler.errors.SourceError: photos is no folder
+    plait.scheduler.errors.SourceError: photos is not a folder
       fix: pass the folder that has the images
     """
 

@@ -82,6 +82,7 @@ def test_what_writes_an_error_is_called_so() -> None:
 
 
 SEVERAL = {
+    "Arithmetic": "of tensors by name; of cuBLAS",
     "Constant": "a schedule of learning; a pattern of passes",
     "DeviceStatus": "a device that was looked for; one of a session at work",
     "Factor": "of cuBLAS's products; of generated ones",

@@ -72,8 +72,8 @@ def test_where_a_trial_fails_nothing_is_left(
         ([], "say which version"),
         (["1"], r"write it as 1\.2\.3"),
         (["0.0.1"], "does not follow"),
-        (["one"], "is no version"),
-        (["9.08.7"], "is no version"),
+        (["one"], "is not a version"),
+        (["9.08.7"], "is not a version"),
     ],
 )
 @pytest.mark.usefixtures("checkout")

@@ -66,7 +66,7 @@ def check(version: str) -> None:
     """Refuse a version that cannot follow the one there is, and a checkout with changes."""
     now = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     if not re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", version):
-        sys.exit(f"{version!r} is no version: write it as 1.2.3")
+        sys.exit(f"{version!r} is not a version: write it as 1.2.3")
     if tuple(map(int, version.split("."))) <= tuple(map(int, now.split("."))):
         sys.exit(f"{version} does not follow {now}: write a later one")
     if git("tag", "--list", f"v{version}"):

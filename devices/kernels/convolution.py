@@ -24,7 +24,7 @@ from .toeplitz import Toeplitz, best_tiling
 from .winograd import Winograd, suits
 
 
-class Method(Protocol):
+class ConvolutionMethod(Protocol):
     """A way to compute a convolution of given shapes."""
 
     @property
@@ -43,7 +43,7 @@ class Method(Protocol):
 
 
 @lru_cache(maxsize=1024)
-def choose(conv: Geometry, *, exact: bool = False) -> Method:
+def choose(conv: Geometry, *, exact: bool = False) -> ConvolutionMethod:
     """Return the method that was the fastest for such shapes where it was measured.
 
     An exact one does nothing but multiply inputs by weights, and add.

@@ -280,7 +280,7 @@ def place_of(name: str) -> Place | None:
     if more:
         listed = " or ".join(map(repr, provider.hardware))
         raise DeviceError(
-            f"{name!r} is no name of a device: {more[0]!r} is neither hardware nor a number",
+            f"{name!r} is not the name of a device: {more[0]!r} is neither hardware nor a number",
             fix=f"write {KIND}:{named}, then {listed} if need be, then a number: "
             f"{KIND}:{named}:{provider.hardware[-1]}:0",
         )

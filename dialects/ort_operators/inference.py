@@ -143,7 +143,7 @@ def _dtype(op: str, type_: str) -> str:
     """Return the dtype that ONNX Runtime calls ``tensor(float)``, and so on."""
     if not type_.startswith("tensor("):
         raise OperatorError(
-            f"{op} yields {type_}, which is no tensor", fix="export the model with tensors alone"
+            f"{op} yields {type_}, which is not a tensor", fix="export the model with tensors alone"
         )
     element = type_.removeprefix("tensor(").removesuffix(")")
     return _TYPES.get(element, element)

@@ -26,7 +26,7 @@ class UnknownError(Exception):
     """What is asked for is not known, or not there."""
 
 
-class Tensor(str):
+class RuleTensor(str):
     """The name of a tensor, told apart from text."""
 
     __slots__ = ()
@@ -76,7 +76,7 @@ def value_of(path: Path, rewriter: Rewriter, node: Node) -> Any:
             place = place_of(node.op, side, key)
             tensor = names[place] if place < len(names) else ""
             if not rest:
-                return Tensor(tensor) if tensor else None
+                return RuleTensor(tensor) if tensor else None
             if not tensor:
                 raise UnknownError
             return _fact(tensor, rest, path, rewriter)
@@ -153,7 +153,7 @@ class _Replacing:
             draft.inputs[_place_in(draft, side, key)] = self._tensor(value)
         elif value is None:  # the node that goes has no name for it, so nobody reads it
             pass
-        elif not isinstance(value, Tensor):
+        elif not isinstance(value, RuleTensor):
             raise ParseError(f"{name}.outs[{key}] is {value!r}, no tensor", fix=_FIX)
         else:
             draft.outputs[_place_in(draft, str(side), key)] = value
@@ -171,14 +171,14 @@ class _Replacing:
                 if place not in draft.outputs:
                     stem = f"{self._node.name}/{path[0]}"
                     draft.outputs[place] = self._rewriter.new_tensor(stem)
-                return Tensor(draft.outputs[place])
+                return RuleTensor(draft.outputs[place])
             case (_, "params", str(key)) if draft is not None and key in draft.attributes:
                 return draft.attributes[key]
         raise _nothing_there_error(path)
 
     def _tensor(self, value: Any) -> str:
         """Return a tensor: one that there is, or a constant; a number in the node's own dtype."""
-        if value is None or isinstance(value, Tensor):
+        if value is None or isinstance(value, RuleTensor):
             return value or ""
         stem = f"{self._node.name}/constant"
         if isinstance(value, tuple) and all(type(one) is int for one in value):

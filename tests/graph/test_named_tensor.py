@@ -86,7 +86,7 @@ def test_numbers_take_the_dtype_of_the_tensor() -> None:
     assert {(1 + x).dtype, (x * 2).dtype, (x**2).dtype, (1 / x).dtype} == {np.dtype("float16")}
     assert (x > 0).dtype == bool
     _, x = builder_with_x("int32")
-    with pytest.raises(pl.OperatorError, match=r"the number 0.5 is no int32"):
+    with pytest.raises(pl.OperatorError, match=r"the number 0.5 is not a value of int32"):
         _ = x + 0.5
 
 
@@ -268,11 +268,11 @@ def test_a_wrong_method_is_an_attribute_error_that_names_those_alike() -> None:
         ((0, 0, 0), "has 3 indices"),
         ((0, 4), "has no index 4 along axis 1"),
         ([True, False], "a mask chooses"),
-        (1.5, "an index is no integer"),
-        ((slice(None), "a"), "an index is no integer"),
+        (1.5, "an index is not an integer"),
+        ((slice(None), "a"), "an index is not an integer"),
         ((..., 0, ...), "two ellipses"),
         (slice(None, None, 0), "a step is 0"),
-        (slice(1.5), "is no bound of a slice"),
+        (slice(1.5), "is not a bound of a slice"),
         (([0], [1]), "several arrays"),
     ],
 )

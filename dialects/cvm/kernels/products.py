@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....devices.kernels.arguments import optional
-from ....devices.kernels.convolution import Method, choose
+from ....devices.kernels.convolution import ConvolutionMethod, choose
 from ....devices.kernels.dense import Columns, Shifted
 from ....devices.kernels.geometry import Geometry, Operands, add_bias
 from ....devices.kernels.packed import packed_weights
@@ -134,7 +134,7 @@ def _converted(
 
 def _convolution(
     x: Sequence[int], y: Sequence[int], attributes: Attributes, dtype: DType
-) -> Method:
+) -> ConvolutionMethod:
     """Return the method: the fastest of those that only add and multiply integers."""
     window, groups = convolution_window(attributes), attributes["groups"]
     conv = Geometry(x[0], x[1], y[1], groups, tuple(x[2:]), tuple(y[2:]), window, dtype)

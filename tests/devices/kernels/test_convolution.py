@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from plait.devices.device import scratch_name
 from plait.devices.kernels import dense, depthwise, find_kernel, toeplitz, winograd
-from plait.devices.kernels.convolution import Method, choose, geometry
+from plait.devices.kernels.convolution import ConvolutionMethod, choose, geometry
 from plait.devices.kernels.dense import Columns, Pointwise, Shifted
 from plait.devices.kernels.depthwise import Taps
 from plait.devices.kernels.geometry import Geometry, Operands
@@ -28,7 +28,7 @@ from single_node import onnx_reference, run_node, single_node_graph
 TOLERANCE: Mapping[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
 
 one = st.just(1)
-CASES: dict[type[Method], Any] = {
+CASES: dict[type[ConvolutionMethod], Any] = {
     Pointwise: cases(strides=one, kernels=one, pads=st.just(0)),
     Columns: cases(),
     Shifted: cases(strides=one, group=one),
@@ -50,7 +50,9 @@ def test_conv_is_its_definition(case: Case, constant: bool) -> None:
 @pytest.mark.parametrize("method", CASES, ids=lambda m: m.__name__)
 @given(data=st.data())
 @settings(max_examples=40)
-def test_each_method_is_the_definition(method: type[Method], data: st.DataObject) -> None:
+def test_each_method_is_the_definition(
+    method: type[ConvolutionMethod], data: st.DataObject
+) -> None:
     case = data.draw(CASES[method]).cast("float32")
     np.testing.assert_allclose(computed(method, case), convolved(case), **TOLERANCE)
 
@@ -59,7 +61,7 @@ def test_each_method_is_the_definition(method: type[Method], data: st.DataObject
 @given(data=st.data())
 @settings(max_examples=25)
 def test_each_method_runs_on_another_array_module(
-    method: type[Method], data: st.DataObject
+    method: type[ConvolutionMethod], data: st.DataObject
 ) -> None:
     case = data.draw(CASES[method]).cast("float32")
     other = SimpleNamespace(**vars(np))
@@ -71,7 +73,7 @@ def test_each_method_runs_on_another_array_module(
 )
 @given(data=st.data())
 @settings(max_examples=25)
-def test_each_method_works_in_blocks(method: type[Method], data: st.DataObject) -> None:
+def test_each_method_works_in_blocks(method: type[ConvolutionMethod], data: st.DataObject) -> None:
     limit = data.draw(st.sampled_from([1, 50, 400]))
     case = data.draw(CASES[method]).cast("float32")
     with pytest.MonkeyPatch.context() as patch:
@@ -143,7 +145,9 @@ def test_conv_of_nothing_is_the_bias(shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(y, wanted)
 
 
-NAMED: dict[str, tuple[type[Method], tuple[int, ...], tuple[int, ...], Mapping[str, Any]]] = {
+NAMED: dict[
+    str, tuple[type[ConvolutionMethod], tuple[int, ...], tuple[int, ...], Mapping[str, Any]]
+] = {
     "a kernel of one cell": (Pointwise, (1, 16, 40, 40), (32, 16, 1, 1), {}),
     "a grouped kernel of one cell": (Pointwise, (1, 16, 9, 9), (32, 4, 1, 1), {"group": 4}),
     "a strided kernel of one cell": (Columns, (1, 16, 9, 9), (32, 16, 1, 1), {"strides": (2, 2)}),
@@ -201,7 +205,9 @@ def test_real_sizes_agree_with_the_reference(name: str, padding: int) -> None:
     np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=2e-6 * np.abs(wanted).max())
 
 
-LARGE: Mapping[type[Method], tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]]] = {
+LARGE: Mapping[
+    type[ConvolutionMethod], tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]]
+] = {
     Pointwise: ((1, 8, 80, 80), (16, 8, 1, 1), {}),
     Columns: ((1, 3, 160, 160), (16, 3, 3, 3), {"strides": (2, 2)}),
     Shifted: ((1, 32, 80, 80), (16, 32, 3, 3), {}),
@@ -212,7 +218,7 @@ LARGE: Mapping[type[Method], tuple[tuple[int, ...], tuple[int, ...], Mapping[str
 
 
 @pytest.mark.parametrize("method", LARGE, ids=lambda m: m.__name__)
-def test_a_run_allocates_no_tensor(method: type[Method]) -> None:
+def test_a_run_allocates_no_tensor(method: type[ConvolutionMethod]) -> None:
     x, w, attributes = LARGE[method]
     inputs = [np.ones(shape, np.float32) for shape in (x, w, w[:1])]
     program, y = bound(inputs, {**attributes, "pads": (w[2] // 2,) * 4})
@@ -252,7 +258,7 @@ def geometry_of(case: Case) -> Geometry:
 def computed(method: type[Any], case: Case, xp: Any = np) -> np.ndarray[Any, Any]:
     """Return what one method computes, twice over poisoned buffers."""
     conv = geometry_of(case)
-    chosen: Method = method(conv)
+    chosen: ConvolutionMethod = method(conv)
     y = np.empty((conv.batch, conv.features, *conv.outputs), case.x.dtype)
     scratch = [np.empty(spec.static_shape, spec.dtype) for spec in chosen.scratch]
     w = case.w

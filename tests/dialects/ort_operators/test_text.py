@@ -229,7 +229,7 @@ def test_a_constant_is_no_text() -> None:
     graph = encoding()
     tensors = {**graph.tensors, "c": pl.TensorSpec("str", (4,))}
     broken = pl.Graph("g", graph.inputs, graph.outputs, graph.nodes, tensors, {"c": WORDS})
-    with pytest.raises(GraphError, match="constant 'c' is no array of numbers"):
+    with pytest.raises(GraphError, match="constant 'c' is not an array of numbers"):
         pl.save(broken, "never.plait")
 
 

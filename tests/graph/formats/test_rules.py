@@ -231,7 +231,7 @@ def test_two_new_nodes_of_one_name_are_refused() -> None:
         ("r.ins[1] = self.ins[0]", r"Relu takes 1 inputs \(x\), got 2"),
         ("r.ins[0] = self.ins[7]", "Relu needs its input x"),
         ("r.ins[0] = r.outs[0]", "new nodes wait for each other: r"),
-        ("r.ins[0] = [99999999999999999999]", "is no int64"),
+        ("r.ins[0] = [99999999999999999999]", "is not a value of int64"),
     ],
 )
 def test_details_that_make_no_sense_are_named_with_their_rule(detail: str, complaint: str) -> None:
