@@ -11,7 +11,7 @@ import click
 from .completion import complete_inputs
 from .errors import CommandError
 from .help import option
-from .inputs import Feeds
+from .inputs import ItemSource
 from .output import print_error, print_note
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import click
 
 from .errors import CommandError
 from .help import Command
-from .inputs import Feeds, parse_input
+from .inputs import ItemSource, parse_input
 from .options import (
     as_json,
     exit_if_failed,

@@ -9,7 +9,7 @@ import click
 from .cluster import check_here, parse_replicas, replicas_option
 from .errors import CommandError
 from .help import Command
-from .inputs import Feeds, parse_input
+from .inputs import ItemSource, parse_input
 from .options import (
     PATH,
     as_json,

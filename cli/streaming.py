@@ -11,7 +11,7 @@ import click
 
 from .errors import CommandError
 from .help import option
-from .plan import Request
+from .plan import PlanArguments
 
 if TYPE_CHECKING:
     from ..scheduler.runtime.streaming.options import StreamArguments

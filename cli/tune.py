@@ -8,7 +8,7 @@ import click
 
 from .errors import CommandError
 from .help import Command
-from .inputs import Feeds, parse_input
+from .inputs import ItemSource, parse_input
 from .options import (
     PATH,
     as_json,

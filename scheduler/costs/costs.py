@@ -21,7 +21,7 @@ from ...devices.model import DeviceModel, family
 from ...graph.errors import ParseError
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
-from ...graph.operators.bounded_call import called_op, calls_python
+from ...graph.operators.bounded_call import called_op, calls_function
 from ...graph.operators.control import CONTROL_FLOW, expected_runs
 from ...graph.operators.fused import FUSED
 from ..errors import PlanError
@@ -282,7 +282,7 @@ class Costs(Figures):
             ratio = self._ratio(device, asked, kernel, modelled)
             if ratio is not None:
                 return ratio * modelled, "scaled"
-        return max(modelled, PYTHON_S) if calls_python(node) else modelled, "model"
+        return max(modelled, PYTHON_S) if calls_function(node) else modelled, "model"
 
     def _nodes_s(self, device: str, graph: Graph) -> float:
         return sum(self.node_s(device, graph, node) for node in graph.nodes)

@@ -16,7 +16,7 @@ from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes
 from ...graph.operator_lifecycle import HOOKS, has_life
-from ...graph.operators.bounded_call import called_op, calls_python
+from ...graph.operators.bounded_call import called_op, calls_function
 from ...graph.passes.half_operators import UPDATED, starts_half, updates
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
@@ -113,7 +113,7 @@ def _bound_to_runtime(plan: Plan) -> Iterator[str]:
         node.op
         for graph in graphs
         for _, around, node in all_nodes(graph)
-        if RUNTIME in node.operator.traits or (not calls_python(node) and _has_text(around, node))
+        if RUNTIME in node.operator.traits or (not calls_function(node) and _has_text(around, node))
     )
     if found:
         listed = ", ".join(f"{count:,} {op}" for op, count in found.most_common(LISTED_OPS))
@@ -131,7 +131,7 @@ def _guessed(plan: Plan) -> Iterator[str]:
     found = Counter(
         called_op(node)
         for node in plan.graph.nodes
-        if calls_python(node)
+        if calls_function(node)
         and plan.costs.basis(plan.assignment[node.name], plan.graph, node) == "model"
     )
     if found:

@@ -18,7 +18,7 @@ from ...graph.operators.control import CONTROL_FLOW, deciding_inputs, handed
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.tensor import TensorSpec
 from ...graph.whole import with_lengths_held
-from ..plans.pins import Pins, pins_of
+from ..plans.request import Pins, pins_of
 from .specialise import specialise
 from .sync_points import has_static_shapes
 

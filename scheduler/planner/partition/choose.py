@@ -217,7 +217,7 @@ def _candidates(problem: PartitionProblem) -> tuple[dict[str, list[int]], dict[s
     return single, {name: everyone[name] for name in best_first[:MOST_JUDGED]}
 
 
-def _by_places(problem: Problem, assignments: Iterable[list[int]]) -> dict[str, list[int]]:
+def _by_places(problem: PartitionProblem, assignments: Iterable[list[int]]) -> dict[str, list[int]]:
     """Name assignments after what a pin would say: which nodes are not where most of them are."""
     names, found = Names(separator=", way "), {}
     for one in assignments:
@@ -236,7 +236,7 @@ def _some(nodes: Sequence[str]) -> str:
     return ", ".join(nodes) if len(nodes) <= MOST_NAMED else counted(len(nodes), "node")
 
 
-def _seeds(problem: Problem, bases: Sequence[list[int]]) -> dict[str, list[int]]:
+def _seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[str, list[int]]:
     """Return assignments to start from, by name; `bases` are those of one device."""
     tasks = problem.tasks
     timelines = portfolio(tasks)
