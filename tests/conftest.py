@@ -40,6 +40,21 @@ os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph i
 gc.disable()  # until all is collected, of which little is garbage: a third of the time
 
 
+ROOT = Path(__file__).parents[1]
+
+
+class Checkout:
+    """Has the checkout collected as a folder: it is the package, but tests are no modules of it.
+
+    Else it would have to have a name that can be imported, which an unpacked distribution has not.
+    """
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Dir | None:
+        """Return the root as a folder; leave all others to pytest."""
+        return pytest.Dir.from_parent(parent, path=path) if path == ROOT else None
+
+
 STDERR = pytest.StashKey[int]()
 
 
@@ -48,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     openvino_anywhere.install()
+    config.pluginmanager.register(Checkout())
     config.stash[STDERR] = os.dup(2)  # while a test runs, what it writes there is kept
     if sys.dont_write_bytecode and (cache := getattr(config, "cache", None)):
         _keep_bytecode(cache.mkdir("bytecode"))

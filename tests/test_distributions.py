@@ -108,6 +108,21 @@ def test_a_source_distribution_has_all_files_of_the_checkout(built: tuple[Path, 
 
 
 @pytest.mark.slow
+def test_an_unpacked_source_distribution_tests_itself(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """In a folder of a name that no package can have."""
+    with tarfile.open(built[0]) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*command, "tests/test_hosted_ci.py"], cwd=folder, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
 def test_the_same_files_make_the_same_bytes(
     built: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
