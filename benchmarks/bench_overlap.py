@@ -47,9 +47,9 @@ class Sketch:
 
     def __init__(self, name: str) -> None:
         self.builder = pl.GraphBuilder(name)
-        self.x = self.builder.input("x", "float32", (16,))
+        self.x: str = self.builder.input("x", "float32", (16,))
         self.pins: dict[str, str] = {}
-        self._depths = {self.x: 0}
+        self._depths: dict[str, int] = {self.x: 0}
         self._count = 0
 
     def node(self, device: str, *reads: str) -> str:

@@ -93,6 +93,14 @@ def test_all_brings_all_extras_that_any_machine_can_use() -> None:
     assert any(one.startswith("onnx>=") for one in brought("ort"))
 
 
+def test_the_page_on_versions_lists_the_extras_that_users_may_take() -> None:
+    page = (ROOT / "docs" / "policies.md").read_text()
+    table = page.partition("| extra |")[2].partition("\n\n")[0]
+    firsts = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    listed = {name for first in firsts for name in re.findall(r"`(\w+)`", first)}
+    assert listed == EXTRAS.keys() - {"bench", "docs", "test", "dev"}
+
+
 def test_the_version_stands_the_same_everywhere() -> None:
     citation = (ROOT / "CITATION.cff").read_text()
     assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [VERSION]

@@ -414,6 +414,7 @@ class Turns:
     def __exit__(self, *error: object) -> None: ...
 
 
+@newer_ort
 def test_a_session_that_falls_back_is_refused(runtime: Runtime) -> None:
     runtime.falls_back = True
     with pytest.raises(pl.PlanError, match=f"does not make a session on {CUDA}"):
