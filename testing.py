@@ -22,6 +22,7 @@ import numpy as np
 from .devices.device import Device
 from .devices.kinds import device_kind
 from .devices.registry import find
+from .graph.dtypes import TEXT
 from .graph.errors import PlaitError
 from .graph.formats.onnx import read_model
 from .graph.ir import Graph
@@ -113,9 +114,11 @@ class OnnxBackend:
             raise UnsupportedError(str(error)) from error
         names = [one if isinstance(one, str) else one.name for one in cls.devices]
         has_runtime = any(device_kind(name) == "ort" for name in names)
-        for *_where, node in all_nodes(graph):
-            if RUNTIME in node.operator.traits and not has_runtime:
-                raise UnsupportedError(f"only ONNX Runtime has {node.op}")
+        for *_where, around, node in all_nodes(graph):
+            named = (around.tensors[name] for name in (*node.inputs, *node.outputs) if name)
+            is_bound = RUNTIME in node.operator.traits or any(one.dtype == TEXT for one in named)
+            if is_bound and not has_runtime:
+                raise UnsupportedError(f"only ONNX Runtime has {node.op}, or takes text for it")
         return Prepared(graph, cls.devices, cls.alternate)
 
     @classmethod

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def _asked(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec,
         # Kernels of static inputs know what the rules behind the schema leave open.
         unknown = any(shape is None or UNKNOWN in shape for shape in shapes)
         if unknown and all(spec.is_static for spec in fed.values()):
-            shapes = _found(session, fed)
+            shapes = _found(session, fed, _texts_in(call.attributes))
     except Exception as error:
         raise OperatorError(f"ONNX Runtime refuses {op}: {summary(error)}", fix=_FIX) from error
     return tuple(
@@ -86,7 +87,7 @@ def _model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) 
     specs = {
         **fed,
         **{name: spec_of(value) for name, value in constants.items()},
-        **dict.fromkeys(node.outputs, TensorSpec("float32", None)),
+        **{name: _any_of(node.op, index) for index, name in enumerate(node.outputs)},
     }
     for body in graphs_in(node):  # which knows its dtypes, at least
         named = zip(node.outputs, body.outputs, strict=True)
@@ -96,6 +97,17 @@ def _model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) 
     for output in model.graph.output:
         output.ClearField("type")  # ONNX Runtime is to find it
     return model
+
+
+def _any_of(op: str, index: int) -> TensorSpec:
+    """Return a spec that an output may have, as far as its schema goes."""
+    from onnx import defs
+
+    if not defs.has(op):
+        return TensorSpec("float32", None)
+    formals = defs.get_schema(op).outputs
+    types = formals[min(index, len(formals) - 1)].types
+    return TensorSpec(_dtype(op, "tensor(float)" if "tensor(float)" in types else min(types)), None)
 
 
 def _known(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape | None:
@@ -111,21 +123,32 @@ def _known(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape 
     )
 
 
-def _found(session: Any, fed: Mapping[str, TensorSpec]) -> list[Shape]:
+def _found(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]) -> list[Shape]:
     """Return the shapes that a node's kernel makes; lengths that values decide are unknown.
 
-    Those are taken to differ between what is all the same and what is all different; where they do
-    not, and values decide all the same, a run that makes other lengths fails.
+    Those are taken to differ between what is all the same, what is all different, and texts that a
+    node knows, such as words to leave out; where they do not, and values decide all the same, a run
+    that makes other lengths fails.
     """
-    runs = [
-        session.run(None, {name: make(spec) for name, spec in fed.items()})
-        for make in (_all_same, _all_different)
-    ]
-    pairs = zip(*(map(np.shape, found) for found in runs), strict=True)
+    makers: list[Callable[[TensorSpec], Array]] = [_all_same, _all_different]
+    if texts:
+        makers.append(partial(_all_of, texts))
+    runs = [session.run(None, {name: make(spec) for name, spec in fed.items()}) for make in makers]
     return [
-        tuple(one if one == other else UNKNOWN for one, other in zip(*pair, strict=True))
-        for pair in pairs
+        tuple(dims[0] if len({*dims}) == 1 else UNKNOWN for dims in zip(*shapes, strict=True))
+        for shapes in zip(*(map(np.shape, found) for found in runs), strict=True)
     ]
+
+
+def _texts_in(attributes: Mapping[str, Any]) -> list[str]:
+    lists = (value for value in attributes.values() if isinstance(value, tuple))
+    return [text for one in lists for text in one if isinstance(text, str)]
+
+
+def _all_of(texts: Sequence[str], spec: TensorSpec) -> Array:
+    if spec.dtype != TEXT:
+        return _all_same(spec)
+    return np.resize(np.array(texts, TEXT), spec.static_shape)
 
 
 def _all_same(spec: TensorSpec) -> Array:

@@ -151,3 +151,15 @@ def test_numbers_that_are_distinct_may_be_as_many_as_they_are() -> None:
         for values in (np.arange(100) % 7, np.arange(150)):
             found = session.run({"x": values.astype(np.float32)})["y"]
             assert found.tolist() == list(dict.fromkeys(values.tolist()))
+
+
+def test_words_that_a_node_leaves_out_decide_its_length() -> None:
+    b = pl.GraphBuilder("left out")
+    words = b.input("words", "str", ("n",))
+    kept = b.op("StringNormalizer", words, stopwords=("red",), is_case_sensitive=1)
+    b.output("y", b.op("Size", kept))
+    graph = b.build()
+    with pl.BlockingSession(pl.plan(graph, ["ort"])) as session:
+        for listed in (["red", "blue", "red"], ["blue"], ["red", "blue", "ö"]):
+            expected = sum(word != "red" for word in listed)
+            assert session.run({"words": listed})["y"] == expected
