@@ -209,7 +209,7 @@ def test_a_length_of_zero_is_one_in_a_new_shape() -> None:
 
 def test_a_tensor_of_known_length_is_unpacked() -> None:
     b = pl.GraphBuilder("g")
-    first, second = [*b.input("x", "float32", (2, 3))]
+    first, second = iter(b.input("x", "float32", (2, 3)))
     assert (first.shape, second.shape) == ((3,), (3,))
     with pytest.raises(TypeError, match="has no known length"):
         list(builder_with_x()[1])

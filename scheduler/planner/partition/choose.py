@@ -214,7 +214,8 @@ def _candidates(problem: PartitionProblem) -> tuple[dict[str, list[int]], dict[s
         improved[f"{name}, improved"] = search.improve(start, allowance)
     everyone = _distinct({**merged, **improved}, single)
     best_first = sorted(everyone, key=lambda name: (search.estimate(everyone[name]).key, name))
-    return single, {name: everyone[name] for name in best_first[:MOST_JUDGED]}
+    # Users can pin what is where; by which rule that was found tells them nothing.
+    return single, _by_places(problem, [everyone[name] for name in best_first[:MOST_JUDGED]])
 
 
 def _by_places(problem: PartitionProblem, assignments: Iterable[list[int]]) -> dict[str, list[int]]:
