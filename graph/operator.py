@@ -467,6 +467,15 @@ def _all_or_none() -> Iterator[None]:
         _registered.reset(token)
 
 
+def operators_so_far() -> tuple[str, ...]:
+    """Return the names of plait's operators, and of others that are registered by now.
+
+    Those of dialects and packages are loaded when one is asked for: some import much for that.
+    """
+    _import_own()
+    return tuple(_operators)
+
+
 def operators() -> tuple[str, ...]:
     """Return the names of all registered operators, sorted."""
     _import_own()

@@ -12,7 +12,7 @@ import numpy as np
 
 from .attribute import REQUIRED, Kind
 from .errors import OperatorError
-from .operator import Operator, find_operator, operators
+from .operator import Operator, find_operator, operators_so_far
 from .registrations import registrations
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ class Method(NamedTuple):
 
 
 def method_names() -> Mapping[str, Method]:
-    """Return the methods that all registered operators are, but those of a domain, by name."""
+    """Return the methods that registered operators are, but those of a domain, by name."""
     return _method_names(registrations())
 
 
 @lru_cache(maxsize=1)
 def _method_names(count: int) -> Mapping[str, Method]:
     found: dict[str, Method] = {}
-    for op in operators():
+    for op in operators_so_far():
         operator = find_operator(op)
         if "." in op or not _is_method(operator):
             continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -297,3 +299,13 @@ def test_the_rule_that_reads_a_dtype_attribute_is_that_of_cast() -> None:
     assert x.astype("float32") is x
     assert x.astype("int8").dtype == np.int8
     assert b.nodes[-1].operator.infer is infer_cast
+
+
+def test_a_method_imports_no_package_that_it_does_not_need() -> None:
+    """Operators of dialects are loaded by their names alone: ONNX Runtime takes a second."""
+    code = (
+        "import sys, plait; x = plait.GraphBuilder().input('x', 'float32', ()); x.relu(); dir(x); "
+        "print([name for name in ('onnx', 'onnxruntime', 'trio') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
