@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import plait as pl
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SHAPE = (3, 4)
@@ -126,38 +127,71 @@ def test_expressions_of_floats_are_numpy_s(chosen: list[Step], a: Any, b: Any) -
         check(kept, [np.array(a, "f8"), np.array(b, "f8")], lambda x: x.clip(-7, 7))
 
 
+@pytest.mark.parametrize("name", [*UNARY, *BINARY, *OF_INTEGERS, *NUMBERS])
+def test_each_operation_is_numpy_s(name: str) -> None:
+    """By itself, unfolded: in long expressions one may be hidden behind the others."""
+    random = np.random.default_rng(len(name))
+    for dtype in ("i8", "f8") if name not in OF_INTEGERS else ("i8",):
+        arrays = [random.integers(-9, 9, SHAPE).astype(dtype) for _ in range(2)]
+        for number in (-3, 2):
+            check([Step(name, 0, 1, number)], arrays, lambda x: x)
+
+
 bounds = st.one_of(st.none(), st.integers(-6, 6))
 slices = st.builds(slice, bounds, bounds, st.sampled_from([None, 1, 2, 3, -1, -2]))
-indices = st.one_of(
-    slices,
-    slices,
+places = st.one_of(
     st.integers(-2, 1),
-    st.none(),
-    st.just(Ellipsis),
-    st.lists(st.integers(-2, 1), max_size=3),
+    st.lists(st.integers(-2, 1), max_size=3).map(lambda one: np.array(one, int)),
     st.just(np.array([[0, 1], [1, -1]])),
 )
 
 
-@given(st.lists(indices, min_size=1, max_size=5), st.booleans())
+@st.composite
+def keys(draw: st.DrawFn) -> list[Any]:
+    """Draw an index with an entry for each axis at most, None among them, and one ellipsis."""
+    key: list[Any] = [
+        draw(st.one_of(slices, slices, places)) for _ in range(draw(st.integers(1, 3)))
+    ]
+    if draw(st.booleans()):
+        key.insert(draw(st.integers(0, len(key))), Ellipsis)
+    for _ in range(draw(st.integers(0, 2))):
+        key.insert(draw(st.integers(0, len(key))), None)
+    return key
+
+
+def is_ambiguous(key: list[Any]) -> bool:
+    """Return whether numpy's answer is hardly what was meant: arrays together, or one apart."""
+    used = sum(one is not None and one is not Ellipsis for one in key)
+    spread = [
+        entry for one in key for entry in ([slice(None)] * (3 - used) if one is Ellipsis else [one])
+    ]
+    chosen = [place for place, one in enumerate(spread) if isinstance(one, int | np.ndarray)]
+    arrays = [place for place in chosen if isinstance(spread[place], np.ndarray)]
+    return len(arrays) > 1 or (bool(arrays) and chosen[-1] - chosen[0] >= len(chosen))
+
+
+@settings(max_examples=200)
+@given(keys(), st.booleans())
 def test_indices_are_numpy_s(key: list[Any], named: bool) -> None:
     array = np.arange(2 * 3 * 5).reshape(2, 3, 5)
-    if sum(one is Ellipsis for one in key) > 1 or sum(np.ndim(o) > 0 for o in key) > 1:
-        return
-    at = tuple(np.array(one, int) if isinstance(one, list) else one for one in key)
-    try:
-        wanted = array[at]
-    except IndexError:
-        wanted = None
     b = pl.GraphBuilder("index")
     x = b.input("x", array.dtype, array.shape)
-    given = tuple(b.constant(one) if named and isinstance(one, np.ndarray) else one for one in at)
-    try:
-        made = x[given]
-    except pl.GraphError as error:
-        apart = "between an array and an integer" in str(error)
-        assert wanted is None or apart
+    given_key = tuple(
+        b.constant(one) if named and isinstance(one, np.ndarray) else one for one in key
+    )
+    if is_ambiguous(key):
+        with pytest.raises(pl.OperatorError, match=r"several arrays|between an array"):
+            _ = x[given_key]
         return
-    assert wanted is not None
+    made = x[given_key]
+    wanted = array[tuple(key)]
+    assert made.shape == wanted.shape
     b.output("y", made)
     np.testing.assert_array_equal(pl.run(b.build(), {"x": array}, devices=["cpu"])["y"], wanted)
+
+
+@given(st.lists(st.one_of(places, slices), min_size=4, max_size=5))
+def test_more_indices_than_axes_are_refused(key: list[Any]) -> None:
+    x = pl.GraphBuilder("index").input("x", "int64", (2, 3, 5))
+    with pytest.raises(pl.GraphError, match=r"indices|several arrays|between an array"):
+        x[tuple(key)]
