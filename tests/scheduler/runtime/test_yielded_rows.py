@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -19,6 +21,8 @@ NUMBERS = pl.TensorSpec("float32", ("count",))
 ROWS = (pl.TensorSpec("float32", ("n", 2)), pl.TensorSpec("int64", ("n",)))
 ROW = pl.TensorSpec("float32", ("rows", 2))
 TAG = pl.TensorSpec("int64", ("rows",))
+WIDTH = 1024
+WIDE = pl.TensorSpec("float32", ("n", WIDTH))
 BAD, STOP = 99, -1
 
 runs: list[list[float]] = []
@@ -179,3 +183,36 @@ async def test_whoever_is_cancelled_at_any_moment_leaves_no_row_behind() -> None
                 pass
 
         assert await cancel_at_each_moment(work, check) > 5
+
+
+@pl.operator(WIDE, inputs=[NUMBERS], name="test_yielded.widened")
+def widened(numbers: Array) -> Iterator[Array]:
+    for number in numbers:
+        yield np.full(WIDTH, number, np.float32)
+
+
+async def test_rows_take_the_memory_that_was_planned_and_no_more_however_many_there_are() -> None:
+    body = pl.GraphBuilder("body")
+    x = body.input("x", "float32", ("rows", WIDTH))
+    body.output("y", body.op("ReduceMax", x, np.array([1]), keepdims=0))
+    b = pl.GraphBuilder("rows")
+    made = b.call(widened, b.input("numbers", "float32", ("count",)), name="cut")
+    b.output("y", b.each(made, body.build(), name="rec", batch=8))
+    plan = pl.plan(b.build(), bounds={"count": 50, "n": 50}, max_in_flight=4)
+    taken: list[tuple[int, Any]] = []
+    tracemalloc.start()
+    try:
+        async with pl.Session(plan, trace=False) as session:
+            for _ in range(5):  # 400 rows each, of 4 KB
+                async with session.stream(fed(*range(n, n + 50)) for n in range(8)) as results:
+                    async for item in results:
+                        assert item["y"].tolist() == [*range(item.index, item.index + 50)]
+                del item
+                gc.collect()
+                taken.append((tracemalloc.get_traced_memory()[0], session.status().memory))
+            assert session.profile().row_batches["rec"].rows == 2000
+    finally:
+        tracemalloc.stop()
+    (first, memory), *_, (last, memory_then) = taken[1:]  # all sizes of batches were bound by then
+    assert last - first < 25 * 4 * WIDTH, "1,200 rows more, and not one in 48 is still there"
+    assert memory_then == memory

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,72 @@ def test_two_videos_of_different_rates_are_joined(video: Path, tmp_path: Path) -
     pairs = [(one.stamp, one.value["left"].max(), one.value["right"].max()) for one in joined]
     assert pairs == [(0.0, 0, 7), (0.08, 100, 8), (0.2, 150, 9)]
     assert joined.status().missing == {"right": 2}
+
+
+FRAMES, PERIOD_MS, OFFSET_MS, BEHIND = 120, 40, 7, 5
+
+
+def arrivals(stamps: Sequence[int], chance: random.Random) -> list[int]:
+    """Return the order in which frames come of which some are late, by five others."""
+    late = [BEHIND + 0.5 if chance.random() < 0.05 else 0 for _ in stamps]
+    return sorted(range(len(stamps)), key=lambda place: place + late[place])
+
+
+def in_order(frames: Iterable[pl.Stamped], order: Sequence[int]) -> Iterator[pl.Stamped]:
+    """Yield frames of a file in the order in which a network would bring them."""
+    read, source = dict[int, pl.Stamped](), enumerate(frames)
+    for place in order:
+        while place not in read:
+            number, frame = next(source)
+            read[number] = frame
+        yield read.pop(place)
+
+
+@pytest.mark.parametrize("lateness_ms", [0, (BEHIND + 2) * PERIOD_MS + 1])
+def test_videos_with_late_and_missing_frames_are_joined_as_by_hand(
+    lateness_ms: int, tmp_path: Path
+) -> None:
+    chance, stamps, orders = random.Random(4), {}, {}
+    for name, offset in (("left", 0), ("right", OFFSET_MS)):
+        kept = [n for n in range(FRAMES) if chance.random() > 0.02]
+        stamps[name] = [n * PERIOD_MS + offset for n in kept]
+        orders[name] = arrivals(stamps[name], chance)
+        write_video(tmp_path / f"{name}.mkv", range(len(kept)), stamps[name])
+
+    def in_time(name: str) -> list[int]:
+        came = [stamps[name][place] for place in orders[name]]
+        return sorted(t for n, t in enumerate(came) if t >= max(came[: n + 1]) - lateness_ms)
+
+    expected = []
+    for stamp in in_time("left"):
+        near = [other for other in in_time("right") if abs(other - stamp) <= 10]
+        if near:
+            (other,) = near
+            gap = stamps["left"].index(stamp) - stamps["right"].index(other)
+            expected.append((stamp, float(gap)))
+
+    b = pl.GraphBuilder("gap")
+    shape = 16, 32, 3
+    left, right = (
+        b.op("ReduceMean", b.op("Cast", b.input(name, "uint8", shape), to="float32"), keepdims=0)
+        for name in ("left", "right")
+    )
+    b.output("y", b.op("Sub", left, right))
+    videos = {
+        name: in_order(sources.read_video(tmp_path / f"{name}.mkv"), orders[name])
+        for name in ("left", "right")
+    }
+    joined = pl.join(videos, tolerance_s=0.0105, lateness_s=lateness_ms / 1000)
+    with pl.BlockingSession(pl.plan(b.build(), max_in_flight=3)) as session:
+        found = [
+            (round((item.stamp or 0) * 1000), float(item["y"])) for item in session.stream(joined)
+        ]
+    assert found == expected
+    status = joined.status()
+    late = {name: len(stamps[name]) - len(in_time(name)) for name in stamps}
+    assert late["left"] + late["right"] == 0 if lateness_ms else min(late.values()) > 0
+    assert (status.matched, status.late) == (len(expected), late)
+    assert status.missing["right"] > 0
 
 
 @pytest.mark.parametrize(("chunk", "hop"), [(100, None), (64, 64), (64, 16), (1000, 10)])
