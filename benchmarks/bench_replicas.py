@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=400)
     arguments = parser.parse_args()
     start = time.perf_counter()
-    nodes = [pl.ray.Node({"gpu": "a"}), pl.ray.Node({"gpu": "b"})]
+    nodes = [pl.ray.RayNode({"gpu": "a"}), pl.ray.RayNode({"gpu": "b"})]
     with pl.ray.cluster("local", nodes=nodes) as cluster:
         up_s = round(time.perf_counter() - start, 2)
         found = trio.run(measured, cluster, arguments.items)

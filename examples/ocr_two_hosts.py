@@ -25,7 +25,7 @@ import trio
 
 def cluster_at(address: str) -> pl.ray.Cluster:
     """Return the cluster at an address, or one of two nodes that is started here."""
-    here = [pl.ray.Node({"plait-host": name}) for name in ("find", "read")]
+    here = [pl.ray.RayNode({"plait-host": name}) for name in ("find", "read")]
     return pl.ray.cluster(address, nodes=here if address == "local" else [])
 
 

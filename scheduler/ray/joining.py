@@ -38,7 +38,7 @@ def cluster(
     --------
     ::
 
-        with pl.ray.cluster("local", nodes=[pl.ray.Node({"gpu": "a"})]) as cluster:
+        with pl.ray.cluster("local", nodes=[pl.ray.RayNode({"gpu": "a"})]) as cluster:
             plan = pl.plan(graph, devices=["ray:enc/cpu", "cpu"])
     """
     return Cluster(

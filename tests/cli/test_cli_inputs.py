@@ -10,8 +10,8 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plait.cli.errors import CommandError
 from plait.cli.inputs import (
-    CommandError,
     Given,
     ItemSource,
     parse_input,
