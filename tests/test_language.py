@@ -83,11 +83,13 @@ def test_what_writes_an_error_is_called_so() -> None:
 
 SEVERAL = {
     "Arithmetic": "of tensors by name; of cuBLAS",
+    "Command": "of the command line; to a device on another host",
     "Constant": "a schedule of learning; a pattern of passes",
     "DeviceStatus": "a device that was looked for; one of a session at work",
     "Factor": "of cuBLAS's products; of generated ones",
     "Kernel": "one written for numpy; a generated one",
     "Model": "one of ONNX, of ONNX Runtime, of cvm: each in its own file",
+    "Option": "a device that a node could have had; of the command line",
     "Parameter": "of an operator; of a generated kernel",
     "Part": "what an operator has; what a graph on a GPU is cut into",
     "Pool": "of memory; of replicas on a cluster",

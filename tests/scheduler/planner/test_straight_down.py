@@ -8,10 +8,11 @@ import numpy as np
 import plait as pl
 from counted_work import walk_of
 
-DEEPEST, MOST_FILES = 20, 94
+DEEPEST, MOST_FILES = 20, 93
 """For one device: what a reader has to keep in mind, and to open.
 
-The files of the graph's own operators and kernels do not count.
+The files of the graph's own operators and kernels do not count, nor does the check that tests make
+of each plan.
 """
 
 
@@ -30,6 +31,6 @@ def test_planning_for_one_device_is_a_short_walk() -> None:
     graph = network()
     walk = walk_of(lambda: pl.plan(graph, ["cpu"]))
     assert walk.depth <= DEEPEST
-    own = re.compile(r"/graph/operators/|/devices/kernels/")
+    own = re.compile(r"/graph/operators/|/devices/kernels/|/memory/(verify|contents)\.py")
     files = [file for file in walk.files if not own.search(file)]
     assert len(files) <= MOST_FILES, sorted(files)
