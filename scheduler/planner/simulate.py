@@ -16,12 +16,15 @@ from ..costs import Costs
 from ..dispatch.shared_lanes import outlines
 from ..errors import PlanError
 from ..plans.plan import Plan
+from ..plans.regions import MemoryPlan
+from ..plans.steps import Outline
 from ..plans.variants import variant
 from ..profile import PlanTimes, Profile, Record
+from ..profile.records import RowBatch, RowBatchFigures
 from ..profile.timestamps import Timestamps
 from ..shapes.bounds import Template, constraints_in, example_shapes, fed_bounds, largest
 from ..simulation.engine import run
-from ..simulation.lanes import host_of, replicated
+from ..simulation.lanes import host_of
 from ..simulation.models import ModelSource, read_models
 from ..simulation.simulation import Simulation
 from ..simulation.workload import SimulatedHost, Timeline
@@ -29,6 +32,7 @@ from .joined_stages import joined_plan
 from .memory.memory_plan import plan_memory
 from .placement import place
 from .request import check_in_flight
+from .simulated_rows import priced_bodies, with_rows
 
 MOST_STEPS = 5_000_000
 """Beyond that many, a simulation takes minutes and gigabytes."""
@@ -102,7 +106,7 @@ def simulate(
     >>> pl.simulate(plan, faster={"Add": 2}).makespan_s < once.makespan_s
     True
     """
-    plan = _check(plan, devices, items, max_in_flight, faster)
+    given, plan = plan, _check(plan, devices, items, max_in_flight, faster)
     count = plan.in_flight if max_in_flight is None else max_in_flight
     # Memory is planned for each variant, which has its share of the items.
     plan = for_items_in_flight(plan, -(-count // plan.variants))
@@ -110,17 +114,20 @@ def simulate(
     priced = _priced(plan, devices or {}, costs, faster or {})
     with_costs = replace(plan, request=replace(plan.request, costs=priced))
     variants = [variant(with_costs, index) for index in range(plan.variants)]
-    work = replicated(variants)
+    bodies = priced_bodies(given, priced)
+    work, rows = with_rows(variants, bodies)
     host = host if host is not None else host_of(plan.graph, priced, plan.ends)
-    timeline = run(work, items=items, max_in_flight=count, regions=plan.memory.regions, host=host)
+    regions = plan.memory.regions
+    timeline = run(work, items=items, max_in_flight=count, regions=regions, host=host, rows=rows)
     # Times are 64-bit numbers of nanoseconds in records.
     if max(timeline.landed) > LATEST_NS:
         raise PlanError(
             f"by these costs it would take {timeline.makespan_s / YEAR_S:,.0f} years",
             fix="correct the models of the devices, or simulate fewer items",
         )
-    profile = _profile(variants, timeline)
-    return Simulation(plan, priced, work, host, timeline, profile, count, tuple(variants))
+    profile = _profile(variants, bodies, timeline)
+    every = tuple(variants)
+    return Simulation(plan, priced, work, host, timeline, profile, count, every, bodies)
 
 
 def _check(
@@ -259,20 +266,41 @@ def _priced(
     return priced
 
 
-def _profile(variants: Sequence[Plan], timeline: Timeline) -> Profile:
+def _profile(
+    variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline
+) -> Profile:
     """Return the prediction in the form of a measurement, which reports and traces know."""
     known = [(outlines(plan), plan.memory) for plan in variants]
-    records = []
-    for item in range(timeline.items):
-        times = array("q")
-        for entry in range(item * timeline.n_steps, (item + 1) * timeline.n_steps):
-            # Not from 0 on, which stands for what was not marked.
-            times.append(timeline.ready[entry] + BEGINNING_NS)
-            times.append(timeline.started[entry] + BEGINNING_NS)
-            times.append(timeline.ended[entry] + BEGINNING_NS)
-        admitted, landed = timeline.admitted[item], timeline.landed[item]
-        steps, memory = known[timeline.variant[item]]
-        assert memory is not None, "its shapes are known"
-        marks = Timestamps(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
-        records.append(Record((PlanTimes(steps, times, memory.pools),), marks, False))
-    return Profile(tuple(records), ())
+    of_rows = {
+        queue: [(outlines(plan), plan.memory) for plan in plans] for queue, plans in bodies.items()
+    }
+    records = [_record(timeline, item, known) for item in range(timeline.items)]
+    batches, figures = [], dict[str, RowBatchFigures]()
+    for number, batch in enumerate(timeline.batches, timeline.items):
+        record = _record(timeline, number, of_rows[batch.queue])
+        first, started, ended = (
+            ns + BEGINNING_NS for ns in (batch.first_ns, batch.started_ns, timeline.landed[number])
+        )
+        batches.append(RowBatch(batch.queue, batch.rows, first, started, ended, record))
+        one = figures.get(batch.queue, RowBatchFigures())
+        figures[batch.queue] = RowBatchFigures(
+            one.batches + 1, one.rows + batch.rows, one.waited_s + batch.waited_ns / 1e9
+        )
+    return Profile(tuple(records), (), batches=tuple(batches), row_batches=figures)
+
+
+def _record(
+    timeline: Timeline, number: int, known: Sequence[tuple[tuple[Outline, ...], MemoryPlan | None]]
+) -> Record:
+    """Return the times of an item, or of a batch."""
+    times, base = array("q"), timeline.base(number)
+    steps, memory = known[timeline.variant[number]]
+    assert memory is not None, "its shapes are known"
+    for entry in range(base, base + len(steps)):
+        # Not from 0 on, which stands for what was not marked.
+        times.append(timeline.ready[entry] + BEGINNING_NS)
+        times.append(timeline.started[entry] + BEGINNING_NS)
+        times.append(timeline.ended[entry] + BEGINNING_NS)
+    admitted, landed = timeline.admitted[number], timeline.landed[number]
+    marks = Timestamps(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
+    return Record((PlanTimes(steps, times, memory.pools),), marks, False)

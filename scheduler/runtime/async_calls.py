@@ -63,10 +63,12 @@ def _start(
     context: Context = driver.context.copy()
     if rows is not None:
         context.run(row_server.set, rows)
-    trio.lowlevel.spawn_system_task(_run, driver, program, event, name=name, context=context)
+    ticket = driver.ticket()
+    run = partial(_run, driver, program, event, ticket)
+    trio.lowlevel.spawn_system_task(run, name=name, context=context)
 
 
-async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event) -> None:
+async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event, ticket: int) -> None:
     error: BaseException | None = None
     event.started_ns = time.perf_counter_ns()
     scope, is_back = trio.CancelScope(), False
@@ -75,7 +77,9 @@ async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event) -
         with scope:
             # Batches are the session's own, and on its loop, whosever loop functions are for.
             is_own = program.graph.nodes[0].op == EACH
+            await driver.in_order(ticket)
             await (await_here if is_own else driver.awaits)(program.fetch)
+            await driver.in_order(ticket)
         is_back = True
         if event.cancelled:
             error = CancelledWorkError("the work was cancelled while it waited")

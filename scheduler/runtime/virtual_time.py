@@ -2,9 +2,10 @@
 
 Simulated devices may share a `VirtualClock`. It moves on to the next thing that is due when nothing
 else can happen: no task of the trio loop can run, the session has nothing under way on a thread or
-on a real device, and what was brought about by the last move has been done. So the same session
-gives the same times always, and whatever is not simulated takes no time at all. Sessions that share
-a clock move it each for themselves; the order among them is then left to chance.
+on a real device, and what was brought about by the last move has been done. Tasks that the loop
+would run in any order go on one by one, by tickets. So the same session gives the same times
+always, and whatever is not simulated takes no time at all. Sessions that share a clock move it each
+for themselves; the order among them is then left to chance.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import trio
@@ -93,6 +96,8 @@ class VirtualTimeDriver:
         self._turn_ns = 0
         self._mover: int | None = None
         self._posts: list[Callable[[], object]] = []
+        self._tickets = count(1)
+        self._holders: list[tuple[int, int, trio.Event]] = []
         self._woken = trio.Event()
         self._ended = trio.Event()
         self._ending = False
@@ -146,6 +151,18 @@ class VirtualTimeDriver:
             self._turn_ns = time.perf_counter_ns()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
+
+    def ticket(self) -> int:
+        """Return a ticket for `in_order`, where the lowest goes first."""
+        return next(self._tickets)
+
+    async def in_order(self, ticket: int) -> None:
+        """Go on when all tasks wait, and none with a lower ticket: where clocks are virtual."""
+        if self._clocks:
+            called = trio.Event()
+            heappush(self._holders, (ticket, next(self._tickets), called))
+            self._woken.set()
+            await called.wait()
 
     def post(self, function: Callable[[], object]) -> None:
         """Have the trio thread call a function."""
@@ -218,7 +235,9 @@ class VirtualTimeDriver:
             self._woken = trio.Event()
             while not self._ending:
                 await wait_all_tasks_blocked()
-                if self._busy or not await self._move():
+                if self._holders:
+                    heappop(self._holders)[-1].set()
+                elif self._busy or not await self._move():
                     break
         self._ended.set()
 

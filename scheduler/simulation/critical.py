@@ -20,8 +20,11 @@ class CriticalStep:
     Attributes
     ----------
     item : int
+        Where the step is of a batch of rows: whose rows were the last to come.
     step : Step
     started_s, ended_s : float
+    rows_of : str or None
+        The queue that the rows were in, where it is a step of a batch.
     cause : str
         What it waited for last, which is the one before it on the path: the ``"admission"`` of its
         item, an ``"input"``, its device's ``"lane"``, or ``"memory"`` that another item held.
@@ -31,40 +34,55 @@ class CriticalStep:
     step: Step
     started_s: float
     ended_s: float
+    rows_of: str | None
     cause: Cause
 
 
 def critical_path(
-    timeline: Timeline, workload: Workload, steps: Sequence[Sequence[Step]]
+    timeline: Timeline,
+    workload: Workload,
+    steps: Sequence[Sequence[Step]],
+    of_rows: Mapping[str, Sequence[Sequence[Step]]],
 ) -> tuple[CriticalStep, ...]:
     """Return the steps that the end waited for, the first one first.
 
-    The steps are given for each variant.
+    The steps are given for each variant, those of batches by their queue.
     """
     path: list[CriticalStep] = []
     last = max(range(timeline.items), key=timeline.landed.__getitem__)
     entry = timeline.finished_by[last]
     while entry != NEVER:
-        item, step = divmod(entry, timeline.n_steps)
+        owner, step = timeline.place(entry)
         before = timeline.bound[entry]
         cause = _cause(entry, before, timeline, workload)
         times = timeline.started[entry] / 1e9, timeline.ended[entry] / 1e9
-        path.append(CriticalStep(item, steps[timeline.variant[item]][step], *times, cause))
+        known, item, queue = steps, owner, None
+        if owner >= timeline.items:
+            queue, item = timeline.batches[owner - timeline.items].queue, _item_of(owner, timeline)
+            known = of_rows[queue]
+        path.append(CriticalStep(item, known[timeline.variant[owner]][step], *times, queue, cause))
         entry = _bound(entry, timeline)
     return tuple(reversed(path))
+
+
+def _item_of(owner: int, timeline: Timeline) -> int:
+    """Return the item whose rows completed a batch, which may be a batch of such itself."""
+    while owner >= timeline.items:
+        owner, _ = timeline.place(timeline.admitted_by[owner])
+    return owner
 
 
 def _bound(entry: int, timeline: Timeline) -> int:
     """Return what an entry waited for last: one before it, or what admitted its item."""
     before = timeline.bound[entry]
-    return before if before != NEVER else timeline.admitted_by[entry // timeline.n_steps]
+    return before if before != NEVER else timeline.admitted_by[timeline.place(entry)[0]]
 
 
 def _cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> Cause:
     if before == NEVER:
         return "admission"
-    n = timeline.n_steps
-    if entry // n == before // n and before % n in workload.waits[entry % n]:
+    (owner, step), (other, earlier) = timeline.place(entry), timeline.place(before)
+    if owner == other and (owner >= timeline.items or earlier in workload.waits[step]):
         return "input"
     return "lane" if timeline.lane[entry] == timeline.lane[before] else "memory"
 
@@ -75,14 +93,18 @@ def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
     Of all items the one that has least counts. Everything else keeps its order and its duration,
     and so does what passes between the end of a step and the start of one that waited for it last,
     be it that threads wake up or that the host is busy: no step on the critical path has slack.
+    What stands in the way of a batch of rows has none, either.
     """
-    n, end = timeline.n_steps, max(timeline.landed)
-    slack = [end] * (n * timeline.items)
+    n, end = timeline.n_steps, max(timeline.landed[: timeline.items])
+    of_items = n * timeline.items
+    slack = [end] * of_items + [0] * (len(timeline.started) - of_items)
     before = _causes(timeline, workload)
     # Steps that take no time start together with those that wait for them: these come first here.
     order = sorted(TopologicalSorter(before).static_order(), key=timeline.started.__getitem__)
     after = _followers(before, order, timeline, workload)
     for entry in reversed(order):
+        if entry >= of_items:
+            continue
         item = entry // n
         spare = end - timeline.landed[item]
         if entry != timeline.finished_by[item]:
@@ -94,15 +116,16 @@ def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
                 gap = max(timeline.started[follower] - timeline.ended[entry] - lag, 0)
             spare = min(spare, gap + slack[follower])
         slack[entry] = spare
-    return tuple(min(slack[step::n]) / 1e9 for step in range(n))
+    return tuple(min(slack[step:of_items:n]) / 1e9 for step in range(n))
 
 
 def _causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
     """Return for every entry its inputs, and what it waited for last."""
     before: dict[int, set[int]] = {}
     for entry in range(len(timeline.started)):
-        item, step = divmod(entry, timeline.n_steps)
-        inputs = (item * timeline.n_steps + wait for wait in workload.waits[step])
+        owner, step = timeline.place(entry)
+        waits = workload.waits[step] if owner < timeline.items else ()
+        inputs = (owner * timeline.n_steps + wait for wait in waits)
         before[entry] = {*inputs, _bound(entry, timeline)} - {NEVER}
     return before
 
@@ -128,6 +151,7 @@ def _lag(timeline: Timeline, workload: Workload, entry: int, follower: int) -> i
     if lane is other:
         return ns_of(lane.gap_s)
     woken = other.woken_by_s(lane.device)
-    if follower % timeline.n_steps in workload.inline:
+    owner, step = timeline.place(follower)
+    if owner < timeline.items and step in workload.inline:
         woken = min(woken, other.here_s)
     return ns_of(lane.report_s) + ns_of(woken)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -99,22 +99,35 @@ def workload(
 
 def replicated(variants: Sequence[Plan]) -> Workload:
     """Return the steps of a plan as work on the lanes of all its variants; each has its costs."""
-    works = [
-        workload(one.steps, one.prototypes, one.costs, shares_of_cores(one), shared_lanes(one))
-        for one in variants
-    ]
+    works = [work_of(one) for one in variants]
+    return together(works, merged_lanes(works))
+
+
+def work_of(plan: Plan) -> Workload:
+    """Return the steps of a plan, or of a variant of one, as work on its own lanes."""
+    shared = shared_lanes(plan)
+    return workload(plan.steps, plan.prototypes, plan.costs, shares_of_cores(plan), shared)
+
+
+def merged_lanes(works: Iterable[Workload]) -> list[SimulatedLane]:
+    """Return the lanes of all works; those of one name are one."""
     lanes: dict[str, SimulatedLane] = {}
     for lane in (lane for work in works for lane in work.lanes):
         known = lanes.get(lane.name, lane)
         # Devices outside of ranges are in several variants, as one lane.
         wakes = {**known.wake_after_s, **lane.wake_after_s}  # it is woken by devices of each
         lanes[lane.name] = replace(known, wake_after_s=wakes)
-    place = {name: index for index, name in enumerate(lanes)}
-    others = [
+    return list(lanes.values())
+
+
+def together(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> Workload:
+    """Return the works of all variants as one, on some lanes, theirs among them."""
+    place = {lane.name: index for index, lane in enumerate(lanes)}
+    first, *others = (
         Placed([place[work.lanes[lane].name] for lane in work.lane], work.duration_s)
-        for work in works[1:]
-    ]
-    return replace(works[0], lanes=list(lanes.values()), others=others)
+        for work in works
+    )
+    return replace(works[0], lanes=lanes, lane=first.lane, others=others)
 
 
 def duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> float:

@@ -96,29 +96,28 @@ class Machine:
         push: Push,
     ) -> None:
         lanes, count = workload.lanes, len(workload.lanes)
-        self._n = time.n_steps
+        self._n, self._end_of_items = time.n_steps, time.n_steps * time.items
         self._time, self._push = time, push
         self._variants = [
             (variant.lane, [ns_of(seconds) for seconds in variant.duration_s])
             for variant in workload.variants
         ]
-        self._durations: list[list[int]] = [[]] * time.items  # of each item
-        self._quick = [
-            [ns < QUICK_NS and step in workload.inline for step, ns in enumerate(durations)]
-            for _, durations in self._variants
-        ]
-        self.may_run_here = any(map(any, self._quick))
+        self._usual_quick = [quick_steps(workload, ns) for _, ns in self._variants]
+        # Of each item, and of each batch behind them.
+        self._durations: list[list[int]] = [[]] * time.items
+        self._quick: list[list[bool]] = [[]] * time.items
+        self._native = [order.ahead] * time.items
+        self.may_run_here = any(map(any, self._usual_quick))
         self._compile(lanes, host)
         self._pending: list[deque[int]] = [deque() for _ in range(count)]
         self._is_busy = [False] * count
         self._running, self._latest = [NEVER] * count, [NEVER] * count
         self._free, self._debt = [0] * count, [0] * count
         self._waiters: dict[int, list[int]] = {}
-        self._native = order.ahead
         self._cores, self._version = SharedCores(host, count), 0
         self.loop_free = 0
         self._is_asleep = [False] * count
-        self.known = [False] * (self._n * time.items)
+        self.known = [False] * len(time.ready)
         self.on_loop = [False] * count
 
     def _compile(self, lanes: Sequence[SimulatedLane], host: SimulatedHost) -> None:
@@ -141,8 +140,33 @@ class Machine:
     def place(self, item: int, variant: int) -> None:
         """Let an item's steps be done on the lanes of one of the variants."""
         lanes, self._durations[item] = self._variants[variant]
-        self._time.lane[item * self._n : (item + 1) * self._n] = lanes
-        self._time.variant[item] = variant
+        self._quick[item] = self._usual_quick[variant]
+        self._set(item, variant, lanes)
+
+    def add(self, n_steps: int) -> None:
+        """Make room for a batch, which is `place_batch`'s later."""
+        self._durations.append([])
+        self._quick.append([])
+        self._native.append(())
+        self.known += [False] * n_steps
+
+    def place_batch(self, owner: int, variant: int, work: Workload, order: DispatchOrder) -> None:
+        """Let the steps of a batch, of its own workload, be done on one of its variants."""
+        placed = work.variants[variant]
+        durations = self._durations[owner] = [ns_of(seconds) for seconds in placed.duration_s]
+        self._quick[owner] = quick_steps(work, durations)
+        self._native[owner] = order.ahead
+        self._set(owner, variant, placed.lane)
+
+    def _locate(self, entry: int) -> tuple[int, int]:
+        if entry < self._end_of_items:
+            return divmod(entry, self._n)
+        return self._time.place(entry)
+
+    def _set(self, owner: int, variant: int, lanes: Sequence[int]) -> None:
+        base = self._time.base(owner)
+        self._time.lane[base : base + len(lanes)] = lanes
+        self._time.variant[owner] = variant
 
     # The loop's thread: it does one thing at a time.
 
@@ -172,8 +196,10 @@ class Machine:
 
     def runs_here(self, entry: int, lane: int, now: int, *, on_loop: bool) -> bool:
         """Begin a step on the thread that made it ready, if that is what happens to it."""
-        item, step = divmod(entry, self._n)
-        if not self._quick[self._time.variant[item]][step] or self._is_busy[lane]:
+        item, step = (
+            divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
+        )
+        if not self._quick[item][step] or self._is_busy[lane]:
             return False
         self.on_loop[lane], self._is_asleep[lane] = on_loop, True
         time = self._time
@@ -187,12 +213,16 @@ class Machine:
 
     def give(self, entry: int, lane: int, now: int) -> None:
         """Have a lane do a step after all that it was given before."""
-        item, step = divmod(entry, self._n)
+        item, step = (
+            divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
+        )
         if self._awaits[lane]:
-            self._call(entry, lane, self._durations[item][step], now)
+            self.begin_call(entry, lane, now)
+            self._time.ended[entry] = now + self._durations[item][step]
+            self._push(self._time.ended[entry], AWAITED, entry)
             return
         self._pending[lane].append(entry)
-        if waits := self._native[step]:
+        if waits := self._native[item][step]:
             for wait in waits:
                 before = entry - step + wait
                 if not self.known[before]:
@@ -200,13 +230,11 @@ class Machine:
         if not self._is_busy[lane]:
             self.start(lane, now)
 
-    def _call(self, entry: int, lane: int, duration: int, now: int) -> None:
+    def begin_call(self, entry: int, lane: int, now: int) -> None:
         """Begin a call that nothing but the number of others may have held up."""
-        time = self._time
-        if now > time.ready[entry]:
-            time.bound[entry] = self._latest[lane]
-        time.started[entry], time.ended[entry] = now, now + duration
-        self._push(now + duration, AWAITED, entry)
+        if now > self._time.ready[entry]:
+            self._time.bound[entry] = self._latest[lane]
+        self._time.started[entry] = now
 
     def end_call(self, entry: int) -> None:
         """Take note of the end of a call."""
@@ -224,8 +252,10 @@ class Machine:
         if self._is_busy[lane] or not pending:
             return
         entry = pending[0]
-        item, step = divmod(entry, self._n)
-        waits = self._native[step]
+        item, step = (
+            divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
+        )
+        waits = self._native[item][step]
         for wait in waits:
             if not self.known[entry - step + wait]:
                 return
@@ -277,7 +307,7 @@ class Machine:
 
     def begin(self, lane: int, now: int) -> None:
         """Begin work on shared cores, which changes when other work there ends."""
-        item, step = divmod(self._running[lane], self._n)
+        item, step = self._locate(self._running[lane])
         self._cores.begin(lane, self._durations[item][step], now)
         self._foresee()
 
@@ -293,3 +323,8 @@ class Machine:
         self._version += 1
         if (end := self._cores.next_end()) is not None:
             self._push(end, SHARED_END, self._version)
+
+
+def quick_steps(workload: Workload, durations_ns: Sequence[int]) -> list[bool]:
+    """Say of each step whether it may run where it became ready."""
+    return [ns < QUICK_NS and step in workload.inline for step, ns in enumerate(durations_ns)]

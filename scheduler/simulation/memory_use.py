@@ -52,18 +52,31 @@ class MemoryUse:
         return max((nbytes for _, nbytes in self.occupied), default=0)
 
 
-def memory_use(variants: Sequence[Plan], timeline: Timeline, land_ns: int) -> dict[str, MemoryUse]:
+def memory_use(
+    variants: Sequence[Plan],
+    bodies: Mapping[str, Sequence[Plan]],
+    timeline: Timeline,
+    land_ns: int,
+) -> dict[str, MemoryUse]:
     """Return the use of every memory by all variants of a plan, each for the items that it had.
 
-    Results are copied out `land_ns` after they are known.
+    The plans for batches of rows, by queue, have memory of their own. Results are copied out
+    `land_ns` after they are known.
     """
+    queues = [None] * timeline.items + [batch.queue for batch in timeline.batches]
     uses: dict[str, _Use] = {}
-    for index, plan in enumerate(variants):
-        assert plan.memory is not None
-        items = [item for item, where in enumerate(timeline.variant) if where == index]
-        moments, needs = _Moments(timeline, land_ns, items), _needs(plan)
-        for memory, pool in plan.memory.pools.items():
-            uses.setdefault(memory, _Use()).add(pool, needs, moments)
+    for queue, plans in ((None, variants), *bodies.items()):
+        for index, plan in enumerate(plans):
+            assert plan.memory is not None
+            items = [
+                item
+                for item, where in enumerate(zip(queues, timeline.variant, strict=True))
+                if where == (queue, index)
+            ]
+            moments = _Moments(timeline, land_ns, items, len(plan.steps))
+            needs = _needs(plan)
+            for memory, pool in plan.memory.pools.items():
+                uses.setdefault(memory, _Use()).add(pool, needs, moments)
     return {memory: use.over_time(memory) for memory, use in uses.items()}
 
 
@@ -103,23 +116,24 @@ class _Moments:
     timeline: Timeline
     land_ns: int
     items: Sequence[int]
+    n_steps: int
 
     def begun(self, item: int, step: int) -> int:
         line = self.timeline
         if step == ADMISSION:
             return line.admitted[item]
-        return self.left(item) if step == line.n_steps else line.started[item * line.n_steps + step]
+        return self.left(item) if step == self.n_steps else line.started[line.base(item) + step]
 
     def submitted(self, item: int, step: int) -> int:
-        if step in (ADMISSION, self.timeline.n_steps):
+        if step in (ADMISSION, self.n_steps):
             return self.begun(item, step)
-        return self.timeline.ready[item * self.timeline.n_steps + step]
+        return self.timeline.ready[self.timeline.base(item) + step]
 
     def over(self, item: int, step: int) -> int:
         line = self.timeline
         if step == ADMISSION:
             return line.admitted[item]
-        return self.left(item) if step == line.n_steps else line.ended[item * line.n_steps + step]
+        return self.left(item) if step == self.n_steps else line.ended[line.base(item) + step]
 
     def left(self, item: int) -> int:
         return self.timeline.landed[item] + self.land_ns
@@ -136,7 +150,7 @@ def _held(pool: Pool, moments: _Moments) -> Iterator[Change]:
 def _holding(region: Region, item: int, moments: _Moments) -> tuple[int, int]:
     # From when its first step is given to a lane, not from when it begins: others may not have it.
     start = min(moments.submitted(item, step) for step in region.claims)
-    releases = region.releases or (moments.timeline.n_steps,)
+    releases = region.releases or (moments.n_steps,)
     return start, max(moments.over(item, step) for step in releases)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,8 @@ class Simulation:
         How many items were under way at a time, on all replicas together.
     variants : tuple of Plan
         One for each set of replicas that items may go to; one alone without replicas.
+    bodies : Mapping of str to sequence of Plan
+        The same of the batches of rows, by queue.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class Simulation:
     profile: Profile = field(repr=False)
     max_in_flight: int
     variants: tuple[Plan, ...] = field(repr=False)
+    bodies: Mapping[str, Sequence[Plan]] = field(repr=False)
 
     @property
     def items(self) -> int:
@@ -115,13 +118,15 @@ class Simulation:
     @cached_property
     def memory(self) -> Mapping[str, MemoryUse]:
         """The use of every memory over time."""
-        return memory_use(self.variants, self.timeline, round(self.host.land_s * 1e9))
+        land_ns = round(self.host.land_s * 1e9)
+        return memory_use(self.variants, self.bodies, self.timeline, land_ns)
 
     @cached_property
     def critical_path(self) -> tuple[CriticalStep, ...]:
         """The steps that the last result waited for, the first one first."""
         steps = [plan.steps for plan in self.variants]
-        return critical_path(self.timeline, self.workload, steps)
+        of_rows = {queue: [plan.steps for plan in plans] for queue, plans in self.bodies.items()}
+        return critical_path(self.timeline, self.workload, steps, of_rows)
 
     @cached_property
     def slack_s(self) -> tuple[float, ...]:
@@ -158,6 +163,7 @@ class Simulation:
             "busy": self.busy,
             "bottleneck": self.bottleneck,
             "overlap": self.overlap,
+            "row_batches": {name: one._asdict() for name, one in self.profile.row_batches.items()},
             "memory": {
                 name: {
                     "planned_bytes": use.planned_nbytes,
@@ -172,6 +178,7 @@ class Simulation:
                     "item": one.item,
                     "step": one.step.name,
                     "device": one.step.device,
+                    "rows_of": one.rows_of,
                     "started_s": one.started_s,
                     "ended_s": one.ended_s,
                     "after": one.cause,
@@ -188,6 +195,10 @@ class Simulation:
             f"latency p50 {_ms(self.latency_s(0.5))} ms, p99 {_ms(self.latency_s(0.99))} ms",
         ]
         lines += [f"{name}: busy {share:.0%} of the time" for name, share in self.busy.items()]
+        lines += [
+            f"{name}: rows per batch {one.rows / one.batches:.1f}, {one.rows} in all"
+            for name, one in self.profile.row_batches.items()
+        ]
         lines.append(f"two devices or more at work: {self.overlap:.0%} of the busy time")
         for name, use in self.memory.items():
             lines.append(
@@ -211,19 +222,28 @@ class Simulation:
         return self.table()
 
     def _steps(self) -> list[dict[str, Any]]:
-        critical = {one.step.index for one in self.critical_path}
+        critical = {one.step.index for one in self.critical_path if one.rows_of is None}
         names = dict(zip(self.plan.devices, self.plan.device_names, strict=True))
         return [
             {
                 "step": step.name,
                 "device": names[step.device],
                 "kind": "transfer" if isinstance(step.work, Transfer) else "subgraph",
-                "ms": self.workload.duration_s[step.index] * 1e3,
+                "ms": self._step_s(step.index) * 1e3,
                 "slack_ms": self.slack_s[step.index] * 1e3,
                 "critical": step.index in critical,
             }
             for step in self.plan.steps
         ]
+
+    def _step_s(self, step: int) -> float:
+        """Return how long a step takes; if it waits for batches, in the mean."""
+        if step not in self.workload.calls:
+            return self.workload.duration_s[step]
+        line = self.timeline
+        entries = range(step, line.n_steps * line.items, line.n_steps)
+        spent = sum(line.ended[entry] - line.started[entry] for entry in entries)
+        return spent / line.items / 1e9
 
     def _step_table(self) -> list[str]:
         rows = sorted(self._steps(), key=lambda row: -float(row["ms"]))

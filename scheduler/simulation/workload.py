@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from ..dispatch.ready import ranks
+from ..plans.regions import Region
 
 NEVER = -1
 
@@ -105,6 +106,23 @@ class Placed(NamedTuple):
     duration_s: Sequence[float]
 
 
+class RowCall(NamedTuple):
+    """What a step hands to batches, which it waits for.
+
+    Attributes
+    ----------
+    queue : str
+        Where the rows wait.
+    rows : int
+    max_delay_s : float
+        How long a batch waits for others behind the first of them.
+    """
+
+    queue: str
+    rows: int
+    max_delay_s: float
+
+
 class DispatchOrder(NamedTuple):
     """What is known of every step before anything runs.
 
@@ -151,6 +169,8 @@ class Workload:
     others : sequence of Placed
         The same steps on replicas of their devices, where there are some; which of them an item
         goes to is decided when it is admitted.
+    calls : Mapping of int to RowCall
+        The steps that wait for batches of rows.
     """
 
     lanes: Sequence[SimulatedLane]
@@ -160,6 +180,7 @@ class Workload:
     effects: Sequence[int] = ()
     inline: Collection[int] = ()
     others: Sequence[Placed] = ()
+    calls: Mapping[int, RowCall] = field(default_factory=dict)
 
     @property
     def variants(self) -> tuple[Placed, ...]:
@@ -197,6 +218,41 @@ class Workload:
         for earlier, later in pairwise(self.effects):
             waits[later] = (*waits[later], earlier)
         return ranks(self.duration_s, waits)
+
+
+@dataclass(frozen=True, slots=True)
+class RowWork:
+    """How the rows of one queue run: in batches, each of which has steps of its own.
+
+    Attributes
+    ----------
+    size : int
+        The most rows of a batch.
+    in_flight : int
+        How many batches are under way at a time.
+    full : Workload
+        The steps of a full batch; its lanes are those of the items, all of them.
+    at : callable
+        Returns the same steps for so many rows.
+    regions : sequence of Region
+    """
+
+    size: int
+    in_flight: int
+    full: Workload
+    at: Callable[[int], Workload]
+    regions: Sequence[Region]
+
+
+@dataclass(slots=True)
+class SimulatedBatch:
+    """A batch of rows: which queue's, how many, when the first of them came and when it began."""
+
+    queue: str
+    rows: int
+    first_ns: int
+    started_ns: int
+    waited_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +296,8 @@ class SimulatedHost:
 class Timeline:
     """When every step of every item was submitted, began and ended, in ns from the beginning.
 
-    Step s of item i stands at `i * n_steps + s`; `NEVER` where something did not happen.
+    Step s of item i stands at `i * n_steps + s`; `NEVER` where something did not happen. Batches of
+    rows follow the items, in all lists: where their steps are says `base`.
 
     Attributes
     ----------
@@ -259,6 +316,8 @@ class Timeline:
         The entry that ended last, of each item.
     variant, slot : list of int
         On which replicas each item was, and on which slot there.
+    batches : list of SimulatedBatch
+        In the order in which they were put together.
     """
 
     n_steps: int
@@ -274,12 +333,43 @@ class Timeline:
     finished_by: list[int] = field(init=False)
     variant: list[int] = field(init=False)
     slot: list[int] = field(init=False)
+    batches: list[SimulatedBatch] = field(default_factory=list)
+    _bases: list[int] = field(default_factory=list)
+    _owners: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for name in ("ready", "started", "ended", "lane", "bound"):
             setattr(self, name, [NEVER] * (self.n_steps * self.items))
         for name in ("admitted", "landed", "admitted_by", "finished_by", "variant", "slot"):
             setattr(self, name, [NEVER] * self.items)
+
+    def add(self, batch: SimulatedBatch, n_steps: int) -> int:
+        """Make room for a batch of so many steps, and return its number behind the items."""
+        owner = self.items + len(self.batches)
+        self.batches.append(batch)
+        self._bases.append(len(self.ready))
+        self._owners += [owner] * n_steps
+        for times in (self.ready, self.started, self.ended, self.lane, self.bound):
+            times += [NEVER] * n_steps
+        for marks in (self.admitted, self.landed, self.admitted_by, self.finished_by):
+            marks.append(NEVER)
+        self.variant.append(NEVER)
+        self.slot.append(NEVER)
+        return owner
+
+    def base(self, owner: int) -> int:
+        """Return where the steps of an item or a batch begin."""
+        if owner < self.items:
+            return owner * self.n_steps
+        return self._bases[owner - self.items]
+
+    def place(self, entry: int) -> tuple[int, int]:
+        """Return whose step an entry is, and which."""
+        behind = entry - self.items * self.n_steps
+        if behind < 0:
+            return divmod(entry, self.n_steps)
+        owner = self._owners[behind]
+        return owner, entry - self._bases[owner - self.items]
 
     @property
     def makespan_s(self) -> float:

@@ -46,7 +46,11 @@ def predicted(simulation: Simulation, subgraphs: Subgraphs, texts: Texts) -> dic
     """Return the timeline of a simulation, with its critical path and the slack of its steps."""
     records = simulation.records[: max(1, SPANS // max(len(simulation.plan.steps), 1))]
     lines = _Lines(subgraphs, texts)
-    lines.add(records, 0, {(one.item, one.step.index) for one in simulation.critical_path})
+    path = (one for one in simulation.critical_path if one.rows_of is None)
+    lines.add(records, 0, {(one.item, one.step.index) for one in path})
+    last_ns = max(record.landed_ns for record in records)
+    batches = [one for one in simulation.profile.batches if one.first_ns <= last_ns]
+    lines.add_batches(batches, len(records))
     title = f"predicted: {counted(simulation.items, 'item')}"
     if simulation.items > 1:
         title += f", {simulation.max_in_flight} in flight"

@@ -239,7 +239,7 @@ class _RowServer:
                 if runs:
                     item_run, scope = ItemRun(is_part=True), trio.CancelScope()
                     self._under_way[item_run] = runs, scope
-                    nursery.start_soon(self._run, item_run, runs, scope)
+                    nursery.start_soon(self._run, item_run, runs, scope, self._driver.ticket())
                     continue
                 self._shed()
                 with trio.move_on_at(self._queue.due_s() if self._has_room else NEVER):
@@ -276,7 +276,11 @@ class _RowServer:
 
     @trio.lowlevel.enable_ki_protection
     async def _run(
-        self, item_run: ItemRun, runs: Sequence[RowRun[RowBlock]], scope: trio.CancelScope
+        self,
+        item_run: ItemRun,
+        runs: Sequence[RowRun[RowBlock]],
+        scope: trio.CancelScope,
+        ticket: int,
     ) -> None:
         """Take a batch to its end; cancelled when nobody waits for it, or all is closed."""
         is_started = False
@@ -284,6 +288,7 @@ class _RowServer:
         first_ns = min(run.block.since_ns for run in runs)
         try:
             with scope:
+                await self._driver.in_order(ticket)
                 inputs = await self._stacked(runs)
                 in_flight = self._plan.in_flight
                 await self._starter.admit_on(self._shape_plans, inputs, in_flight, item_run)

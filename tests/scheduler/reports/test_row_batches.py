@@ -70,6 +70,17 @@ def test_the_page_has_a_lane_of_batches_behind_the_items(profile: pl.Profile) ->
     assert {subgraphs[step] for step in of_batches} == {None}, "nodes of the plan around it"
 
 
+def test_the_page_of_a_plan_shows_the_batches_that_are_predicted() -> None:
+    plan = pl.plan(graph(), max_in_flight=2)
+    page = document(plan, None, None)
+    one, stream = page["timelines"]
+    for timeline in (one, stream):
+        rows = [int(name.split()[2]) for name in timeline["batches"]["names"]]
+        assert sum(rows) == 3 * timeline["items"]
+        assert "rows of read" in timeline["lanes"]
+        assert len(timeline["slack"]) == len(plan.steps), "rows have none"
+
+
 def test_batches_run_on_devices_whose_clock_the_session_moves() -> None:
     clock = VirtualClock()
     device = SimDevice("sim:a", SimModel(), clock)
