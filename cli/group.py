@@ -12,7 +12,7 @@ from ..graph.errors import InternalError, PlaitError
 from .convert import convert
 from .devices import show_devices
 from .errors import CommandError
-from .help import write_exit_codes
+from .help import HELP_OPTIONS, write_exit_codes
 from .options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, is_interrupt
 from .output import print_error
 from .pack import pack
@@ -43,6 +43,10 @@ class _Commands(click.Group):
                 raise
             ctx.exit(EXIT_INTERRUPTED)
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return the options that ask for help."""
+        return HELP_OPTIONS
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write exit codes."""
         write_exit_codes(formatter)
@@ -57,7 +61,7 @@ def _exit_code(error: PlaitError) -> int:
 
 @click.group(
     cls=_Commands,
-    context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]},
+    context_settings={"max_content_width": 100},
 )
 @click.version_option(__version__, message="plait %(version)s")
 def cli() -> None:

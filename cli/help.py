@@ -16,6 +16,8 @@ EXIT_CODES = (
     ("130", "interrupted"),
 )
 
+HELP_OPTIONS = ["-h", "--help"]
+
 OWN = "Options"
 """The heading of options that one command alone has."""
 
@@ -45,6 +47,10 @@ class Command(click.Command):
     def __init__(self, *arguments: Any, examples: str = "", **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.examples = examples
+
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:
+        """Return the options that ask for help; click keeps what the first context says."""
+        return HELP_OPTIONS
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, the command's own first, and others under their headings."""
