@@ -1,8 +1,9 @@
-"""The registry of devices: names, factories, and what a look at the machine finds.
+"""The registry of devices: names, factories, and the result of probing a machine.
 
 A name is a kind (``cpu``) or a kind and an instance (``worker:0``, ``cuda:1``, ``sim:npu``). A
-factory is registered for a whole kind or for one exact name, which wins. What nobody has registered
-may be offered by an installed package, whose entry point is then imported, and is the factory.
+factory is registered for a whole kind or for one exact name, which takes precedence. For a name
+that is not registered, an installed package may offer an entry point, which is then imported and
+is the factory.
 """
 
 from __future__ import annotations
@@ -43,18 +44,17 @@ Options: TypeAlias = Mapping[str, Option] | Callable[[str], Mapping[str, Option]
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """What a look at one device found.
+    """The result of probing a device.
 
     Attributes
     ----------
     name : str
     found : bool
     reason : str
-        Why it is missing, or what was checked.
+        Why the device is missing, or what was checked.
     memory_bytes : int or None
     software : str
-        What its kernels come from, with versions and hardware as far as these are told; empty where
-        that is numpy.
+        The software of its kernels, with versions and hardware as far as known; empty for numpy.
 
     Examples
     --------
@@ -85,16 +85,16 @@ def register(
 ) -> None:
     """Register a factory for a kind (``"worker"``) or one exact name (``"sim:npu"``).
 
-    `instances` lists the names worth showing for a kind; the name itself when left out. `options`
-    are what its devices can be told by `device`: for each a function that returns the value, given
-    that or its text, or raises ValueError, which says what it takes; or a function that returns
-    them for a name. The factory is called with them by keyword, and the device keeps them as the
+    `instances` lists the names to show for a kind; by default the name itself. `options` are the
+    options that `device` accepts: for each option a function that converts a value or its text, or
+    raises a ValueError that says what the option takes; or a function that returns this mapping for
+    a name. The factory gets the options as keyword arguments, and the device keeps them as the
     mapping `options`.
 
     Raises
     ------
     DeviceError
-        If the name is taken, or is none, or nothing of that kind makes devices.
+        If the name is taken or invalid, or nothing of that kind makes devices.
 
     Examples
     --------
@@ -145,24 +145,24 @@ def unregister(name: str) -> None:
 
 
 def device(name: str, **options: Any) -> Device:
-    """Return a device with options, to plan for in place of its name.
+    """Return a device with options, to use in place of its name.
 
     Parameters
     ----------
     name : str
         A kind, or a kind and an instance, such as ``"worker:0"``.
     **options
-        `threads`, of ``cpu``, ``compiled``, ``ort`` and ``worker``: on how many it computes; its
-        share of the cores when left out. `affinity`, of the same: the numbers of the cores that it
-        is bound to. `spinning`, of ``ort``: whether threads wait for each other in busy loops while
-        a program runs. Others as registered.
+        `threads`, of ``cpu``, ``compiled``, ``ort`` and ``worker``: the number of threads; by
+        default the device's share of the cores. `affinity`, of the same kinds: the numbers of the
+        cores to run on. `spinning`, of ``ort``: whether threads wait for each other in busy loops
+        while a program runs. Other kinds have the options that were registered.
 
     Raises
     ------
     DeviceUnavailableError
         If there is no such device.
     DeviceError
-        If it has no such option, or the option does not take the value.
+        If the device has no such option, or the option does not take the value.
 
     Examples
     --------
@@ -174,15 +174,15 @@ def device(name: str, **options: Any) -> Device:
 
 
 def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Device:
-    """Make the device of that name, with options if it is to have any.
+    """Make the device of a name, with options if any are given.
 
     Raises
     ------
     DeviceError
-        If it has no such option, or the option does not take the value; or the name looks like a
-        range of devices.
+        If the device has no such option, or the option does not take the value; or the name looks
+        like a range of devices.
     DeviceUnavailableError
-        If no such kind is registered, and the message lists what is; or its package is broken.
+        If no such kind is registered, which the message lists; or if its package is broken.
 
     Examples
     --------
@@ -218,7 +218,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the devices worth showing: registered kinds in order, then installed.
+    """Return the names of devices to show: registered kinds in order, then installed ones.
 
     Examples
     --------
@@ -231,7 +231,7 @@ def names() -> tuple[str, ...]:
 
 
 def probe(name: str) -> DeviceStatus:
-    """Open a device, run one addition on it, close it, and say what was found.
+    """Open a device, run one addition on it, close it, and return the result.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Building a graph by hand, node by node; mistakes surface at the call that makes them."""
+"""The builder of graphs, node by node; mistakes raise at the call that makes them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .tensor import Array, Dim, TensorSpec, spec_of
 class GraphBuilder:
     """Collects inputs, constants and nodes, then builds a checked Graph.
 
-    Each method that makes a tensor returns it as a `Tensor`: a name that is computed with. Wherever
-    one is asked for its plain name will do. One that was made an output goes by its public name as
-    well.
+    Each method that makes a tensor returns it as a `Tensor`: a name to compute with. Everywhere a
+    tensor is expected, its plain name works too. A tensor that is an output can also be used by its
+    public name.
 
     Examples
     --------
@@ -56,14 +56,14 @@ class GraphBuilder:
     ) -> Tensor:
         """Declare a graph input and return its tensor.
 
-        `precision` is how many bits its integers have, where that is less than their dtype's.
+        `precision` is the number of bits of its integers, if less than that of their dtype.
 
         Raises
         ------
         GraphError
-            If the name is taken, or the precision is not one of the dtype.
+            If the name is taken, or the dtype does not allow the precision.
         ShapeError
-            If dtype or shape is not one.
+            If the dtype or shape is invalid.
         """
         spec, name = TensorSpec(dtype, shape), self._claim(name)
         self._declare(name, spec, precision)
@@ -78,9 +78,9 @@ class GraphBuilder:
         dtype: DTypeLike | None = None,
         precision: int | None = None,
     ) -> Tensor:
-        """Add a constant and return its tensor; an array is used as it is, not copied.
+        """Add a constant and return its tensor; an array is used without a copy.
 
-        `precision` is how many bits its integers have, where that is less than their dtype's.
+        `precision` is the number of bits of its integers, if less than that of their dtype.
         """
         array = np.ascontiguousarray(value, dtype=dtype).reshape(np.shape(value))
         if array.dtype.kind in "OUST":
@@ -118,16 +118,16 @@ class GraphBuilder:
             Tensors, or their names. Arrays become constants; so do numbers, in the dtype of the
             first tensor. None stands for an absent optional input.
         name : str, optional
-            The node's name; made from the operator's when left out.
+            The node's name; made from the operator's by default.
         outputs : int or sequence of str, default 1
-            How many outputs, or their names; a tuple is returned unless it is the integer 1.
+            The number of outputs, or their names; a tuple is returned unless it is the integer 1.
         **attributes
             The operator's attributes; defaults are filled in.
 
         Raises
         ------
         OperatorError
-            If operator, inputs or attributes are wrong.
+            If the operator, inputs or attributes are invalid.
         ShapeError
             If the inputs do not fit together.
         """
@@ -156,9 +156,9 @@ class GraphBuilder:
         outputs: Sequence[str] | None = None,
         **attributes: Any,
     ) -> Any:
-        """Add a call of a Python function that was made an operator with `@plait.operator`.
+        """Add a call of a Python function that is decorated with `@plait.operator`.
 
-        Returns its output, or a tuple where it has several. `outputs` names them.
+        Returns its output, or a tuple if it has several. `outputs` names them.
         """
         operator = operator_of(function)
         count = len(operator.outputs.split())
@@ -178,38 +178,40 @@ class GraphBuilder:
         keep: int | None = None,
         drop: Literal["oldest", "newest"] = "oldest",
     ) -> Any:
-        """Run a graph for each row of tensors, and return its results, a row for each, in order.
+        """Run a graph for each row of tensors, and return its results, one row each, in order.
 
         Parameters
         ----------
         values : str or sequence of str
-            Tensors of as many rows: one for each input of `body`.
+            Tensors with the same number of rows, one for each input of `body`.
         body : Graph
-            For any number of rows, each computed for itself: its inputs and outputs have a first
-            axis of one symbol. Without `batch` it may be for one row instead, without that axis.
+            A graph for any number of rows, each computed independently: its inputs and outputs have
+            one symbol as their first axis. Without `batch` it may be a graph for one row, without
+            that axis.
         name : str, optional
-            What its nodes are called after. Rows of nodes of one name, such as those of a loop,
-            wait in one queue.
+            The prefix of its nodes' names. Rows of nodes of one name, such as those of a loop, wait
+            in one queue.
         batch : int, optional
-            Run rows of all items in flight together, up to so many at once, by a plan of their own.
-            Left out, the rows of an item are computed as part of it.
+            Run rows of all items in flight together, up to this many at once, with a plan of their
+            own. By default, the rows of an item are computed as part of the item.
         max_delay_s : float, default 0.0
-            How long the first row of a batch waits for others though the batch could start.
+            How long the first row of a batch waits for others although the batch could start.
         on_error : {"item", "value"}
-            What fails with a row that fails, once it has failed alone: its item, or the row. Then
-            there is one more result, booleans that say which rows are ok; the others are zeros.
+            What fails if a row fails, even when it runs alone: ``"item"``, its whole item, or
+            ``"value"``, only the row. With ``"value"`` there is one more result, booleans that say
+            which rows are ok; the other rows are zeros.
         keep : int, optional
-            The most rows, of all items, that wait while no batch can start, `batch` or more of
-            them; more are dropped, and not ok. Needs ``on_error="value"``.
+            The largest number of rows, of all items, that wait while no batch can start, at least
+            `batch`; more are dropped, and not ok. Needs ``on_error="value"``.
         drop : {"oldest", "newest"}
-            Which of them.
+            Which rows to drop: those that have waited longest, or new ones.
 
         Raises
         ------
         GraphError
-            If the graph is not one for any number of rows, or has variables, effects, random
-            numbers or scales that follow from all rows, which batches cannot have; or options go
-            with `batch` alone.
+            If the graph does not work for any number of rows, or has variables, effects, random
+            numbers or scales that depend on all rows, which batches cannot have; or if options are
+            given that need `batch`.
         ShapeError
             If values and graph do not fit together.
         """
@@ -255,18 +257,18 @@ class GraphBuilder:
         Parameters
         ----------
         name : str
-            Of the variable, and of its tensor here.
+            The name of the variable, and of its tensor here.
         initial : array or Graph
-            Its value to begin with, or a graph without inputs that computes it as its one output.
+            The initial value, or a graph without inputs that computes it as its only output.
         dtype : DTypeLike, optional
-            What an array is converted to.
+            The dtype to which an array is converted.
 
         Raises
         ------
         GraphError
             If the name is taken.
         ShapeError
-            If a graph computes anything else than one output of known shape.
+            If a graph does not compute exactly one output of known shape.
         """
         made = initial if isinstance(initial, Graph) else initial_value(initial, dtype)
         tensor: Tensor
@@ -276,35 +278,35 @@ class GraphBuilder:
     def assign(
         self, variable: str, value: str | Array | float, *, name: str | None = None
     ) -> Tensor:
-        """Have a variable hold a value from the next item on; return the value's tensor.
+        """Assign a value to a variable, from the next item on; return the value's tensor.
 
-        Who reads the variable still sees what it held at the start of the item.
+        Readers of the variable still see its value at the start of the item.
 
         Raises
         ------
         GraphError
-            If it is no variable, or something is assigned to it already.
+            If it is not a variable, or already assigned.
         ShapeError
-            If the value is not like the variable.
+            If dtype or shape of the value differ from the variable's.
         """
         check_assignable(self._find(variable) or variable, self._nodes, self.name)
         assigned: Tensor = self.op(ASSIGN, variable, value, name=name)
         return assigned
 
     def group(self, *tensors: str, name: str | None = None) -> Tensor:
-        """Return an empty tensor that is there when all of these are."""
+        """Return an empty tensor that is ready when all the given ones are."""
         made: Tensor = self.op(GROUP, *tensors, name=name)
         return made
 
     def after(self, tensor: str, *others: str, name: str | None = None) -> Tensor:
-        """Return a tensor as it is, for readers that start when the others are there too."""
+        """Return a tensor unchanged, whose readers start only when the others are ready too."""
         made: Tensor = self.op(AFTER, tensor, *others, name=name)
         return made
 
     def include(
         self, graph: Graph, inputs: Mapping[str, str], prefix: str | None = None
     ) -> dict[str, Tensor]:
-        """Add all nodes of another graph and return what its outputs are here.
+        """Add all nodes of another graph and return the tensors of its outputs here.
 
         Parameters
         ----------
@@ -312,7 +314,7 @@ class GraphBuilder:
         inputs : Mapping
             For every input of `graph`, the tensor here that feeds it.
         prefix : str, optional
-            Put before each name; the graph's own name and a slash when left out.
+            Put before each name; by default the graph's own name and a slash.
 
         Raises
         ------
@@ -337,7 +339,7 @@ class GraphBuilder:
         return {tensor: self.tensor(names[tensor]) for tensor in graph.outputs}
 
     def tensor(self, name: str) -> Tensor:
-        """Return the tensor of a name, or of an output's public one, to compute with.
+        """Return the tensor of a name, or of an output's public name, to compute with.
 
         Raises
         ------
@@ -351,7 +353,7 @@ class GraphBuilder:
         return tensor in self._tensors or tensor in self._outputs
 
     def own_name(self, tensor: str) -> str:
-        """Return the name by which nodes know a tensor, given that or the public name of an output.
+        """Return the name of a tensor in nodes, given that or the public name of an output.
 
         Raises
         ------
@@ -378,11 +380,11 @@ class GraphBuilder:
         return tuple(self._outputs)
 
     def has_node(self, name: str) -> bool:
-        """True when there is a node of that name."""
+        """True if there is a node of that name."""
         return name in self._node_places
 
     def spec(self, tensor: str) -> TensorSpec:
-        """Return what is known of a tensor.
+        """Return a tensor's dtype and shape, as far as they are known.
 
         Raises
         ------
@@ -392,11 +394,11 @@ class GraphBuilder:
         return self._tensors[self.own_name(tensor)]
 
     def value(self, tensor: str) -> Array | None:
-        """Return a tensor's value where it is a constant, else None."""
+        """Return a tensor's value if it is a constant, else None."""
         return self._constants.get(self._outputs.get(tensor, tensor))
 
     def ask_for(self, node: str, index: int) -> Tensor:
-        """Return an output of a node, which is made to compute it if it does not.
+        """Return an output of a node; the node computes it from now on if it did not.
 
         Raises
         ------
@@ -445,7 +447,7 @@ class GraphBuilder:
         self._outputs[str(name)] = tensor
 
     def build(self) -> Graph:
-        """Return the graph, checked; the builder can go on being used."""
+        """Return the checked graph; you can continue to use the builder."""
         if not self._outputs:
             raise GraphError("the graph has no output", at=self.name, fix="call output(name, t)")
         nodes, tensors = list(self._nodes), dict(self._tensors)

@@ -1,8 +1,8 @@
 """Python functions as operators: `@operator` turns a function over arrays into one.
 
 A graph names such an operator, never its code: loading a graph needs the function registered, or
-offered by an installed package, and nothing else is imported because a file says so. What owns
-something is a class: see `plait.graph.operator_lifecycle`.
+offered by an installed package; nothing else is imported because a file names it. Operators that
+own resources are classes: see `plait.graph.operator_lifecycle`.
 """
 
 from __future__ import annotations
@@ -44,59 +44,59 @@ def operator(
     concurrency: int | None = None,
     by_value: bool = False,
 ) -> Callable[[Function], Function]:
-    """Turn a function over numpy arrays into an operator, or a class with a method `run`.
+    """Turn a function over numpy arrays, or a class with a method `run`, into an operator.
 
-    The function's positional parameters are the inputs, its keyword-only ones the attributes: int,
-    float, bool, str, or sequences of one of these, which it gets as tuples; by their annotation,
-    or else by their default. One that may be None need not be given. It returns an array, or a
-    tuple of arrays where it has several outputs. It must not write to its inputs, and may run in
-    another process.
+    The function's positional parameters are the inputs, its keyword-only parameters the attributes.
+    Attributes are int, float, bool, str, or sequences of one of these, which the function gets as
+    tuples; their annotations give the types, or else their defaults. An attribute that may be None
+    is optional. The function returns an array, or a tuple of arrays if it has several outputs. It
+    must not write to its inputs, and may run in another process.
 
     An ``async def`` function is awaited on the session's event loop instead: while it waits it
-    keeps no thread and no device from other work, and it is cancelled with its item.
+    blocks no thread and no device, and it is cancelled with its item.
 
-    A generator function, asynchronous or not, yields its results row by row: they are declared with
-    a first axis, whose length is bounded when planning, and each value is a row there, or a tuple
-    of one row of each result. It is closed when the bound is exceeded or its item is cancelled.
+    A generator function, asynchronous or not, yields its results row by row. They are declared with
+    a first axis, whose length is bounded when planning; each yielded value is a row, or a tuple
+    with one row of each result. The generator is closed when the bound is exceeded or its item is
+    cancelled.
 
     A class may have `prepare(call, check)`, which checks a node and returns its outputs' specs or
-    None, `open(inputs)` and `close()`: an instance for each node lives as long as a plan is open.
+    None, `open(inputs)` and `close()`: each node has an instance as long as a plan is open.
 
     Parameters
     ----------
     outputs : TensorSpec, sequence of TensorSpec, callable or None
-        What it returns. Symbolic dimensions are bound by `inputs`. A callable gets the input specs
-        and the attributes and returns specs; lengths that are symbols can be computed with there by
-        ``+ - * // %``. None: one output like the inputs broadcast together.
+        The results. `inputs` binds symbolic dimensions. A callable gets the input specs and the
+        attributes and returns specs; it can compute with symbolic lengths by ``+ - * // %``. None:
+        one output like the inputs broadcast together.
     inputs : sequence of TensorSpec, optional
-        What it takes; checked when the graph is built.
+        The inputs; checked when the graph is built.
     n_outputs : int, optional
-        How many outputs there are; needed only when `outputs` is a callable and it is not 1.
+        The number of outputs; needed only if `outputs` is a callable and there is not exactly one.
     name : str, optional
-        The operator's name, ``module.function`` when left out. It is what a saved graph holds.
+        The operator's name, ``module.function`` by default. A saved graph holds this name.
     effects : bool, default False
-        True when it must run although nobody reads its outputs, and for one item after the other.
-        Others may run on any thread, and for several items at once where devices have replicas.
-        Async functions with effects are called for one item at a time, unless `concurrency` is
-        given.
+        True if the function must run even if nothing reads its outputs, and for one item after the
+        other. Other functions may run on any thread, and for several items at once if devices have
+        replicas. Async functions with effects are called for one item at a time, unless
+        `concurrency` is given.
     traits : Trait, optional
-        Facts that passes ask for, from `plait.graph.traits`: with ``ELEMENTWISE``, a Transpose may
-        go from before the function to behind it.
+        Facts that passes rely on, from `plait.graph.traits`: with ``ELEMENTWISE``, a Transpose may
+        be moved from before the function to behind it.
     concurrency : int, optional
-        How many calls of an async function are under way at most in a session, whichever items and
-        nodes they are for; those of older items begin first. Left out, as many as there are items
-        in flight that come to it.
+        The largest number of simultaneous calls of an async function in a session, over all items
+        and nodes; calls of older items begin first. By default, every item in flight may call it.
     by_value : bool, default False
-        Send the function itself to workers and hosts, with what it refers to, where they would
-        import its module otherwise: for functions of a notebook or an interactive session. It takes
-        the extra ``[notebook]``. What it refers to is as it was when it was first sent.
+        Send the function itself, and everything that it refers to, to workers and hosts, which
+        otherwise import its module: for functions of a notebook or an interactive session. It needs
+        the extra ``[notebook]``. The state that it refers to is that of when it was first sent.
 
     Raises
     ------
     GraphError
         If the name is taken by another function.
     OperatorError
-        If a parameter cannot be an input or attribute, or `concurrency` is none.
+        If a parameter cannot be an input or attribute, or `concurrency` is invalid.
 
     Examples
     --------

@@ -44,33 +44,32 @@ def load(
     format: str | None = None,
     parameters: str | os.PathLike[str] | None = None,
 ) -> Graph:
-    """Return the graph in a `.plait` file, or a model of another format, told by content.
+    """Return the graph in a `.plait` file, or in a model of another format, found by content.
 
-    Other formats are ONNX, those of plait's dialects (docs/formats.md), those that were registered,
-    and those that installed packages offer. Where a format has parameters in a file of their own,
-    that is looked for beside the model. Files are read whole: they may be changed, replaced or
-    deleted afterwards.
+    Other formats are ONNX, those of plait's dialects (docs/formats.md), registered ones, and those
+    that installed packages offer. If a format has a separate file of parameters, it is expected
+    beside the model. Files are read whole: they may be changed, replaced or deleted afterwards.
 
     Parameters
     ----------
     source : path, bytes, binary file object, or model in memory
-        Of bytes, what lies beside the file is not there: weights in files of their own. Models in
+        For bytes, files beside the model, such as separate weights, are not available. Models in
         memory are an `onnx.ModelProto`, a `torch.export.ExportedProgram`, and objects of classes
-        for which a format is registered; they are left as they are.
+        for which a format is registered; they are not modified.
     format : str, optional
-        ``"plait"``, ``"onnx"``, or the name of a registered one, whatever content and suffix say.
+        ``"plait"``, ``"onnx"``, or the name of a registered format; overrides content and suffix.
     parameters : path, optional
-        Of the file of parameters, where it does not lie beside the model.
+        The file of parameters, if it is not beside the model.
 
     Raises
     ------
     ParseError
-        If the file is missing, damaged or foreign, or uses what plait lacks; if there is no such
-        format, or it has no parameters in another file.
+        If the file is missing, damaged or foreign, or uses something that plait does not support;
+        if there is no such format, or the format has no separate file of parameters.
     GraphError
-        If it holds a graph that does not fit together.
+        If the graph in it is not consistent.
     RuntimeFailureError
-        If it is an exact model that cannot be read.
+        If it is an exact integer model that cannot be read.
 
     Examples
     --------
@@ -150,20 +149,19 @@ def _head(path: Path) -> bytes:
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a `.plait` file, an ONNX model or another format, as its suffix says.
+    """Write a graph to a `.plait` file, an ONNX model or another format, chosen by the suffix.
 
-    A file of that name is replaced, wholly or not at all; whoever has it open keeps the old one.
-    A `.plait` file holds any graph. An ONNX model holds what other tools understand, in the oldest
-    opset that has it: no nested graphs, attributes as 32-bit floats, and what is not ONNX's by its
-    name, `acme.Fetch` as Fetch of the domain `acme`.
-    Other suffixes are those of plait's dialects (docs/formats.md), of formats that were registered,
-    and of those that installed packages offer.
+    An existing file is replaced atomically; processes that have it open keep the old one. A
+    `.plait` file holds any graph. An ONNX model holds what other tools understand, in the oldest
+    opset that has it: no nested graphs, float attributes with 32 bits, and operators that are not
+    ONNX's by name, `acme.Fetch` as Fetch of the domain `acme`. Other suffixes are those of plait's
+    dialects (docs/formats.md), of registered formats, and of formats that installed packages offer.
 
     Raises
     ------
     GraphError
-        If the name ends in none of these, the graph breaks an invariant or holds what cannot be
-        written, or the file cannot be.
+        If the name has none of these suffixes, the graph breaks an invariant, something in the
+        graph cannot be written, or the file cannot.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """Weights by name: in safetensors files, and in graphs.
 
-Those of a graph are its constants, and what its variables hold to begin with.
+The weights of a graph are its constants and the initial values of its variables.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ def save_weights(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write arrays by name to a safetensors file, wholly or not at all.
+    """Write arrays by name to a safetensors file, atomically.
 
     Parameters
     ----------
     weights : Mapping of str to array
-        Of booleans, integers, floats or complex64, of any shape.
+        Arrays of booleans, integers, floats or complex64, of any shape.
     path : str or path
     metadata : Mapping of str to str, optional
-        Text about them. Some readers ask for ``{"format": "pt"}``.
+        Text about the weights. Some readers require ``{"format": "pt"}``.
 
     Raises
     ------
     GraphError
-        If an array, a name or the metadata has no place in such a file, or the file cannot be
-        written.
+        If the format cannot hold an array, a name or the metadata, or the file cannot be written.
 
     Examples
     --------
@@ -60,15 +59,15 @@ def save_weights(
 def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Return the arrays in a safetensors file by name, read-only.
 
-    Of weights in several files, pass the index: ``model.safetensors.index.json``. Files may be
+    For weights in several files, pass the index: ``model.safetensors.index.json``. Files may be
     changed, replaced or deleted afterwards.
 
     Raises
     ------
     ParseError
-        If one is missing, damaged or foreign, or holds a dtype that plait lacks.
+        If a file is missing, damaged or foreign, or holds a dtype that plait does not support.
     ShapeError
-        If one holds bfloat16 or floats of 8 bits and `ml_dtypes` is not installed.
+        If a file holds bfloat16 or 8-bit floats and `ml_dtypes` is not installed.
 
     Examples
     --------
@@ -92,7 +91,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
 def weights_of(graph: Graph) -> dict[str, Array]:
     """Return a graph's constants, and the initial values of its variables, by name; read-only.
 
-    Variables whose initial value is computed are left out, as is what lies in nested graphs.
+    Variables with a computed initial value are left out, and so are nested graphs.
 
     Examples
     --------
@@ -114,21 +113,21 @@ def weights_of(graph: Graph) -> dict[str, Array]:
 
 
 def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
-    """Return the graph with other weights: those that are given, by name.
+    """Return the graph with some weights replaced, by name.
 
     Parameters
     ----------
     graph : Graph
     weights : Mapping of str to array
-        For names of constants and variables, arrays of their shapes. They are converted where that
+        Names of constants and variables, with arrays of their shapes. Arrays are converted if that
         changes no value, such as from bfloat16 to float32.
 
     Raises
     ------
     GraphError
-        If the graph has no such weight, or shapes in it would become other ones.
+        If the graph has no such weight, or other shapes in the graph would change.
     ShapeError
-        If an array is not like what it replaces.
+        If an array does not fit the weight that it replaces.
 
     Examples
     --------

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Pause:
-    """Awaited between items that run on asyncio's own thread, so that other tasks have turns."""
+    """Awaited between items that run on asyncio's own thread, so that other tasks can run."""
 
     def __init__(self) -> None:
         self.turned_ns = 0

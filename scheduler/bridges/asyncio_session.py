@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class AsyncioSession:
-    """Owns devices, arenas and lanes from ``async with`` to its end, as a `Session` does.
+    """An open plan, like `Session`: owns devices, arenas and lanes within ``async with``.
 
     Parameters
     ----------
@@ -55,8 +55,9 @@ class AsyncioSession:
 
     Notes
     -----
-    It belongs to the asyncio loop that it is opened in; any task there may use it, several at once.
-    Async functions of the plan are awaited there; `on_event` is called on another thread.
+    The session belongs to the asyncio loop in which it is opened; any tasks of that loop may use it
+    at the same time. Async functions of the plan are awaited there; `on_event` is called on another
+    thread.
     """
 
     def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
@@ -112,14 +113,14 @@ class AsyncioSession:
         *,
         deadline_s: float | None = None,
     ) -> Any:
-        """Run one item and return its outputs, or what is fetched, as `Session.run` does.
+        """Run one item and return its outputs, or the fetched tensors, like `Session.run`.
 
-        When it is cancelled, what has not started is skipped and what runs ends before it returns.
+        Cancelling skips the steps that have not started, and returns when running steps have ended.
 
         Raises
         ------
         PlaitError
-            Whatever running raises.
+            Any error of running.
         """
         loop = self._open_loop()
         if deadline_s is None:
@@ -131,61 +132,61 @@ class AsyncioSession:
         return await run_on(loop, partial(loop.session.run, own, fetches, deadline_s=deadline_s))
 
     def stream(self, source: Source, **arguments: Unpack[StreamArguments]) -> AsyncioResults:
-        """Run the items of a source, several at a time; enter what is returned to iterate over it.
+        """Run the items of a source, several at a time; enter the result to iterate over it.
 
         Parameters
         ----------
         source : iterable or async iterable of Mapping or Stamped
-            Asked for items in a task of the asyncio loop, when there is room for one more. A
-            generator is closed at the end.
+            Read in a task of the asyncio loop, when there is room for one more item. A generator is
+            closed at the end.
         **arguments
             As for `Session.stream`. Results are always copies.
 
         Raises
         ------
         SessionError
-            If the session is closed or the arguments make no sense.
+            If the session is closed or the arguments are invalid.
         """
         loop = self._open_loop()
         check_source(source)
         return AsyncioResults(loop, source, stream_options(self.plan, arguments))
 
     async def fetch_variables(self) -> dict[str, Array]:
-        """Return what all variables hold at one moment, as `Session.fetch_variables` does."""
+        """Return the values of all variables at one moment, like `Session.fetch_variables`."""
         loop = self._open_loop()
         return await run_on(loop, loop.session.fetch_variables)
 
     async def assign(self, values: Mapping[str, Any]) -> None:
-        """Have variables hold other values, as `Session.assign` does."""
+        """Set variables to new values, like `Session.assign`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.assign, values))
 
     async def reset_variables(self, names: Iterable[str] | None = None) -> None:
-        """Have variables hold again what they began with, as `Session.reset_variables` does."""
+        """Reset variables to their initial values, like `Session.reset_variables`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.reset_variables, names))
 
     async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
-        """Have variables hold another graph's values, as `Session.carry_variables` does."""
+        """Set variables from those of another graph, like `Session.carry_variables`."""
         loop = self._open_loop()
         return await run_on(loop, partial(loop.session.carry_variables, values))
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
-        """Write what all variables hold to a file, as `Session.save_variables` does."""
+        """Write the values of all variables to a file, like `Session.save_variables`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.save_variables, path))
 
     async def load_variables(self, path: str | os.PathLike[str]) -> None:
-        """Have variables hold what is in a file, as `Session.load_variables` does."""
+        """Set variables to the values in a file, like `Session.load_variables`."""
         loop = self._open_loop()
         await run_on(loop, partial(loop.session.load_variables, path))
 
     def profile(self) -> Profile:
-        """Return when everything ran, as `Session.profile` does; also after it has ended."""
+        """Return the times of everything that ran, like `Session.profile`; also after the end."""
         return (self._ended or self._open_loop()).session.profile()
 
     async def status(self) -> Status:
-        """Return what happens at this moment, as `Session.status` does."""
+        """Return the current state, like `Session.status`."""
         status: Status = await awaitable(self._open_loop().status())
         return status
 

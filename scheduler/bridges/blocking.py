@@ -65,12 +65,12 @@ def run(
     fetches: Fetches | None = None,
     seed: int = 0,
 ) -> Any:
-    """Plan a graph, unless that was done lately, open a session, run one item, close the session.
+    """Run one item: plan the graph unless its plan is cached, open a session, run, close it.
 
     Parameters
     ----------
     graph : Graph or Plan
-        A plan has its devices, pins and bounds: none may be given beside it.
+        A plan has its own devices, pins and bounds, so none may be given with it.
     inputs : Mapping of str to array
         One array per graph input.
     devices, pin, bounds
@@ -78,14 +78,14 @@ def run(
     fetches : str, list, tuple or Mapping, optional
         What to compute instead of all outputs, as for `Session.run`.
     seed : int, default 0
-        Of random numbers, as for a `Session`.
+        Seed of random numbers, as for a `Session`.
 
     Raises
     ------
     SessionError
-        If called from inside a trio task, which it would block.
+        If called in a trio task, which it would block.
     PlaitError
-        Whatever planning and running raise.
+        Any error of planning and running.
 
     Examples
     --------
@@ -98,10 +98,10 @@ def run(
 
     Notes
     -----
-    In a notebook, where an asyncio loop runs, it works on a thread of its own. The plans of the
-    last four graphs are kept, and these with them, unless they have more than 64 MiB of constants;
-    nothing is open between calls. For more than one item keep a `Session` open: opening one costs
-    more than running a small graph.
+    In a notebook, where an asyncio loop runs, it uses a separate thread. The plans of the last four
+    graphs are cached, with the graphs, unless these have more than 64 MiB of constants; nothing
+    stays open between calls. For more than one item keep a `Session` open: opening one costs more
+    than running a small graph.
     """
     if not isinstance(graph, Plan):
         planned = _plans.find(graph, devices, pin, bounds)

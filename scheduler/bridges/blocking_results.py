@@ -84,7 +84,7 @@ class BlockingResults:
         return self._item.checked(self._options.on_error)
 
     def close(self) -> None:
-        """Cancel what is under way, wait for it to end, and close a source that is a generator."""
+        """Cancel items in flight, wait for them to end, and close a source that is a generator."""
         self._abandon()
         try:
             self._puller.close()

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class BlockingSession:
-    """Owns devices, arenas and lanes until it is closed, as a `Session` does.
+    """An open plan, like `Session`: owns devices, arenas and lanes until it is closed.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class BlockingSession:
     Raises
     ------
     PlaitError
-        Whatever opening a session raises.
+        Any error of opening a session.
 
     Examples
     --------
@@ -63,8 +63,8 @@ class BlockingSession:
 
     Notes
     -----
-    Any thread may run items, several at once. One that is dropped without being closed is closed
-    when it is collected, or when the interpreter ends.
+    Several threads may run items at the same time. A session that is not closed is closed when it
+    is garbage-collected, or when the interpreter ends.
     """
 
     def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
@@ -89,14 +89,14 @@ class BlockingSession:
         *,
         deadline_s: float | None = None,
     ) -> Any:
-        """Run one item and return its outputs, or what is fetched, as `Session.run` does.
+        """Run one item and return its outputs, or the fetched tensors, like `Session.run`.
 
         Raises
         ------
         SessionError
-            If the session is closed, or a trio task calls, which would be blocked.
+            If the session is closed, or the caller is a trio task, which would be blocked.
         PlaitError
-            Whatever running raises.
+            Any error of running.
         """
         check_no_trio()
         session = self._loop.session
@@ -114,35 +114,33 @@ class BlockingSession:
         *,
         deadline_s: float | None = None,
     ) -> Future[Any]:
-        """Start an item and return at once what its outputs, or what is fetched, will be.
+        """Start an item and return a future of its outputs, or of the fetched tensors.
 
-        Items are admitted in the order in which they were submitted: where they assign to
-        variables, or draw random numbers, that is also the order of those. Any number may be
-        submitted; those for which there is no slot wait with copies of their inputs, so that a
-        `stream` is for sources without end.
+        Items are admitted in the order of submission, which is therefore also the order in which
+        they assign to variables and draw random numbers. Any number of items may be submitted;
+        those without a slot wait with copies of their inputs. For endless sources use `stream`.
 
         Parameters
         ----------
         inputs : Mapping of str to array
-            As for `run`; arrays are copied and may be changed at once.
+            As for `run`; arrays are copied, and may be changed immediately.
         fetches : str, list, tuple or Mapping, optional
             As for `run`.
         deadline_s : float, optional
-            Give it up so many seconds after this.
+            Fail with a DeadlineError this many seconds after the call.
 
         Returns
         -------
         concurrent.futures.Future
-            Its `result` waits, for a number of seconds if one is given, and returns or raises what
-            `run` would; Ctrl-C ends the waiting, not the item. `cancel` gives the item up as long
-            as it is not `done`. When the session is closed, what is not done fails with
-            SessionError. Callbacks run on the session's loop: they must return at once and wait
-            for nothing.
+            `result` waits, for a number of seconds if one is given, and returns or raises what
+            `run` would; Ctrl-C ends the waiting, not the item. `cancel` cancels the item unless it
+            is `done`. When the session is closed, unfinished items fail with SessionError.
+            Callbacks run on the session's loop: they must return at once and not block.
 
         Raises
         ------
         SessionError
-            If the session is closed, or the deadline is not after now.
+            If the session is closed, or the deadline is not in the future.
 
         Examples
         --------
@@ -166,27 +164,27 @@ class BlockingSession:
     def stream(
         self, source: Iterable[SourceItem], **arguments: Unpack[StreamArguments]
     ) -> BlockingResults:
-        """Run the items of a source, several at a time; iterate over what is returned.
+        """Run the items of a source, several at a time; iterate over the result.
 
         Parameters
         ----------
         source : iterable of Mapping or Stamped
-            Asked for items on the thread that iterates, while that waits for the next result; with
-            `keep`, on a thread of its own. A generator is closed at the end.
+            Read on the iterating thread, while it waits for the next result; with `keep`, on a
+            separate thread. A generator is closed at the end.
         **arguments
             As for `Session.stream`. Results are always copies.
 
         Raises
         ------
         SessionError
-            If the session is closed, a trio task calls, or the arguments make no sense.
+            If the session is closed, the caller is a trio task, or the arguments are invalid.
         PlaitError
-            Whatever opening a stream raises.
+            Any error of opening a stream.
 
         Notes
         -----
-        A stream that is not iterated to its end is closed when it is dropped; used as a context
-        manager, or by `close`, it is closed at once.
+        A stream that is not iterated to its end is closed when it is garbage-collected; as a
+        context manager, or by `close`, it is closed at once.
         """
         check_no_trio()
         check_source(source, blocking=True)
@@ -195,45 +193,45 @@ class BlockingSession:
 
     @property
     def variables(self) -> Mapping[str, Array]:
-        """What all variables hold at one moment, as `fetch_variables` returns it."""
+        """The values of all variables at one moment, as `fetch_variables` returns them."""
         return self.fetch_variables()
 
     def assign(self, values: Mapping[str, Any]) -> None:
-        """Have variables hold other values, as `Session.assign` does."""
+        """Set variables to new values, like `Session.assign`."""
         run_on(self._loop, partial(self._loop.session.assign, values))
 
     def fetch_variables(self) -> dict[str, Array]:
-        """Return what all variables hold at one moment, as `Session.fetch_variables` does."""
+        """Return the values of all variables at one moment, like `Session.fetch_variables`."""
         return run_on(self._loop, self._loop.session.fetch_variables)
 
     def reset_variables(self, names: Iterable[str] | None = None) -> None:
-        """Have variables hold again what they began with, as `Session.reset_variables` does."""
+        """Reset variables to their initial values, like `Session.reset_variables`."""
         run_on(self._loop, partial(self._loop.session.reset_variables, names))
 
     def carry_variables(self, values: Mapping[str, Any]) -> Carried:
-        """Have variables hold another graph's values, as `Session.carry_variables` does."""
+        """Set variables from those of another graph, like `Session.carry_variables`."""
         return run_on(self._loop, partial(self._loop.session.carry_variables, values))
 
     def save_variables(self, path: str | os.PathLike[str]) -> None:
-        """Write what all variables hold to a file, as `Session.save_variables` does."""
+        """Write the values of all variables to a file, like `Session.save_variables`."""
         run_on(self._loop, partial(self._loop.session.save_variables, path))
 
     def load_variables(self, path: str | os.PathLike[str]) -> None:
-        """Have variables hold what is in a file, as `Session.load_variables` does."""
+        """Set variables to the values in a file, like `Session.load_variables`."""
         run_on(self._loop, partial(self._loop.session.load_variables, path))
 
     def profile(self) -> Profile:
-        """Return when everything ran, as `Session.profile` does; also when it is closed."""
+        """Return the times of everything that ran, like `Session.profile`; also when closed."""
         return self._loop.session.profile()
 
     def status(self) -> Status:
-        """Return what happens at this moment, as `Session.status` does."""
+        """Return the current state, like `Session.status`."""
         check_no_trio()
         status: Status = self._loop.status().result()
         return status
 
     def close(self) -> None:
-        """Free everything; what is under way is cancelled. Closing twice is allowed."""
+        """Cancel items in flight and free everything. Closing twice is allowed."""
         self._close()
 
     def __enter__(self) -> BlockingSession:

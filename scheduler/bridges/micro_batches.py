@@ -1,4 +1,4 @@
-"""Micro-batches: what many callers ask for at the same moment runs at once, on any loop."""
+"""Micro-batches: items that many callers request at the same time run at once, on any loop."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ Caller: TypeAlias = Callable[[Callable[[], Awaitable[Outputs]]], Awaitable[Outpu
 
 
 class MicroBatches:
-    """Runs single items of many tasks in batches, from ``async with`` to its end.
+    """Runs single items of many tasks in batches, within ``async with``.
 
-    Items are stacked along the first axis of each input, and outputs are divided there. A batch
-    starts when the session has a slot for it, and it is full or its first item has waited long
-    enough. Who is in it is decided then.
+    Items are stacked along the first axis of each input, and outputs are split there. A batch
+    starts when the session has a slot for it and it is full or its first item has waited long
+    enough. Its items are chosen at that moment.
 
     Parameters
     ----------
     session : Session or AsyncioSession
-        Open, and for others to use as well.
+        Open; others may use it as well.
     size : int
-        How many rows a batch has at most: items, where each has a first axis of length 1.
+        The largest number of rows of a batch: items, if each has a first axis of length 1.
     max_delay_s : float, default 0.0
-        How long the first item of a batch waits for others though there is a slot. By default not
-        at all: a batch is what came while others ran.
+        How long the first item of a batch waits for others although there is a slot. By default not
+        at all: a batch consists of the items that came while others ran.
     max_waiting : int, default 256
-        How many items wait at most; more are refused.
+        The largest number of waiting items; more are refused.
 
     Raises
     ------
     SessionError
-        If the arguments make no sense; when it is entered, if the graph takes no batches.
+        If the arguments are invalid; on entering, if the graph takes no batches.
 
     Examples
     --------
@@ -70,8 +70,8 @@ class MicroBatches:
     Notes
     -----
     Items whose other axes differ go into different batches. If a batch fails, its items run again,
-    each alone, so that only those fail that are wrong; where the graph has effects, which would
-    happen twice, all fail. What is computed for one row must not depend on the others.
+    each alone, so that only faulty items fail; if the graph has effects, which would happen twice,
+    all items fail. The result of a row must not depend on other rows.
     """
 
     def __init__(
@@ -117,57 +117,58 @@ class MicroBatches:
     ) -> Outputs:
         """Run an item together with others, and return its outputs by name.
 
-        They are copies, for its own rows: nothing of the batch is kept by who keeps them. When it
-        is cancelled, or late, it returns at once, and the others go on; the batch itself is
-        cancelled when nobody waits for it any more.
+        The outputs are copies of the item's own rows, so keeping them does not keep the batch. When
+        the call is cancelled, or late, it returns at once, and the other items continue; the batch
+        itself is cancelled when no caller waits for it any more.
 
         Parameters
         ----------
         inputs : Mapping of str to array
-            One array per graph input, with as many rows in each; not to be changed until this
-            returns.
+            One array per graph input, all with the same number of rows; do not change them until
+            the call returns.
         deadline_s : float, optional
-            Give it up after so many seconds, those in the queue included. What is late in the queue
-            is never run.
+            Fail with a DeadlineError after this many seconds, including those in the queue. An item
+            that is late in the queue never runs.
         client : Hashable, optional
-            Who asks: clients take turns, whatever each of them asks for.
+            The caller's identity; clients are served in rotation, however much each of them
+            requests.
 
         Raises
         ------
         FeedError
             If an input is missing, unknown, or of the wrong dtype or shape, or there are more rows
-            than a batch has; before it waits.
+            than fit into a batch; raised before waiting.
         QueueFullError
             If too many items wait.
         DeadlineError
-            If it is not done in time.
+            If the item misses its deadline.
         SessionError
             If the batches or the session are closed.
         PlaitError
-            Whatever running raises: for a batch, and then for the item alone.
+            Any error of running the item alone, after its batch failed.
         """
         run = partial(_opened(self._server).run, inputs, deadline_s=deadline_s, client=client)
         return await (run() if self._caller is None else self._caller(run))
 
     def status(self) -> MicroBatchesStatus:
-        """Return what is done at this moment, and has been done; also after it was closed."""
+        """Return the current state and the totals so far; also after closing."""
         return _opened(self._server).status()
 
 
 class BlockingMicroBatches:
-    """Runs single items of many threads in batches, from ``with`` to its end.
+    """Runs single items of many threads in batches, within ``with``.
 
     Parameters
     ----------
     session : BlockingSession
-        Open, and for others to use as well.
+        Open; others may use it as well.
     size, max_delay_s, max_waiting
-        As for `MicroBatches`, which says how batches are made.
+        As for `MicroBatches`, which describes how batches are made.
 
     Raises
     ------
     SessionError
-        If the arguments make no sense; when it is entered, if the graph takes no batches.
+        If the arguments are invalid; on entering, if the graph takes no batches.
 
     Examples
     --------
@@ -230,20 +231,21 @@ class BlockingMicroBatches:
         deadline_s: float | None = None,
         client: Hashable = None,
     ) -> Outputs:
-        """Run an item together with those of other threads, as `MicroBatches.run` does.
+        """Run an item together with those of other threads, like `MicroBatches.run`.
 
         Raises
         ------
         SessionError
-            If the batches or the session are closed, or a trio task calls, which would be blocked.
+            If the batches or the session are closed, or the caller is a trio task, which would be
+            blocked.
         PlaitError
-            Whatever running raises.
+            Any error of running.
         """
         server = _opened(self._server)
         return run_on(self._loop, partial(server.run, inputs, deadline_s=deadline_s, client=client))
 
     def status(self) -> MicroBatchesStatus:
-        """Return what is done at this moment, and has been done; also after it was closed."""
+        """Return the current state and the totals so far; also after closing."""
         return _opened(self._server).status()
 
 

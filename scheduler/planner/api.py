@@ -1,4 +1,4 @@
-"""The function that plans, from what users ask for to the plan they get."""
+"""The function `plan`, from a user's arguments to the plan."""
 
 from __future__ import annotations
 
@@ -64,66 +64,67 @@ def plan(
     outputs_on: On = None,
     precision: Precision = None,
 ) -> Plan:
-    """Decide who runs what, in which memory.
+    """Assign nodes to devices and tensors to memory.
 
     Parameters
     ----------
     graph : Graph
     devices : str, Device, or iterable of them, default ("cpu",)
         In order of preference, which decides where costs do not. A range, ``"worker:0..3"``, stands
-        for replicas: what is planned for the first runs on all, each item on one of them. ``"ort"``
-        and ``"cpu"`` become ranges where a stream is predicted to be faster so; Python functions
-        may then run for two items at once. ``"cpu:0"``, or a pin, forbids that.
+        for replicas: the plan for the first device runs on all of them, each item on one. ``"ort"``
+        and ``"cpu"`` become ranges if a stream is predicted to gain; Python functions may then run
+        for two items at once. ``"cpu:0"``, or a pin, prevents that.
     pin : Mapping of str to str, optional
-        Node name, or pattern such as ``"encoder.*"``, to device name. A name wins over patterns,
-        and of patterns the first that matches.
+        Node name, or pattern such as ``"encoder.*"``, to device name. A name takes precedence over
+        patterns, and the first matching pattern over the others.
     shapes : Mapping of str to sequence of int, optional
-        Shapes of the inputs. Left out, dimensions that are symbolic stay so, and sessions plan for
+        Shapes of the inputs. By default, symbolic dimensions stay symbolic, and sessions plan for
         each combination of shapes that they are fed.
     bounds : Mapping of str to int, or to (int, int), optional
         For each symbol in the shapes of inputs the largest length, or the smallest and the largest;
-        the smallest is 1 if it is left out. The plan is made for the largest shapes, and in its
-        memory sessions run what else is fed within bounds, without planning or allocating. Lengths
-        that are computed may have bounds, too, from 0 on, by the names in the plan's report: what
-        comes after is planned once, for all of them.
+        the smallest is 1 by default. The plan is made for the largest shapes, and sessions run all
+        other shapes within bounds in its memory, without planning or allocating. Computed lengths
+        may have bounds too, from 0 on, by the names in the plan's report: the nodes after them are
+        planned once, for all lengths.
     max_in_flight : int, default 1
-        For how many items at once memory is planned; replicas have equal shares, rounded up.
+        The number of items for which memory is planned; replicas have equal shares, rounded up.
     passes : sequence of callable or str, default `plait.graph.passes.PASSES`
-        What makes the graph simpler first, functions or names of plait's own: ``["-fold_scale"]``
-        is all of them but one. Floats differ by rounding; ``()`` leaves every node as it is.
+        Functions that simplify the graph first, or names of plait's own passes: ``["-fold_scale"]``
+        means all of these except one. Passes may change how floats are rounded; ``()`` leaves every
+        node as it is.
     strategy : {"auto", "preference", "tengine"}, default "auto"
-        ``"auto"`` weighs many ways to share out the nodes by what they are predicted to take, and
-        never takes one that is slower than the best device alone. ``"preference"`` gives each node
-        to the first device that supports it, as ``"auto"`` does while shapes are unknown.
-        ``"tengine"`` is Tengine's rule, for comparison.
+        ``"auto"`` compares many partitions by their predicted times, and never takes one that is
+        slower than the best device alone. ``"preference"`` gives each node to the first device that
+        supports it, as ``"auto"`` does while shapes are unknown. ``"tengine"`` is Tengine's rule,
+        for comparison.
     objective : {"latency", "throughput"}, default "latency"
-        What ``"auto"`` makes short: the time of one item, or the time per item of a stream with
-        `max_in_flight` of them under way.
+        What ``"auto"`` minimizes: the time of one item, or the time per item of a stream with
+        `max_in_flight` items in flight.
     costs : Costs or path, optional
-        Measured times, in front of the built-in models of the devices.
+        Measured times, which take precedence over the built-in models of the devices.
     max_subgraphs : int, optional
-        Into how many subgraphs the graph may be cut at most.
+        The largest number of subgraphs.
     memory_limits : Mapping of str to int, optional
-        Bytes that a device, or a memory, may take, constants included.
+        Bytes that a device, or a memory, may use, constants included.
     inputs_on, outputs_on : str, or Mapping of str to str, optional
-        The device on which callers hand over inputs, or take outputs: for all of them, or by name.
-        Arrays of other libraries are read there where they lie, and results are arrays of the
-        device; the others are on the host.
+        The device on which callers pass inputs, or take outputs: for all of them, or by name.
+        Arrays of other libraries are read in place there, and results are arrays of the device. All
+        other inputs and outputs are on the host.
     precision : str, or Mapping of str to str, optional
-        ``"float16"``: products, and what follows them as far as it is safe, compute in float16, on
-        all devices or on those that are named. What is fed and fetched stays as it is.
+        ``"float16"``: products, and the nodes after them as far as that is safe, compute in
+        float16, on all devices or on the named ones. Feeds and fetched tensors keep their dtypes.
 
     Raises
     ------
     PlanError
-        If a pin names an unknown node or device, or an argument makes no sense, or no partition
-        has so few subgraphs, or nothing tells how long what a Python function returns may be.
+        If a pin names an unknown node or device, an argument is invalid, no partition has so few
+        subgraphs, or the largest length of a Python function's result is unknown.
     UnsupportedOpError
-        If nodes find no device; the message lists all of them.
+        If no device supports some nodes; the message lists all of them.
     DoesNotFitError
         If a device has too little memory.
     ParseError
-        If the file of costs is damaged.
+        If the costs file is damaged.
     DeviceUnavailableError
         If this machine lacks one of the devices.
     FeedError, ShapeError
@@ -131,7 +132,7 @@ def plan(
 
     Examples
     --------
-    Items go to the workers in turn, whichever is free; a stream restores their order:
+    Each item goes to a free worker; a stream restores the order:
 
     >>> import plait as pl
     >>> b = pl.GraphBuilder("twice")

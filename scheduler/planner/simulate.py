@@ -56,31 +56,31 @@ def simulate(
     faster: Mapping[str, float] | None = None,
     host: SimulatedHost | None = None,
 ) -> Simulation:
-    """Predict how a stream of items goes through a plan.
+    """Predict the run of a stream of items through a plan.
 
-    The order of events is decided by the code that also runs plans, on a clock that jumps from one
-    to the next; only how long things take is a model, or was measured.
+    The code that runs plans also decides the order of events here, on a clock that jumps from one
+    event to the next; only the durations come from a model or from measurements.
 
     Parameters
     ----------
     plan : Plan
-        With known shapes, or bounds of all lengths, those included that functions compute on
-        devices of this process: then of the largest.
+        With known shapes, or with bounds of all lengths, including those that functions compute on
+        devices of this process; the prediction is then for the largest lengths.
     devices : Mapping of str to DeviceModel or path, optional
-        What if a device of the plan, or a range of replicas, were this hardware; a path names a
+        What if: other hardware for a device of the plan, or for a range of replicas; a path names a
         JSON file of a model.
     items : int, default 1
-        All of them are there at the start.
+        The number of items; all of them are available at the start.
     max_in_flight : int, optional
-        How many are under way at a time, on all replicas together; memory is planned anew if that
-        is not what the plan says.
+        The number of items in flight, on all replicas together; memory is planned again if it
+        differs from the plan's.
     costs : Costs or path, optional
-        Measured times, in front of those that the plan was made with.
+        Measured times, which take precedence over the plan's costs.
     faster : Mapping of str to float, optional
-        What if an operator, or the node of that name, were that many times as fast.
+        What if: by how many times operators, or nodes of that name, become faster.
     host : SimulatedHost, optional
-        The cores that devices share, and what the scheduler itself costs; this machine's when left
-        out. ``Host()`` costs nothing.
+        The cores that devices share, and the costs of the scheduler itself; this machine's by
+        default. ``SimulatedHost()`` costs nothing.
 
     Returns
     -------
@@ -89,11 +89,11 @@ def simulate(
     Raises
     ------
     PlanError
-        If the plan's shapes are not known, or an argument makes no sense.
+        If the plan's shapes are not known, or an argument is invalid.
     DoesNotFitError
         If that many items do not fit into a memory.
     ParseError
-        If a file holds no model, or no costs.
+        If a file does not hold a model, or costs.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """The plan: everything decided before the first run, in one frozen value.
 
 A graph with symbolic dimensions is partitioned as it is; memories, transfers and offsets follow
-when the shapes are known, by `Plan.for_shapes`, which a session does for what it is fed. With
-bounds, all is decided for the largest shapes.
+when the shapes are known, by `Plan.for_shapes`, which a session calls for the shapes that it is
+fed. With bounds, everything is decided for the largest shapes.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who runs what, in which memory, after what.
+    """The device of each node, the memory of each tensor, and the order of steps.
 
     Attributes
     ----------
     graph : Graph
-        The graph that runs for each item; for given shapes, with what could be computed ahead
-        folded.
+        The graph that runs for each item; for given shapes, with everything folded that can be
+        computed ahead.
     request : PlanRequest
-        What it was to be like.
+        The arguments of planning.
     partition : Partition
     placement : Placement or None
         None while dimensions are symbolic.
@@ -111,12 +111,12 @@ class Plan:
 
     @property
     def is_static(self) -> bool:
-        """True when all shapes are known, and thereby all memory."""
+        """True if all shapes, and with them all memory, are known."""
         return self.memory is not None
 
     @cached_property
     def fed(self) -> Graph:
-        """The graph that was planned: with symbols where there are bounds, and all its nodes.
+        """The graph that was planned: with all its nodes, and with symbols if there are bounds.
 
         Variables are nodes in it.
         """
@@ -124,12 +124,12 @@ class Plan:
 
     @property
     def fetchable(self) -> Graph:
-        """The graph whose tensors can be fetched: that of the caller, if it is known."""
+        """The graph whose tensors can be fetched: the caller's, if it is known."""
         return self.fed if self.source is None else self.source
 
     @property
     def whole(self) -> Graph:
-        """The graph that runs, what runs once included."""
+        """The graph that runs, including the nodes that run once."""
         return self._whole(self.graph)
 
     def _whole(self, rest: Graph) -> Graph:
@@ -144,51 +144,51 @@ class Plan:
 
     @property
     def prototypes(self) -> Mapping[str, Device]:
-        """The devices that were asked what they support; those the user gave are also run on."""
+        """The devices that were asked what they support; device objects from the user also run."""
         return self.request.devices
 
     @property
     def pins(self) -> Pins:
-        """The nodes, by name or pattern, that the user gave to a device."""
+        """The device of each node, by name or pattern, that the user chose."""
         return self.request.pins
 
     @property
     def max_in_flight(self) -> int:
-        """For how many items at once memory is planned; with replicas on each variant."""
+        """The number of items for which memory is planned; with replicas, on each variant."""
         return self.request.max_in_flight
 
     @property
     def costs(self) -> Costs:
-        """What nodes and copies were taken to cost."""
+        """The costs of nodes and copies that the plan is based on."""
         return self.request.costs
 
     @property
     def strategy(self) -> str:
-        """The rule by which nodes were given to devices.
+        """The rule by which nodes were assigned to devices.
 
-        On automatic replicas plans that are made of this one, for other shapes, go by another,
-        ``request.strategy``: what is whole stays so.
+        With automatic replicas, plans derived from this one for other shapes use another rule,
+        ``request.strategy``: a graph that is whole on one device stays whole.
         """
         return self.request.strategy if self.decision is None else self.decision.strategy
 
     @property
     def ends(self) -> IoDevices:
-        """Where callers hand over inputs and take outputs."""
+        """The devices on which callers pass inputs and take outputs."""
         return self.request.ends
 
     @property
     def folds(self) -> bool:
-        """True where nodes whose results are known ahead become constants."""
+        """True if nodes whose results are known ahead become constants."""
         return fold_constants in self.passes
 
     @property
     def variants(self) -> int:
-        """On how many sets of devices the plan runs at once: 1 without replicas."""
+        """The number of device sets on which the plan runs at once: 1 without replicas."""
         return variants(self.replicas)
 
     @property
     def in_flight(self) -> int:
-        """How many items there is memory for, on all variants together."""
+        """The number of items that memory has room for, on all variants together."""
         return self.max_in_flight * self.variants
 
     @property
@@ -209,7 +209,7 @@ class Plan:
 
     @property
     def reasons(self) -> Mapping[str, str]:
-        """Why every node is where it is, by name."""
+        """The reason for the device of every node, by name."""
         return self.partition.reasons
 
     @property
@@ -224,13 +224,13 @@ class Plan:
 
     @cached_property
     def bodies(self) -> Mapping[str, Plan]:
-        """The plans of the graphs whose rows are run in batches, by the queue that they wait in."""
+        """The plans of graphs whose rows run in batches, by the queue in which the rows wait."""
         from ..planner.bodies import plan_bodies
 
         return plan_bodies(self)
 
     def for_shapes(self, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-        """Return the plan for inputs of these shapes, with memory of its own for just them.
+        """Return the plan for inputs of exactly these shapes, with its own memory.
 
         Shapes that depend on values are still unknown in it: see `sync_points`.
 
@@ -246,16 +246,16 @@ class Plan:
         return replan_for_shapes(self, shapes, max_in_flight)
 
     def fetching(self, *fetches: Fetches) -> Plan:
-        """Return the plan for some tensors of the graph: only what they need runs, and is fed.
+        """Return the plan for some tensors of the graph: only the nodes and feeds that they need.
 
         They are named as in ``fetches`` of `Session.run`: alone, or in lists, tuples and mappings.
-        They are those of the graph that was planned, whatever passes made of it; of a plan from a
-        file only those that passes left. It is the plan itself where all of that is needed.
+        All tensors of the graph that was planned can be named, even if passes removed them; for a
+        plan from a file, only those that passes left. If all nodes are needed, it is the same plan.
 
         Raises
         ------
         FetchError
-            If there is no such tensor, or none is named.
+            If there is no such tensor, or no tensor is named.
         PlanError, DeviceError
             As `plait.plan`.
         """
@@ -270,7 +270,7 @@ class Plan:
         return replan(self, max_in_flight)
 
     def report(self, *, nodes: bool = False) -> str:
-        """Return the plan for people: subgraphs, transfers, memory and reasons.
+        """Return the plan as text: subgraphs, transfers, memory and reasons.
 
         With `nodes`, every node is listed with its device and the reason for it.
         """
@@ -291,16 +291,16 @@ class Plan:
         return to_json(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a file, from which `plait.load_plan` makes it again without planning.
+        """Write the plan to a file, which `plait.load_plan` reads without planning again.
 
-        A file of that name is replaced, wholly or not at all.
+        An existing file is replaced atomically.
 
         Raises
         ------
         PlanError
-            If it was made with passes of the user's own.
+            If the plan was made with user-defined passes.
         GraphError
-            If the graph holds what cannot be written, or the file cannot be.
+            If something in the graph cannot be written, or the file cannot.
         """
         from ..reports.plan_file import save_plan
 
@@ -313,10 +313,10 @@ class Plan:
         profile: Profile | None = None,
         simulation: Simulation | None = None,
     ) -> None:
-        """Write a report for a browser: graph, predicted timeline, memory, and why all is so.
+        """Write a report for a browser: graph, predicted timeline, memory, and reasons.
 
-        One file that asks nothing of any network. With a `profile`, what was measured is shown
-        beside it; a `simulation` stands in place of the predictions for the plan's own devices.
+        The report is one file and needs no network. With a `profile`, it shows measured times
+        beside the predictions; a `simulation` replaces the predictions for the plan's own devices.
 
         Raises
         ------

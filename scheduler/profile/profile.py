@@ -1,4 +1,4 @@
-"""A profile: the times of a session's latest items, as figures, tables and files."""
+"""The times of a session's latest items, as figures, tables and files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TELLING = 16
 
 @dataclass(frozen=True)
 class Profile:
-    """When everything ran.
+    """The times of a session's latest items.
 
     Attributes
     ----------
@@ -35,15 +35,15 @@ class Profile:
     nodes : tuple of NodeTime
         The costliest first; empty unless the session measures.
     forgotten : int
-        Items before those, of which only the node times are kept.
+        The number of earlier items, of which only the node times are kept.
     at_open : tuple of Record
-        What was computed once for each plan that was opened; no part of any item.
+        The computations that ran once for each opened plan; not part of any item.
     dropped : int
-        Items of live sources that there was no room for; nothing ran of them.
+        The number of items of live sources that did not fit and never ran.
     batches : tuple of RowBatch
-        What rows ran in that were batched across items, the latest last.
+        The batches of rows across items, the latest last.
     row_batches : Mapping of str to RowBatchFigures
-        By the name of `GraphBuilder.each`, how many batches that were.
+        Figures of these batches, by the name given to `GraphBuilder.each`.
 
     Examples
     --------
@@ -77,7 +77,7 @@ class Profile:
 
     @cached_property
     def active_s(self) -> float:
-        """Of those, the seconds in which an item was under way, with its source or its consumer."""
+        """Of these, the seconds in which an item was in flight, or with its source or consumer."""
         if not self.records:
             return 0.0
         first = min(record.admitted_ns for record in self.records)
@@ -93,12 +93,12 @@ class Profile:
 
     @property
     def items_per_s(self) -> float:
-        """Items per second of that: the time between streams does not count."""
+        """Items per active second: the time between streams does not count."""
         return len(self.records) / self.active_s if self.active_s else 0.0
 
     @property
     def busy_s(self) -> dict[str, float]:
-        """Seconds that each device worked, transfers included."""
+        """The seconds for which each device worked, transfers included."""
         return {
             device: sum(end - start for start, end in spans) / 1e9
             for device, spans in self._by_device().items()
@@ -106,7 +106,7 @@ class Profile:
 
     @property
     def waits(self) -> dict[str, dict[str, float]]:
-        """By async function the number of its calls, and the seconds that they took together."""
+        """For each async function, the number of its calls and their total seconds."""
         found: dict[str, dict[str, float]] = {}
         for record in self.records:
             for span in record.spans():
@@ -118,7 +118,7 @@ class Profile:
 
     @property
     def overlap(self) -> float:
-        """Of the time in which any device worked, the share in which at least two did."""
+        """The share of time in which at least two devices worked, of that in which any did."""
         events: list[tuple[int, int]] = []
         for spans in self._by_device().values():
             for start, end in merged(spans):
@@ -132,28 +132,28 @@ class Profile:
 
     @property
     def at_open_s(self) -> float:
-        """Seconds spent on what was computed once, when plans were opened."""
+        """The seconds of the computations that ran once, when plans were opened."""
         return sum(record.landed_ns - record.admitted_ns for record in self.at_open) / 1e9
 
     @cached_property
     def misses(self) -> int:
-        """How many items waited for a plan that was made for them, or for others like them."""
+        """The number of items that waited for a plan for their shapes, their own or a shared one."""
         return sum("planning" in record.waited_for for record in self.records)
 
     @cached_property
     def bound(self) -> int:
-        """How many others waited only for programs that were bound: lengths within bounds are."""
+        """The number of items that waited only for programs to be bound, for lengths in bounds."""
         bound = {"binding"}
         return sum(record.waited_for - {"partners"} == bound for record in self.records)
 
     @property
     def hits(self) -> int:
-        """How many waited for nothing of that: all was there that their shapes need."""
+        """The number of items that waited for neither: everything for their shapes was ready."""
         return len(self.records) - self.misses - self.bound
 
     @property
     def mostly_misses(self) -> bool:
-        """True when most items wait for a plan: their shapes are hardly ever those of others."""
+        """True if most items wait for a plan, because their shapes rarely repeat."""
         return len(self.records) >= TELLING and self.misses * 2 > len(self.records)
 
     def latency_s(self, quantile: float) -> float:
@@ -164,7 +164,7 @@ class Profile:
         return latencies[min(int(quantile * len(latencies)), len(latencies) - 1)] / 1e9
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return per step: nodes, runs, and median milliseconds running and waiting."""
+        """Return for each step: nodes, runs, and median milliseconds running and waiting."""
         spans: dict[tuple[str, str], list[Span]] = {}
         for record in self.records:
             for span in record.spans():
@@ -184,11 +184,11 @@ class Profile:
 
     @cached_property
     def attributions(self) -> tuple[Attribution, ...]:
-        """Where the time of each item went, in the order of `records`."""
+        """The attribution of each item's time, in the order of `records`."""
         return tuple(attributions(self.records))
 
     def attribution(self) -> Attribution:
-        """Return where the time of all items together went.
+        """Return the attribution of the time of all items together.
 
         Examples
         --------
@@ -203,22 +203,22 @@ class Profile:
 
     @cached_property
     def critical_path(self) -> tuple[CriticalSpan, ...]:
-        """The steps, of whichever item, that the last result waited for, the first one first."""
+        """The steps, of any item, that the last result waited for, the first one first."""
         return critical_path(self.records)
 
     def what_if(
         self, plan: Plan, faster: Mapping[str, float], *, max_in_flight: int | None = None
     ) -> WhatIf:
-        """Predict what a stream would gain if some operators, or nodes, were faster.
+        """Predict the gain of a stream if some operators or nodes were faster.
 
         Parameters
         ----------
         plan : Plan
-            The one that ran, its shapes known.
+            The plan that ran, with known shapes.
         faster : Mapping of str to float
             How many times as fast, by operator or name of node.
         max_in_flight : int, optional
-            How many items are under way at a time; the plan's number when left out.
+            The number of items in flight; the plan's by default.
 
         Raises
         ------
@@ -262,7 +262,7 @@ class Profile:
         }
 
     def table(self) -> str:
-        """Return the figures for people."""
+        """Return the figures as text."""
         return profile_table(self)
 
     def __repr__(self) -> str:
@@ -286,7 +286,7 @@ class Profile:
         write_trace(self, path)
 
     def save_html(self, path: str | Path, plan: Plan | None = None) -> None:
-        """Write a report for a browser, with the plan's if that is given: see `Plan.save_html`."""
+        """Write a report for a browser, including the plan if given: see `Plan.save_html`."""
         from ..reports.html import write_html
 
         write_html(path, plan, self)

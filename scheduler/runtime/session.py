@@ -35,7 +35,7 @@ from .variables.files import load_values, save_values
 
 
 class Session:
-    """Owns devices, arenas and lanes from ``async with`` to its end.
+    """An open plan: owns devices, arenas and lanes within ``async with``.
 
     Parameters
     ----------
@@ -43,15 +43,15 @@ class Session:
     measure : bool, default False
         Time every node, for `profile`; costs about a microsecond per node.
     trace : bool, default True
-        Keep the times of the latest items, for `profile`; costs about 1 µs for each.
+        Keep the times of the latest items, for `profile`; costs about 1 µs per item.
     on_event : callable, optional
-        Called with what happens to the session: items that ended, devices lost and back. It is
-        called on the session's loop and should return at once; what it raises is logged.
+        Called with the session's events: items that ended, devices lost and restarted. It is called
+        on the session's loop and should return at once; errors that it raises are logged.
     faults : FaultPolicy, optional
-        What to do when devices die or hang.
+        How to handle devices that die or hang.
     seed : int, default 0
-        What random numbers follow from, together with the number of the item, counted from 0 in the
-        order of calls and sources. Below 2⁶⁴; a graph that draws none ignores it.
+        Seed of random numbers, below 2⁶⁴. Together with the number of the item, counted from 0 in
+        the order of calls and sources, it determines them; a graph that draws none ignores it.
 
     Examples
     --------
@@ -70,9 +70,10 @@ class Session:
 
     Notes
     -----
-    Leaving the session cancels what is under way, waits for it to end, and frees everything: no
-    thread, process or memory outlives it. A failed or cancelled item leaves it usable. A device
-    that is lost is started again; items that were under way there run again from their inputs.
+    Leaving the session cancels items in flight, waits for them to end, and frees everything: no
+    thread, process or memory outlives the session. After a failed or cancelled item the session
+    stays usable. A lost device is started again; items that were in flight there run again from
+    their inputs.
     """
 
     def __init__(
@@ -153,32 +154,32 @@ class Session:
         *,
         deadline_s: float | None = None,
     ) -> Any:
-        """Run one item and return its outputs by name, or what is fetched, as arrays of their own.
+        """Run one item and return copies of its outputs by name, or of the fetched tensors.
 
-        Waits for a free slot where `max_in_flight` items are under way already. When it is
-        cancelled, what has not started is skipped and what runs ends before it returns. Items that
-        are done at once let other tasks run every 0.1 ms.
+        Waits for a free slot if `max_in_flight` items are in flight already. Cancelling skips the
+        steps that have not started, and returns when running steps have ended. Items that complete
+        at once still let other tasks run every 0.1 ms.
 
         Parameters
         ----------
         inputs : Mapping of str to array
-            One array per graph input, of its dtype and shape; those that `fetches` do not need may
+            One array per graph input, of its dtype and shape; inputs that `fetches` do not need may
             be left out.
         fetches : str, list, tuple or Mapping, optional
-            Names of tensors of the graph, nested in any way: the result is of the same form, with
-            None for groups. Only what they need runs. Left out, all outputs are returned by name,
-            and all effects take place.
+            Names of tensors of the graph, nested in any way: the result has the same structure,
+            with None for groups. Only the nodes that they need run. By default, all outputs are
+            returned by name, and all effects take place.
         deadline_s : float, optional
-            Give it up after so many seconds.
+            Fail with a DeadlineError after this many seconds.
 
         Raises
         ------
         FetchError
-            If the graph has no tensor of such a name.
+            If the graph has no tensor with one of the names.
         FeedError
             If an input is missing, unknown, or of the wrong dtype or shape.
         DeadlineError
-            If it is not done in time.
+            If the item misses its deadline.
         KernelError
             If a kernel or Python function raises.
         DeviceError
@@ -207,48 +208,51 @@ class Session:
         ----------
         source : iterable or async iterable of Mapping or Stamped
             Pulled from only when there is room for one more item. A generator or trio channel is
-            closed at the end; leaving the context raises what that raises. What else a source
-            raises after the consumer has left is not seen.
+            closed at the end, and leaving the context raises the errors of closing it. Other errors
+            of a source after the consumer has left are ignored.
         max_in_flight : int, optional
-            How many items are alive at most, from before they are pulled until the consumer asks
-            for the next result; the plan's number when left out, times `batch`.
+            The largest number of items alive, from before they are pulled until the consumer asks
+            for the next result. By default the plan's number times `batch`.
         ordered : bool, default True
-            Hand results out in the order of the source, or else as soon as they are there.
+            Return results in the order of the source; otherwise as soon as they are ready.
         batch : int, optional
-            Run so many items at once, stacked along the first axis of every input.
+            Run this many items at once, stacked along the first axis of every input.
         max_delay_s : float, optional
-            Start a batch that is not full after so many seconds; when left out, only the last one
+            Start a batch that is not full after this many seconds. By default, only the last batch
             may be smaller.
         deadline_s : float, optional
-            An item that is not done so many seconds after the source gave it fails with a
-            DeadlineError; what runs of it is ended after the kernel under way.
+            An item that is not done this many seconds after it was pulled fails with a
+            DeadlineError; its run ends after the current kernel.
         on_error : {"yield", "raise"}
-            Whether an item that failed is handed out, with its `error` set, or raises that. The
-            stream goes on either way.
+            Whether a failed item is returned, with its `error` set, or raises the error. The stream
+            continues in both cases.
         copy : bool, default True
             Copy results. Otherwise they are read-only views into memory of the session, valid until
-            the item is released; items handed out or done keep their slots till then.
+            the item is released; until then, finished items keep their slots.
         fetches : str, list, tuple or Mapping, optional
             What to compute instead of all outputs, as for `run`. An item has it as `fetched`, in
-            the same form, and by the names of the tensors.
+            the same structure, and by the names of the tensors.
         keep : "latest" or int, optional
-            Read the source as fast as it gives, on a thread if it blocks, and let so many items
-            wait until there is room for one more; ``"latest"`` is one. When more come, some are
-            dropped and counted. When left out, the source waits.
+            Read the source as fast as it produces items, on a thread if it blocks, and let this
+            many items wait for room; ``"latest"`` is one. Further items are dropped and counted. By
+            default, the source waits.
         drop : {"oldest", "newest"}, optional
-            Which of them: those that have waited longest, the default, or those that come.
+            Which items to drop: those that have waited longest, the default, or new ones.
 
         Raises
         ------
         SessionError
-            If the options make no sense together. What the plan does not allow is raised when the
-            context is entered: FetchError if the graph has no such tensor, a graph that takes no
-            batches, or DoesNotFitError if that many items of known shapes fit into no memory.
+            If the options do not fit together; when the context is entered, if the graph takes no
+            batches.
+        FetchError
+            When the context is entered, if the graph has no such tensor.
+        DoesNotFitError
+            When the context is entered, if that many items of known shapes do not fit into memory.
 
         Notes
         -----
-        What the source raises is raised after the results of what it had given. Leaving the context
-        cancels the rest and waits for what runs.
+        If the source raises an error, the stream raises it after the results of all earlier items.
+        Leaving the context cancels the remaining items and waits for running ones.
 
         Examples
         --------
@@ -279,15 +283,15 @@ class Session:
 
     @property
     def variables(self) -> Mapping[str, Array]:
-        """What variables hold, by name: read-only, and as they are when they are looked up.
+        """The values of variables by name, read-only, as of the moment of each lookup.
 
-        Looking one up that lies on a GPU waits for a copy. While an item is under way, it raises a
-        SessionError if variables change just then; `fetch_variables` waits.
+        Looking up a variable on a GPU waits for a copy. While an item is in flight, a lookup raises
+        a SessionError if variables are changing at that moment; `fetch_variables` waits.
         """
         return self._open_runtime().variables.values
 
     async def fetch_variables(self) -> dict[str, Array]:
-        """Return what all variables hold at one moment, after the item that assigns just now.
+        """Return the values of all variables at one moment, after an item that is assigning.
 
         Raises
         ------
@@ -297,20 +301,20 @@ class Session:
         return await self._open_runtime().variables.fetch()
 
     async def assign(self, values: Mapping[str, Any]) -> None:
-        """Have variables hold other values: all or none of them, after the items under way.
+        """Set variables to new values atomically, after the items in flight.
 
         Raises
         ------
         FeedError
-            If there is no such variable, or a value is not of its dtype and shape.
+            If there is no such variable, or a value does not have its dtype and shape.
         """
         await self._open_runtime().variables.assign(values)
 
     async def reset_variables(self, names: Iterable[str] | None = None) -> None:
-        """Have variables hold again what they began with: all of them, or those that are named.
+        """Reset variables to their initial values: all of them, or the named ones.
 
-        After the items under way, all or none, as `assign`. What counts steps, and what an
-        optimizer keeps, are variables too.
+        As with `assign`, this is atomic and happens after the items in flight. Step counters and
+        the state of an optimizer are variables too.
 
         Raises
         ------
@@ -320,15 +324,15 @@ class Session:
         await self._open_runtime().variables.reset(names)
 
     async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
-        """Have variables hold what those of another graph held, by name; say what did not fit.
+        """Set variables from those of another graph, by name, and report what did not fit.
 
-        Values of the same name, dtype and shape are assigned, as by `assign`. Others are not, and
-        variables of which there is no value stay as they are.
+        Values of the same name, dtype and shape are assigned, as by `assign`. Other values are
+        ignored, and variables without a value stay as they are.
         """
         return await self._open_runtime().variables.carry(values)
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
-        """Write what all variables hold to a file, wholly or not at all.
+        """Write the values of all variables to a file, atomically.
 
         Raises
         ------
@@ -341,26 +345,26 @@ class Session:
         await trio.to_thread.run_sync(save_values, values, path)
 
     async def load_variables(self, path: str | os.PathLike[str]) -> None:
-        """Have variables hold what `save_variables` wrote; those that are not in it stay.
+        """Set variables to the values that `save_variables` wrote; others stay as they are.
 
         Raises
         ------
         ParseError
             If the file is missing, damaged or foreign.
         FeedError
-            If a value in it is of no variable here, or not like it.
+            If a value in the file belongs to no variable here, or has another dtype or shape.
         """
         await self.assign(await trio.to_thread.run_sync(load_values, path))
 
     def profile(self) -> Profile:
-        """Return when everything ran, for the items so far; also after the session has ended."""
+        """Return the times of everything that ran so far; also after the session has ended."""
         runtime = self._runtime  # looked up once: the session may be closed just now
         if runtime is None and self._profile is not None:
             return self._profile
         return _opened(runtime).recorder.profile()
 
     def status(self) -> Status:
-        """Return what happens at this moment: items, devices and what waits for them, memory."""
+        """Return the current state: items, devices and their queues, memory."""
         return self._open_runtime().status()
 
     def _open_runtime(self) -> Runtime:

@@ -23,14 +23,14 @@ LISTED_STEPS = 25
 
 @dataclass(frozen=True)
 class Simulation:
-    """A prediction: when everything would happen, and what decides how long it takes.
+    """A prediction: when everything would happen, and what limits the speed.
 
     Attributes
     ----------
     plan : Plan
-        With memory for as many items in flight as were simulated, divided among replicas.
+        The plan, with memory for the simulated number of items in flight, divided among replicas.
     costs : Costs
-        How long things take.
+        The times of nodes, subgraphs and copies.
     workload : Workload
         The steps on their devices' lanes.
     host : SimulatedHost
@@ -38,11 +38,11 @@ class Simulation:
     profile : Profile
         The prediction in the form of a measurement.
     max_in_flight : int
-        How many items were under way at a time, on all replicas together.
+        The number of items in flight, on all replicas together.
     variants : tuple of Plan
-        One for each set of replicas that items may go to; one alone without replicas.
+        One plan for each set of replicas that items may go to; a single one without replicas.
     bodies : Mapping of str to sequence of Plan
-        The same of the batches of rows, by queue.
+        The same for the batches of rows, by queue.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class Simulation:
 
     @property
     def items(self) -> int:
-        """How many items went through."""
+        """The number of simulated items."""
         return self.timeline.items
 
     @property
@@ -80,7 +80,7 @@ class Simulation:
 
     @property
     def items_per_s(self) -> float:
-        """Items by the makespan."""
+        """The number of items divided by the makespan."""
         return self.items / self.makespan_s if self.makespan_s else 0.0
 
     @property
@@ -90,14 +90,14 @@ class Simulation:
 
     @property
     def overlap(self) -> float:
-        """Of the time in which any device works, the share in which at least two do."""
+        """The share of time in which at least two devices work, of that in which any works."""
         return self.profile.overlap
 
     @property
     def busy(self) -> dict[str, float]:
-        """For every lane the share of the makespan in which it works; some devices share one.
+        """For every lane the share of the makespan in which it works; some devices share a lane.
 
-        For the calls of an async function, where their number is limited, the share of that number.
+        For an async function with limited concurrency, the share of that limit in use.
         """
         spent = [0] * len(self.workload.lanes)
         for entry, ended in enumerate(self.timeline.ended):
@@ -112,7 +112,7 @@ class Simulation:
 
     @property
     def bottleneck(self) -> str | None:
-        """The lane that works most of the time; None if nothing does."""
+        """The busiest lane; None if nothing works."""
         return max(self.busy, key=self.busy.__getitem__, default=None)
 
     @cached_property
@@ -130,9 +130,9 @@ class Simulation:
 
     @cached_property
     def slack_s(self) -> tuple[float, ...]:
-        """By how many seconds each step of the plan could take longer without consequences.
+        """How many seconds longer each step could take without delaying the last result.
 
-        Of all items, the one counts that has least to spare.
+        It is the minimum over all items.
         """
         return slack_s(self.timeline, self.workload)
 
@@ -188,7 +188,7 @@ class Simulation:
         }
 
     def table(self) -> str:
-        """Return the figures for people."""
+        """Return the figures as text."""
         lines = [
             f"{counted(self.items, 'item')}, up to {self.max_in_flight} in flight: "
             f"{_ms(self.makespan_s)} ms, {self.items_per_s:.1f} items/s",

@@ -1,9 +1,9 @@
-"""Tuning: each device is measured, plans are made by that and run, and the fastest is taken.
+"""Tuning: measure each device, make plans from the measurements, run them, and take the fastest.
 
-A plan by costs is only as good as they are: nodes are measured one by one, and then joined by
-others, and disturbed by what runs beside them. So what a plan really takes is measured too, and fed
-back, until no new plan comes of it. What is chosen was run, and nothing that was run was faster: a
-device that can do it all alone is never lost to.
+A plan is only as good as its costs: nodes are measured one by one, but then run together with
+others and disturb each other. So the real time of each plan is measured too, and fed back, until
+this gives no new plan. The chosen plan is the fastest of all that ran, so it is never slower than
+a device that can run everything alone.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ def tune(
     progress: Progress | None = None,
     **options: Any,
 ) -> Tuned:
-    """Find the plan that is fastest on this machine, by running items.
+    """Find the fastest plan for this machine, by running items.
 
-    Each device is measured alone. Plans are then made by the costs found, run, and measured again,
-    until no other plan comes of it, in three rounds at most. The best single device is tried with
-    more threads, and for streams (``"throughput"``) as replicas. Those of several devices that
-    `plan` would consider are tried, predicted to be faster or not.
+    Each device is measured alone. Plans are then made from these costs, run, and measured again,
+    until there is no new plan, in at most three rounds. The best single device is also tried with
+    more threads, and for streams (``"throughput"``) as replicas. Plans on several devices that
+    `plan` would consider are tried even if they are not predicted to be faster.
 
     Parameters
     ----------
@@ -74,26 +74,26 @@ def tune(
     devices : str, Device, or iterable of them
         As in `plan`.
     feeds : Mapping of str to array
-        One item, like those to come: it is run many times. The plan is for its shapes, unless
-        `bounds` are given.
+        A typical item, which is run many times. The plan is for its shapes, unless `bounds` are
+        given.
     costs : Costs or path, optional
-        What was measured before.
+        Earlier measurements.
     objective : {"latency", "throughput"}, default "latency"
-        Whether the time of one item is to be short, or the time per item of a stream.
+        What to minimize: the time of one item, or the time per item of a stream.
     max_in_flight : int, optional
-        How many items a stream has under way: two more than there are cores when left out, and 1
+        The number of items in flight in a stream: by default two more than there are cores, and 1
         for ``"latency"``.
     progress : callable, optional
-        Called with a line of text about each thing that is run, before it is.
+        Called with a line of text before each run.
     **options
-        Others of `plan`: `pin`, `bounds`, `passes`, `max_subgraphs`, `memory_limits`, ...
+        Other arguments of `plan`: `pin`, `bounds`, `passes`, `max_subgraphs`, `memory_limits`, ...
 
     Raises
     ------
     PlanError
-        If there is no plan, or an option is one that tuning decides.
+        If there is no plan, or tuning decides one of the options itself.
     SessionError
-        If it is called from inside a trio task, which it would block.
+        If called in a trio task, which it would block.
     KernelError, DeviceError, FeedError
         If an item fails.
 

@@ -1,4 +1,4 @@
-"""The result of tuning: the plan, the costs, and what every plan that was tried took."""
+"""The result of tuning: the plan, the costs, and the times of all plans that were tried."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Tuned:
     Attributes
     ----------
     plan : Plan
-        The fastest of those that were run.
+        The fastest plan of those that ran.
     costs : Costs
-        Those that were given, with what was measured in front.
+        The given costs; measurements take precedence over them.
     trials : tuple of Trial
-        Everything that was run, in that order.
+        All runs, in order.
     best : Trial
-        The one whose plan it is.
+        The trial of `plan`.
     rounds : int
-        How many times plans were made by what had been measured until then.
+        How many times plans were made from the measurements so far.
     notes : tuple of str
-        What was not tried, and why.
+        What was not tried, with the reasons.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class Tuned:
     notes: tuple[str, ...] = ()
 
     def table(self) -> str:
-        """Return what was tried as a table, the choice marked, and what was not."""
+        """Return a table of the trials with the choice marked, and what was not tried."""
         rows = [_COLUMNS, *(self._row(trial) for trial in self.trials)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (
@@ -97,9 +97,9 @@ class Tuned:
         }
 
     def predicted_s(self, trial: Trial) -> float | None:
-        """Return what `Trial.seconds` is predicted to be by all that was measured.
+        """Return the prediction of `Trial.seconds` from all measurements.
 
-        None where shapes depend on values, and where nothing was measured of the plan's devices.
+        None if shapes depend on values, or if the plan's devices were not measured.
         """
         found = self._predictions.get(id(trial))
         if found is None:

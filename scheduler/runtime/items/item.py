@@ -198,17 +198,17 @@ class ItemRun:
 class Item:
     """One result of a stream.
 
-    It is released when the next one is asked for, or before: by `release`, or where it is used as a
-    context manager at the end of that. Then there is room for one more item.
+    It is released when the next one is requested, or earlier by `release`, or at the end of a
+    ``with`` block. Then there is room for one more item.
 
     Attributes
     ----------
     index : int
-        Its place in the source, from 0.
+        Its position in the source, from 0.
     error : BaseException or None
-        Why it failed; the stream goes on.
+        Why it failed; the stream continues.
     stamp : float or None
-        The time, or key, that its source gave it by a `Stamped`.
+        The time or key from its source, in a `Stamped`.
 
     Examples
     --------
@@ -268,14 +268,14 @@ class Item:
 
     @property
     def fetched(self) -> Any:
-        """What was fetched, in the form of `fetches`; all outputs by name where that was left out.
+        """The fetched tensors, in the structure of `fetches`; by default all outputs by name.
 
-        It raises the item's error if that failed.
+        Raises the item's error if it failed.
         """
         return self._arrange(self.outputs)
 
     def release(self) -> None:
-        """Be through with it; releasing twice is allowed."""
+        """Release the item; releasing twice is allowed."""
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
             on_release(self)

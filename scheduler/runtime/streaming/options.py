@@ -42,12 +42,12 @@ class StreamOptions:
     Attributes
     ----------
     fetched : Fetched or None
-        What `fetches` name; the others are the arguments.
+        The tensors that `fetches` name; the other attributes are the arguments.
 
     Raises
     ------
     SessionError
-        If they make no sense, alone or together.
+        If an option is invalid, or options do not fit together.
     """
 
     max_in_flight: int
@@ -100,26 +100,26 @@ class StreamOptions:
 
     @property
     def kept(self) -> int | None:
-        """How many items of a live source wait for room at most; None where the source waits."""
+        """The largest number of waiting items of a live source; None if the source waits."""
         return 1 if self.keep == "latest" else self.keep
 
     @property
     def slots(self) -> int:
-        """How many slots keep that many items, or full batches, in flight."""
+        """The number of slots that keep that many items, or full batches, in flight."""
         return -(-self.max_in_flight // (self.batch or 1))
 
     @property
     def names(self) -> frozenset[str]:
-        """Which tensors are fetched."""
+        """The names of the fetched tensors."""
         return ALL if self.fetched is None else self.fetched.names
 
     @property
     def arrange(self) -> Callable[[Results], Any]:
-        """What brings the results of an item into the form of what is fetched."""
+        """A function that brings the results of an item into the structure of `fetches`."""
         return dict if self.fetched is None else self.fetched.arranged
 
     def beyond_threads(self) -> StreamArguments:
-        """Return what to open a stream with whose results go to another thread."""
+        """Return the options for a stream whose results go to another thread."""
         if not self.copy:
             raise SessionError(
                 "views into memory of the session are for its own loop",
@@ -152,7 +152,7 @@ def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
 
 
 def check_order(plan: Plan, options: StreamOptions) -> None:
-    """Raise SessionError where items that assign to variables could pass each other."""
+    """Raise SessionError if items that assign to variables could overtake each other."""
     if not assigns(plan.graph) or (options.ordered and options.slots == 1):
         return
     raise SessionError(

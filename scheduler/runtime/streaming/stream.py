@@ -1,8 +1,7 @@
-"""Streams: items admitted while there is room, results handed out to one consumer.
+"""Streams: items admitted while there is room, results returned to one consumer.
 
-A permit is held from before an item is pulled from the source until the consumer is through with
-its result, so no more than `max_in_flight` items are ever alive: a channel of that size would not
-do.
+A permit is held from before an item is pulled from the source until the consumer releases its
+result, so at most `max_in_flight` items are ever alive; a channel of that size would allow more.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ class Results:
     Attributes
     ----------
     number : int
-        Of the stream, among those of the session.
+        The number of the stream in its session.
     buffer : LiveBuffer or None
-        Which somebody must `fill`, where the source is read without back-pressure.
+        The buffer that a task must `fill` if the source is read without back-pressure.
 
     Examples
     --------
@@ -121,7 +120,7 @@ class Results:
         return self._hand_out().checked(self._options.on_error)
 
     async def feed(self) -> None:
-        """Pull items from the source and put them in the queue, while permits last."""
+        """Pull items from the source into the queue while there are permits."""
         puller = self._puller
         may_be_at_once = self.queue.starts_at_once and not puller.may_wait
         try:
@@ -198,7 +197,7 @@ class Results:
 
     @trio.lowlevel.enable_ki_protection
     async def drain(self) -> None:
-        """Cancel what is under way, wait for it to end, and let go of all memory."""
+        """Cancel items in flight, wait for them to end, and release all memory."""
         if self._is_inherited:  # who would end it is in the parent
             return
         self._release_last()
@@ -207,7 +206,7 @@ class Results:
             self._queue.popleft().let_go()
 
     def give_up(self) -> None:
-        """Leave what is under way to the parent of this process, which was forked."""
+        """Leave items in flight to the parent of this forked process."""
         self._is_inherited = True
 
     @property
@@ -262,7 +261,7 @@ class Results:
 async def open_stream(
     runtime: Carrier, source: Source, options: StreamOptions, number: int
 ) -> AsyncIterator[Results]:
-    """Start feeding a source; on exit, cancel and drain what is still under way."""
+    """Start feeding a source; on exit, cancel and drain items that are still in flight."""
     check_source(source)
     plan = await runtime.plan_for(options.names)
     check_order(plan, options)
