@@ -1,4 +1,4 @@
-"""Models of devices: how fast they compute and copy, how much they hold."""
+"""Models of devices: speeds of computing and copying, sizes of memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LONGEST_S = 10_000_000
 class DeviceModel:
     """The figures of a device; the defaults are those of a mid-range accelerator.
 
-    A kernel takes the longer of its arithmetic and its memory traffic, plus the launch (the
-    roofline model: Williams, Waterman and Patterson, CACM 52(4), 2009). A copy takes its latency
-    and its bytes.
+    The time of a kernel is that of its arithmetic or its memory traffic, whichever is longer, plus
+    the launch (the roofline model: Williams, Waterman and Patterson, CACM 52(4), 2009). A copy
+    takes its latency plus the time for its bytes.
 
     Attributes
     ----------
@@ -37,8 +37,8 @@ class DeviceModel:
     copy_bytes_per_s, copy_latency_s : float
         Copies from and to host memory.
     peer_bytes_per_s : float or None
-        Copies from memories of other devices, where the device makes them without the host; as
-        fast as those from host memory when left out.
+        Copies from memories of other devices, if the device makes them without the host; by default
+        as fast as those from host memory.
     launch_s : float
         Added to each kernel.
     submit_s : float
@@ -46,25 +46,25 @@ class DeviceModel:
     memory_bytes : int or None
         The size of its memory; None when it is not known.
     operators : Mapping of str to float
-        By what factor an operator, or one of its families of kernels, takes longer than the figures
-        say: ``"Conv"``, ``"Conv depthwise"``; 1 where it is not named.
+        The factor by which an operator, or one of its families of kernels, takes longer than the
+        other figures say: ``"Conv"``, ``"Conv depthwise"``; 1 for others.
     supports : frozenset of str, or callable, or None
-        The operators it has, by name or as a question about a node; None for all.
+        The supported operators, by name or as a predicate of a node; None for all.
     copy_queues : int
-        How many queues copies have of their own: 0, they wait among the programs; 1, all share
-        one; 2, one for each direction.
+        The number of queues for copies: 0, copies are queued among the programs; 1, all share one
+        queue; 2, one queue for each direction.
     peers : frozenset of str
         The memories of other devices that a simulated device copies from without the host.
     layout_bytes_per_s : float or None
-        How fast programs rearrange what they read from others and write for them, where kernels
-        want it in another order, and make up for what would be fused; None for no time at all.
+        How fast programs convert the layout of tensors that they exchange with other programs,
+        including the loss of fusion across programs; None for no time at all.
     is_guess : bool
-        True when nobody has measured or told it: it follows from what kind of device it is.
+        True if the figures are not measured or given, but follow from the kind of device.
 
     Raises
     ------
     DeviceError
-        If a speed is not above zero, a size is below, or a time is below or has no end.
+        If a speed is not positive, a size is negative, or a time is negative or infinite.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class DeviceModel:
         return (name for name in optional if getattr(self, name) is not None)
 
     def kernel_s(self, kernel: str, cost: Cost) -> float:
-        """Return how long a kernel of that operator, or `family`, and cost takes."""
+        """Return the time of a kernel of that operator, or `family`, and cost."""
         # Arithmetic and memory traffic overlap: the longer of them is what counts.
         roofline = max(cost.flops / self.flops_per_s, cost.nbytes / self.bytes_per_s)
         factor = self.operators.get(kernel)
@@ -127,19 +127,19 @@ class DeviceModel:
         return self.launch_s + roofline * factor
 
     def copy_s(self, nbytes: int) -> float:
-        """Return how long a copy of that many bytes takes."""
+        """Return the time of a copy of that many bytes."""
         return self.copy_latency_s + nbytes / self.copy_bytes_per_s
 
     def peer_copy_s(self, nbytes: int) -> float:
-        """Return how long a copy of that many bytes takes from the memory of another device."""
+        """Return the time of a copy of that many bytes from the memory of another device."""
         return self.copy_latency_s + nbytes / (self.peer_bytes_per_s or self.copy_bytes_per_s)
 
     def edge_s(self, nbytes: int) -> float:
-        """Return how long a program is busy with the layout of what enters or leaves it."""
+        """Return the time for which a program converts the layouts of its inputs and outputs."""
         return nbytes / self.layout_bytes_per_s if self.layout_bytes_per_s else 0.0
 
     def inner_copy_s(self, nbytes: int) -> float:
-        """Return how long a copy of that many bytes takes within the device's memory."""
+        """Return the time of a copy of that many bytes within the device's memory."""
         return self.launch_s + 2 * nbytes / self.bytes_per_s
 
     def has(self, node: Node) -> bool:
@@ -154,7 +154,7 @@ class DeviceModel:
         Raises
         ------
         DeviceError
-            If `supports` is a function, which no file can hold.
+            If `supports` is a function, which a file cannot hold.
         """
         if callable(self.supports):
             raise DeviceError(
@@ -169,12 +169,12 @@ class DeviceModel:
 
     @classmethod
     def from_dict(cls, values: object, at: str | None = None) -> Self:
-        """Return the model that plain values describe; what is left out has its default.
+        """Return the model that plain values describe; missing values have their defaults.
 
         Raises
         ------
         DeviceError
-            If a key is unknown, or a value no number, set of names or mapping; `at` says where.
+            If a key is unknown, or a value has the wrong type; `at` says where.
         """
         if not isinstance(values, Mapping):
             raise _bad_value_error("a device's model", values, "an object of figures", at)

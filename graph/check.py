@@ -1,7 +1,7 @@
-"""The invariants of a graph, checked without trusting whoever made it.
+"""The invariants of a graph, checked independently of the code that made it.
 
-Unique names; inputs defined earlier; known outputs; no cycle; attributes as their operator has
-them; specs as the operators' rules have them (seeds H1). Linear in nodes and edges.
+Unique names; inputs defined earlier; known outputs; no cycle; attributes as declared by their
+operator; specs as inferred by the operators' rules (seeds H1). Linear in nodes and edges.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from .tensor import TensorSpec, spec_of
 def check(graph: Graph) -> Graph:
     """Return the graph unchanged if it keeps all invariants.
 
-    Each tensor's spec is inferred anew: it must have the dtype and rank that its node gives it, and
-    the lengths where both are numbers. A spec may say more than a rule does, as passes find out.
+    Each tensor's spec is inferred again: it must have the inferred dtype and rank, and the same
+    lengths if both are numbers. A spec may be more precise than the rule, because passes may know
+    more.
 
     Raises
     ------

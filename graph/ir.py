@@ -1,7 +1,7 @@
 """The graph: named tensors between nodes, all of it frozen.
 
-Edges are tensor names. Nodes stand in a topological order. Whoever changes a graph makes another
-one; `plait.graph.check.check` says whether a graph keeps the invariants.
+Edges are tensor names. Nodes are in topological order. To change a graph, make another one;
+`plait.graph.check.check` verifies the invariants of a graph.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Node:
 class Graph:
     """What to compute: nodes between named tensors.
 
-    Two graphs are equal when everything in them is, constants bit for bit.
+    Two graphs are equal if everything in them is equal, constants bit for bit.
 
     Attributes
     ----------
     name : str
     inputs, outputs : tuple of str
-        The tensors that are fed and fetched: their names are public.
+        The tensors that are fed and fetched; their names are public.
     nodes : tuple of Node
         In a topological order.
     tensors : Mapping of str to TensorSpec
@@ -91,11 +91,11 @@ class Graph:
     constants : Mapping of str to Array
         Read-only numpy arrays.
     precisions : Mapping of str to int
-        Declared bits of integer inputs and constants, where they need fewer than their dtype has.
+        Declared bits of integer inputs and constants that need fewer than their dtype has.
     prepared : frozenset of str
-        Tensors that are there before the first item, though nothing in here writes them.
+        Tensors that exist before the first item, although no node here writes them.
     variables : Mapping of str to Node
-        Those that variables hold, and the nodes that the variables were; also what nobody reads.
+        The tensors of variables, with the variables' original nodes; also unread ones.
 
     Examples
     --------
@@ -139,7 +139,7 @@ class Graph:
         Raises
         ------
         GraphError
-            If there is none; the message names those whose names are alike.
+            If there is no such node; the message lists similar names.
 
         Examples
         --------
@@ -182,41 +182,42 @@ class Graph:
 
     @cached_property
     def fetched(self) -> frozenset[str]:
-        """The outputs, to look a name up in: there may be thousands."""
+        """The outputs as a set, for fast lookups: there may be thousands."""
         return frozenset(self.outputs)
 
     @cached_property
     def assigned(self) -> Mapping[str, str]:
-        """What is kept for the next item, and the variable's tensor that it is kept in.
+        """The tensors kept for the next item, with the variable's tensor for each.
 
-        Only where variables are no nodes any more.
+        Filled only once variables are no longer nodes.
         """
         nodes = self.nodes if self.variables else ()
         return {node.outputs[0]: node.inputs[0] for node in nodes if node.op == ASSIGN}
 
     @cached_property
     def costs(self) -> dict[str, tuple[Node, Cost]]:
-        """What nodes were found to cost, by name: `plait.graph.infer.cost_of` keeps it here."""
+        """The costs of nodes by name, cached by `plait.graph.infer.cost_of`."""
         return {}
 
     @cached_property
     def is_static(self) -> bool:
-        """True when every tensor's shape is made of numbers."""
+        """True if all dimensions of all tensors are numbers."""
         return all(spec.is_static for spec in self.tensors.values())
 
     def call(self, node: Node) -> Call:
-        """Return what shape and cost rules see of a node."""
+        """Return the view of a node for shape and cost rules."""
         return call_of(node, self.tensors, self.constants)
 
     def output_specs(self, node: Node) -> tuple[TensorSpec, ...]:
-        """Return the specs of a node's outputs, leaving out those it does not give."""
+        """Return the specs of a node's outputs, without absent ones."""
         return tuple(self.tensors[name] for name in node.outputs if name)
 
     def extract(self, nodes: Iterable[Node], name: str) -> Graph:
         """Return the subgraph of some of the nodes.
 
-        Its inputs are the tensors that cross into it, prepared ones too, its outputs those that are
-        read outside, fetched or kept; constants come along. `nodes` must be in the graph's order.
+        Its inputs are the tensors that cross into it, including prepared ones; its outputs are
+        those that are read outside, fetched or kept. Constants are included. `nodes` must be in the
+        graph's order.
         """
         kept = tuple(nodes)
         inside = {node.name for node in kept}
@@ -243,7 +244,7 @@ class Graph:
         return Graph(name, inputs, outputs, kept, specs, constants, precisions)
 
     def edit(self) -> Editor:
-        """Return an editor that begins with this graph, and makes others of it."""
+        """Return an editor that starts from this graph."""
         from .editing import Editor
 
         return Editor(self)

@@ -1,4 +1,4 @@
-"""Tensors of a builder: names that are computed with."""
+"""Tensors of a builder: names to compute with."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensors
-    """A tensor's name that computes: what the methods of a `GraphBuilder` return.
+    """A tensor of a `GraphBuilder`: its name, with operators and methods that add nodes.
 
-    It is text, and goes wherever a name is asked for: as a key, as an output, in an f-string.
-    ``==`` and ``hash`` are those of the name; all other operators of Python add a node and return
-    what that yields, and so do indices and slices, as numpy has them. Numbers take the tensor's
-    dtype, arrays become constants. Every operator is a method, called ``log_softmax`` where the
-    operator is ``LogSoftmax``; reductions also as numpy has them, ``x.sum(axis=1)``.
-    A copy in another process, or in a file, is the plain name.
+    It is a string, and can be used wherever a name is expected: as a key, as an output, in an
+    f-string. ``==`` and ``hash`` are those of the name; all other Python operators add a node and
+    return its output, and so do indices and slices, as in numpy. Numbers take the tensor's dtype,
+    arrays become constants. Every operator is a method, named ``log_softmax`` for ``LogSoftmax``;
+    reductions are also methods as in numpy, ``x.sum(axis=1)``. A copy in another process, or in a
+    file, is the plain name.
 
     Attributes
     ----------
     builder : GraphBuilder
-        What has it.
+        The builder of the tensor.
 
     Examples
     --------
@@ -91,16 +91,16 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
 
     @property
     def ndim(self) -> int:
-        """How many dimensions it has; raises ShapeError where that is not known."""
+        """The number of dimensions; raises ShapeError if it is not known."""
         return len(self.shape)
 
     @property
     def T(self) -> Tensor:  # noqa: N802  # as numpy has it
-        """With its axes in reverse order."""
+        """The tensor with its axes in reverse order."""
         return self.transpose()
 
     def transpose(self, *axes: int | Sequence[int]) -> Tensor:
-        """Return it with its axes in another order, in reverse order where none is given."""
+        """Return the tensor with its axes in another order, by default in reverse order."""
         order = _flat(axes)
         if not order:
             return self._node("Transpose", self)
@@ -114,13 +114,13 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         Parameters
         ----------
         *shape : int or str, sequence of these, or Tensor
-            One length may be -1: what is left over. Symbols of its own shape may stand at their
-            own places, and one of them elsewhere. A tensor is a computed shape, of int64.
+            One length may be -1, which is inferred. Symbols of its own shape may stand at their own
+            positions, and one of them elsewhere. A tensor is a computed shape, of int64.
 
         Raises
         ------
         ShapeError
-            If it has not that many elements, or symbols say too little.
+            If the number of elements differs, or symbols do not determine the shape.
         """
         if len(shape) == 1 and isinstance(shape[0], Tensor):
             return self._node("Reshape", self, shape[0])
@@ -131,7 +131,7 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         return self._node("Reshape", self, lengths, allowzero=known and 0 in listed)
 
     def flatten(self, axis: int | None = None) -> Tensor:
-        """Return it in one dimension; in two where an axis says which is the second's first."""
+        """Return it in one dimension; with an axis in two, the second one starting at that axis."""
         if axis is None:
             return self.reshape(-1)
         return self._node("Flatten", self, axis=axis)
@@ -141,9 +141,9 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         return self._node("Squeeze", self, *([] if axis is None else [_flat([axis])]))
 
     def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
-        """Return parts along an axis: as many as an integer says, or of the lengths in a list.
+        """Return parts along an axis: an integer gives their number, a list their lengths.
 
-        Given text, or nothing, it splits the name as text does.
+        Given a string, or nothing, it splits the name, like `str.split`.
         """
         if not into or into[0] is None or isinstance(into[0], str):
             return super().split(*into, **given)
@@ -155,15 +155,15 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         return made if names > 1 else (made,)
 
     def astype(self, dtype: DTypeLike) -> Tensor:
-        """Return it in another dtype: itself where that is its own."""
+        """Return it in another dtype; the tensor itself if the dtype is the same."""
         return self if self.dtype == TensorSpec(dtype).dtype else self._node("Cast", self, to=dtype)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return where its largest element is along an axis, or in it as one vector."""
+        """Return the index of the largest element along an axis, or in the flattened tensor."""
         return self._place("ArgMax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """Return where its smallest element is along an axis, or in it as one vector."""
+        """Return the index of the smallest element along an axis, or in the flattened tensor."""
         return self._place("ArgMin", axis, keepdims)
 
     def topk(self, k: Any, axis: int = -1, **given: Any) -> tuple[Tensor, Tensor]:
@@ -173,11 +173,11 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         return values, places
 
     def cumsum(self, axis: int) -> Tensor:
-        """Return the sums of its elements up to each of them, along an axis."""
+        """Return the cumulative sums along an axis."""
         return self._node("CumSum", self, np.int64(axis))
 
     def assign(self, value: Any) -> Tensor:
-        """Have the variable that it is hold a value from the next item on: `GraphBuilder.assign`.
+        """Assign a value to this variable, from the next item on: `GraphBuilder.assign`.
 
         Returns the value's tensor.
         """

@@ -1,4 +1,4 @@
-"""The dtype and shape of a tensor that need not exist yet, some of them symbolic."""
+"""The dtype and shape of a tensor before it exists; dimensions may be symbolic."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class TensorSpec:
     Raises
     ------
     ShapeError
-        If the dtype is neither numeric nor text, a dimension is no length or symbol, or there are
-        more than 64.
+        If the dtype is neither numeric nor text, a dimension is not a length or symbol, or there
+        are more than 64.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class TensorSpec:
 
     @property
     def rank(self) -> int | None:
-        """Number of dimensions, or None where it is unknown."""
+        """Number of dimensions, or None if it is unknown."""
         return None if self.shape is None else len(self.shape)
 
     @property

@@ -1,8 +1,8 @@
-"""Checkpoints: what variables held at a step of training, in a folder of files.
+"""Checkpoints: the values of variables at steps of training, in a folder of files.
 
-Each is a safetensors file of its own, whose metadata begins with a checksum of all the rest. It is
-written beside its name, and renamed when it is whole and on the disk: at any moment the folder
-holds the newest whole one, whenever the process is killed.
+Each is a safetensors file, whose metadata begins with a checksum of the rest. It is written under
+a temporary name, and renamed when it is complete and on disk: whenever the process is killed, the
+folder holds the newest complete checkpoint.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _PLACE = slice(LENGTH.size + len(_HEAD), LENGTH.size + len(_HEAD) + len(_UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What was kept of one step.
+    """The checkpoint of one step.
 
     Attributes
     ----------
     step : int
     variables : Mapping of str to Array
-        What they held, by name: read-only; the file may be deleted.
+        Their values by name, read-only; the file may be deleted.
     notes : Mapping
-        What else was noted.
+        The notes that were saved with it.
     path : Path
 
     Examples
@@ -65,12 +65,12 @@ class Checkpoint:
     path: Path
 
     def matching(self, names: Iterable[str]) -> Mapping[str, Array]:
-        """Return what the variables held, if they were exactly those of these names.
+        """Return the values of the variables, which must have exactly these names.
 
         Raises
         ------
         GraphError
-            If not: the run that saved them was of another graph.
+            If the names differ: the checkpoint is of another graph.
         """
         wanted, held = set(names), set(self.variables)
         if wanted != held:
@@ -94,9 +94,9 @@ class Checkpoints:
     Parameters
     ----------
     folder : str or path
-        Made when the first is saved. One process at a time may save there; others may read.
+        Created with the first checkpoint. One process at a time may save there; others may read.
     keep : int, default 3
-        How many there are at most; older ones are deleted once a new one is safe.
+        The largest number of checkpoints; older ones are deleted once a new one is on disk.
 
     Examples
     --------
@@ -126,22 +126,22 @@ class Checkpoints:
         variables: Mapping[str, Array],
         notes: Mapping[str, Any] | None = None,
     ) -> Path:
-        """Keep what variables hold after a step, and return its file once that is on the disk.
+        """Save the values of variables after a step, and return the file once it is on disk.
 
         Parameters
         ----------
         step : int
-            How many steps were done: above those of the whole checkpoints that are there.
+            The number of steps done; it must be above those of the existing complete checkpoints.
         variables : Mapping of str to array
-            All that the run is to go on from: ``session.variables``.
+            All values from which the run is to resume: ``session.variables``.
         notes : Mapping, optional
-            What else it is to go on from, as JSON has it: the epoch, ``rng.bit_generator.state``.
+            Further state to resume from, as JSON values: the epoch, ``rng.bit_generator.state``.
 
         Raises
         ------
         GraphError
-            If there is a whole one of that step or a later one, if something cannot be written, or
-            the disk is full. The checkpoints that are there stay as they are.
+            If there is a complete checkpoint of that step or a later one, if something cannot be
+            written, or the disk is full. Existing checkpoints stay as they are.
         """
         done = _count(step)
         parts = _parts(done, variables, notes or {})
@@ -156,17 +156,17 @@ class Checkpoints:
         return path
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest whole checkpoint; None where there is none.
+        """Return the newest complete checkpoint; None if there is none.
 
         Raises
         ------
         ParseError
-            If a file may be whole, but cannot be read.
+            If a file may be complete, but cannot be read.
 
         Warns
         -----
         RuntimeWarning
-            Of each newer one that is damaged.
+            For each newer checkpoint that is damaged.
         """
         # The newest first; what was cut off by a crash is passed over.
         for _, file in reversed(self._files()):
@@ -182,7 +182,7 @@ class Checkpoints:
         Raises
         ------
         ParseError
-            If there is none, or it is damaged.
+            If there is no such checkpoint, or it is damaged.
         """
         for known, file in self._files():
             if known == step:
@@ -194,7 +194,7 @@ class Checkpoints:
         )
 
     def steps(self) -> tuple[int, ...]:
-        """Return the steps that there are files of, in order, whole or not."""
+        """Return the steps of all files, in order, complete or not."""
         return tuple(step for step, _ in self._files())
 
     def _files(self) -> list[tuple[int, Path]]:

@@ -1,4 +1,4 @@
-"""Freezing: a trained graph becomes one for those who know no variables."""
+"""Freezing: a trained graph becomes a graph without variables."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .weights import weights_of, with_weights
 def freeze(
     graph: Graph, weights: Mapping[str, Array], outputs: Collection[str] | None = None
 ) -> Graph:
-    """Return what some outputs of a graph need, with constants in place of its variables.
+    """Return the part of a graph that some outputs need, with constants instead of variables.
 
     Parameters
     ----------
     graph : Graph
     weights : Mapping of str to array
-        As for `with_weights`: most often ``session.variables``. Others stay as they begin.
+        As for `with_weights`: most often ``session.variables``. Others keep their initial values.
     outputs : collection of str, optional
-        Left out, all to which no assignment leads.
+        By default, all outputs that depend on no assignment.
 
     Raises
     ------
     GraphError
-        If there is no such output, or an assignment leads to one; if a variable's value is neither
-        given nor an array; or as `with_weights`.
+        If there is no such output, or an output depends on an assignment; if a variable's value is
+        neither given nor an array; or as `with_weights`.
     ShapeError
         As `with_weights`.
 

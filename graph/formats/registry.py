@@ -1,4 +1,4 @@
-"""File formats that are registered: those of plait's dialects and of other packages."""
+"""The registry of file formats: those of plait's dialects and of other packages."""
 
 from __future__ import annotations
 
@@ -45,31 +45,31 @@ class Format:
     Attributes
     ----------
     name : str
-        What ``load(source, format=name)`` calls it.
+        Its name in ``load(source, format=name)``.
     suffixes : tuple of str
-        With which names of its files end: ``(".acme",)``.
+        The suffixes of its files: ``(".acme",)``.
     magic : bytes
-        With which its files begin, if they do; 4 to 64 bytes. What it says goes before the suffix.
+        The first bytes of its files, if fixed; 4 to 64 bytes. They take precedence over the suffix.
     sniff : callable, optional
-        Says of a file, open for reading, whether it is one of the format's. It is asked where no
-        magic decides, before the suffix does; of several formats the last registered first.
+        Returns whether a file, open for reading, has the format. It is called if no magic decides,
+        before the suffix does; among several formats the last registered comes first.
     read : callable, optional
-        Makes a graph of a file's bytes, a memoryview, and of its path, None where there is none.
+        Makes a graph from a file's bytes, a memoryview, and its path, or None without a path.
     read_with : callable, optional
-        The same for ``load(source, parameters=path)``: that path is the third argument.
+        The same for ``load(source, parameters=path)``: the path is the third argument.
     objects : mapping of str to callable, optional
-        For classes by their full names, ``"acme.models.Model"``, what makes a graph of an object of
-        the class, or of one derived from it.
+        For classes by their full names, ``"acme.models.Model"``, functions that make a graph from
+        an object of the class or a subclass.
     write : callable, optional
-        Makes the bytes of a file, or parts of them in order, of a graph.
+        Makes the bytes of a file, or their parts in order, from a graph.
     write_files : callable, optional
-        In place of `write`, where there are several files: makes their paths and bytes, of a graph
-        and the path that it is saved to. They are written in order; each wholly or not at all.
+        Instead of `write`, if there are several files: makes their paths and bytes from a graph and
+        the path to save it to. They are written in order, each atomically.
 
     Raises
     ------
     GraphError
-        If one of these is not what it has to be.
+        If one of these is invalid.
 
     Examples
     --------
@@ -135,11 +135,11 @@ class Format:
 
     @property
     def is_written(self) -> bool:
-        """True when graphs can be saved in it."""
+        """True if graphs can be saved in it."""
         return self.write is not None or self.write_files is not None
 
     def sniffs(self, source: bytes | Path, at: str) -> bool:
-        """Say whether the format's content is told to be that of a file, or of bytes.
+        """Return whether a file, or bytes, have the format by their content.
 
         Raises
         ------
@@ -167,7 +167,7 @@ class Format:
     def load(
         self, source: bytes | Path, path: Path | None, at: str, parameters: Path | None = None
     ) -> Graph:
-        """Return the graph in a file, or in its bytes; its parameters may lie in another file.
+        """Return the graph in a file, or in its bytes; its parameters may be in another file.
 
         Raises
         ------
@@ -219,12 +219,12 @@ class Format:
         return check(made)
 
     def save(self, graph: Graph, path: Path) -> None:
-        """Write a graph to a file, wholly or not at all, and to those that go with it.
+        """Write a graph to a file and its companion files, each atomically.
 
         Raises
         ------
         GraphError
-            If it breaks an invariant, the writer fails, or the file cannot be written.
+            If the graph breaks an invariant, the writer fails, or a file cannot be written.
         """
         if not self.is_written:
             raise GraphError(f"files of format {self.name!r} are only read", at=str(path))
@@ -269,7 +269,7 @@ _formats: dict[str, Format] = {}
 
 
 def register_format(format: Format) -> None:
-    """Let `load` and `save` know a file format.
+    """Register a file format for `load` and `save`.
 
     Raises
     ------
@@ -325,7 +325,7 @@ def _register(format: Format) -> None:
 
 
 def unregister_format(name: str) -> None:
-    """Remove a format that was registered; GraphError for others."""
+    """Remove a registered format; raises GraphError for others."""
     if name not in _formats or name in own(FORMATS):
         raise GraphError(f"there is no format {name!r} to remove", fix=_known())
     del _formats[name]

@@ -1,4 +1,4 @@
-"""`gradients`: the nodes that compute how outputs change with inputs, added to the graph."""
+"""`gradients`: adds the nodes that compute gradients to a graph."""
 
 from __future__ import annotations
 
@@ -52,36 +52,38 @@ def gradients(
 ) -> Tensor | list[Tensor] | Graph:
     """Add the nodes that compute the gradients of `ys` with respect to `xs`.
 
-    That is d(Σ grad_y · y)/dx for each x, the sum being over all elements of all ys. A tensor of
-    which no y is a function has the gradient 0.
+    The gradient is d(Σ grad_y · y)/dx for each x, summed over all elements of all ys. It is 0 for a
+    tensor on which no y depends.
 
     Parameters
     ----------
     where : GraphBuilder or Graph
-        What has the tensors. A builder gets more nodes; of a graph another one is made.
+        The builder or graph of the tensors. A builder gets more nodes; for a graph a new one is
+        made.
     ys : str, or list or tuple of str
         Float tensors, such as a loss.
     xs : str, or list or tuple of str
         Float tensors, inner ones as well.
     grad_ys : str, None, or sequence of these, optional
-        For each y a tensor of its shape that weighs its elements; None stands for ones.
+        For each y a tensor of its shape with weights for its elements; None stands for ones.
     checkpoint : sequence of str, or "auto", optional
-        Tensors that are kept for the way back; what lies between them is computed again there, for
-        less memory in more time. ``"auto"`` chooses them. Left out, all is kept.
+        Tensors that are kept for the backward pass; tensors between them are recomputed there,
+        which takes less memory and more time. ``"auto"`` chooses them. By default, all tensors are
+        kept.
 
     Returns
     -------
     Tensor, list of Tensor, or Graph
-        For a builder the gradients, a list for several xs. For a graph the one
-        that has an output ``gradient/x`` more for each x.
+        For a builder the gradients, a list for several xs. For a graph a graph with an additional
+        output ``gradient/x`` for each x.
 
     Raises
     ------
     GraphError
-        If a tensor is unknown, or one of ys and xs holds no floats, or an operator on the way has
+        If a tensor is unknown, one of ys and xs does not hold floats, or an operator in between has
         no gradient: the message names its node.
     ShapeError
-        If one of `grad_ys` is not of its y's dtype and shape.
+        If one of `grad_ys` does not have the dtype and shape of its y.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Training as nodes of the graph: layers, losses, optimizers, learning rates, initial values.
 
-All of these are functions of a GraphBuilder; what they add is planned like everything else. What
-lasts from one item to the next, such as weights and momenta, is in variables of the graph.
+All of these are functions of a GraphBuilder; the nodes they add are planned like all others. State
+that lasts from one item to the next, such as weights and momenta, is in variables of the graph.
 
 Examples
 --------

@@ -1,7 +1,7 @@
-"""Costs: how long nodes, subgraphs and copies take on each device, as far as one can tell.
+"""Costs: the times of nodes, subgraphs and copies on each device, measured or modelled.
 
-What was measured is believed. Where the same operator was measured at other shapes, its time is
-scaled by what the model says of both; where nothing was, the model speaks alone.
+Measurements take precedence. If an operator was measured at other shapes, its time is scaled by
+the ratio of the model's times; without a measurement, the model gives the time.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ PYTHON_S = 1e-4
 
 @dataclass(frozen=True)
 class Costs(Figures):
-    """How long things take: see `Figures` for what that rests on.
+    """The times of nodes, subgraphs and copies; see `Figures` for their sources.
 
     Attributes
     ----------
     factors : Mapping of str to float
-        By what an operator, or the node of that name, is taken to be slower: what if.
+        What if: the factor by which an operator, or the node of that name, is slower.
 
     Examples
     --------
@@ -67,12 +67,12 @@ class Costs(Figures):
 
     @classmethod
     def of(cls, devices: Mapping[str, Device]) -> Costs:
-        """Return the costs by models alone: a device's own, or those built in for its kind.
+        """Return costs from models alone: a device's own, or the built-in ones of its kind.
 
         Raises
         ------
         PlanError
-            If they are no device objects.
+            If they are not device objects.
         """
         if not isinstance(devices, Mapping) or isinstance(next(iter(devices.values()), None), str):
             raise PlanError(
@@ -91,7 +91,7 @@ class Costs(Figures):
         Raises
         ------
         ParseError
-            If it is not one, or damaged.
+            If the file does not hold costs, or is damaged.
         """
         from .costs_file import read
 
@@ -103,22 +103,23 @@ class Costs(Figures):
 
     @classmethod
     def from_profile(cls, profile: Profile, plan: Plan, wholes: Profile | None = None) -> Costs:
-        """Return what a profile of a plan with known shapes says of nodes, subgraphs and copies.
+        """Return the times of nodes, subgraphs and copies in a profile of a plan with known shapes.
 
         Parameters
         ----------
         profile : Profile
-            Of a session that measures, if nodes are to be known.
+            The profile, of a session with ``measure=True`` if times of nodes are needed.
         plan : Plan
         wholes : Profile, optional
-            Of one that does not: subgraphs take what they took there, and bound their nodes.
+            A profile without measuring nodes: it gives the times of subgraphs, which bound their
+            nodes.
         """
         from ..profile.figures import recorded
 
         return cls(**vars(recorded(profile, plan, wholes)))
 
     def save(self, path: str | Path) -> None:
-        """Write a file of costs; `factors` are no part of it.
+        """Write a file of costs, without `factors`.
 
         Raises
         ------
@@ -130,14 +131,14 @@ class Costs(Figures):
         write(self, Path(path))
 
     def merged(self, other: Costs) -> Costs:
-        """Return these costs with those of another in front.
+        """Return these costs updated with others, which take precedence.
 
-        What was measured there replaces what was measured here, unless it is noisier.
+        Measurements there replace those here, unless they are noisier.
 
         Raises
         ------
         PlanError
-            If the other is no Costs.
+            If the other is not Costs.
         """
         if not isinstance(other, Costs):
             raise PlanError(
@@ -155,12 +156,12 @@ class Costs(Figures):
         )
 
     def with_models(self, models: Mapping[str, DeviceModel]) -> Costs:
-        """Return the costs if these devices were other hardware: what was measured is forgotten.
+        """Return costs for other hardware in place of these devices, without their measurements.
 
         Raises
         ------
         PlanError
-            If one of the models is none.
+            If one of the models is invalid.
         """
         for name, model in models.items():
             if not isinstance(model, DeviceModel):
@@ -180,7 +181,7 @@ class Costs(Figures):
         )
 
     def scaled(self, name: str, factor: float) -> Costs:
-        """Return the costs if an operator, or the node of that name, took `factor` times as long.
+        """Return costs with an operator, or the node of that name, `factor` times as slow.
 
         Raises
         ------
@@ -197,7 +198,7 @@ class Costs(Figures):
         return found or guess(device)
 
     def is_guess(self, device: str) -> bool:
-        """True when nothing is known of a device but its kind."""
+        """True if nothing is known of a device but its kind."""
         return self.model(device).is_guess and not self._of(device, self.nodes)
 
     def memory_of(self, device: str) -> str:
@@ -240,9 +241,9 @@ class Costs(Figures):
         return self.model(self._owner(private.pop()) if private else "cpu").copy_s(nbytes)
 
     def hop_s(self, source: str, target: str) -> float | None:
-        """Return how long it takes from a step on one device to one on another, if measured.
+        """Return the measured time from a step on one device to a step on another, if known.
 
-        Other devices of the same kinds stand for those that were not.
+        Measurements of other devices of the same kinds are used if these were not measured.
         """
         if (source, target) in self.hops:
             return self.hops[source, target]
@@ -252,7 +253,7 @@ class Costs(Figures):
         return min((s for ends, s in self.hops.items() if _kinds(*ends) == kinds), default=None)
 
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
-        """Say what a node's time rests on."""
+        """Return the basis of a node's time, such as ``"measured"`` or ``"model"``."""
         return self._estimate(device, graph, node)[1]
 
     def _factor(self, device: str, graph: Graph, node: Node) -> float:

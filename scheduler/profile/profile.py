@@ -137,7 +137,7 @@ class Profile:
 
     @cached_property
     def misses(self) -> int:
-        """The number of items that waited for a plan for their shapes, their own or a shared one."""
+        """The number of items that waited for a plan for their shapes, or for similar ones."""
         return sum("planning" in record.waited_for for record in self.records)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Post-training quantization: products of floats become products of integers."""
+"""Post-training quantization: float products become integer products."""
 
 from __future__ import annotations
 
@@ -32,47 +32,48 @@ def quantize(
     form: Form = "integer",
     min_sqnr_db: float | None = None,
 ) -> Quantized:
-    """Return a graph of floats with its products computed in integers of 8 bits.
+    """Return a float graph with its products computed in 8-bit integers.
 
-    The graph is run on some items, to see between which numbers the inputs of products lie. Conv,
-    MatMul and Gemm get these as bytes and their weights as int8; everything else stays in floats.
+    The graph runs on sample items, to find the ranges of the inputs of products. Conv, MatMul and
+    Gemm get these inputs as bytes and their weights as int8; everything else stays in floats.
 
     Parameters
     ----------
     graph : Graph
     items : iterable of Mapping
-        Inputs like those that will be fed later; a few dozen, from all over what will come.
+        Sample inputs like those fed later; a few dozen, which cover the whole variety.
     devices : str, Device, or iterable of them, default ("cpu",)
-        Where items are run.
+        The devices that run the items.
     ranges : {"minmax", "percentile", "mse"}, default "minmax"
-        Which numbers bytes stand for: all that were seen; all but 0.01 % of them; or those within
-        which what is rounded or cut off is off least, in squares.
+        The range that bytes represent: all values that occurred; all but 0.01 % of them; or the
+        range with the least squared error from rounding and clipping.
     exclude : sequence of str
         Nodes that stay in floats: names, patterns such as ``"head/*"``, or operators.
     activations : {"uint8", "int8"}, default "uint8"
-        What the inputs of products become; weights are int8.
+        The dtype of the inputs of products; weights are int8.
     per_channel : bool, default True
-        Whether the weights of each feature have a scale of their own.
+        Whether the weights of each output channel have their own scale.
     form : {"integer", "qdq"}, default "integer"
-        ``"qdq"`` leaves the products as they are, between QuantizeLinear and DequantizeLinear,
-        which other tools turn into integers as suits them.
+        ``"qdq"`` keeps the float products, with QuantizeLinear and DequantizeLinear before them,
+        which other tools convert to integer products themselves.
     min_sqnr_db : float, optional
-        How good outputs must stay on the items: signal to noise, in decibels. The products that
-        cost most are left in floats until all outputs are, for which each is tried alone.
+        The quality that outputs must keep on the items: signal to noise, in decibels. Each product
+        is tried alone, and the products that lose most stay in floats until all outputs are good
+        enough.
 
     Returns
     -------
     Quantized
-        The graph, what was done, and ways to see what it costs.
+        The graph, a record of the changes, and methods that measure the loss.
 
     Raises
     ------
     PlanError
-        If an argument makes no sense.
+        If an argument is invalid.
     FeedError
         If there are no items, or one does not fit the graph.
     SessionError
-        If called from inside a trio task, which it would block.
+        If called in a trio task, which it would block.
 
     Examples
     --------

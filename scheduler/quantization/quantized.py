@@ -1,4 +1,4 @@
-"""A quantized graph, what was done to it, and what that costs."""
+"""A quantized graph, a record of the changes, and their effect on accuracy."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ TRIED = 4
 
 
 class NodeCost(NamedTuple):
-    """What quantizing one product alone costs.
+    """The loss of accuracy from quantizing one product alone.
 
     Attributes
     ----------
     node : str
     sqnr_db : float
-        Of the output that is worst.
+        The ratio of the worst output.
     """
 
     node: str
@@ -50,19 +50,19 @@ class Quantized:
     Attributes
     ----------
     graph : Graph
-        What to plan and run, or to save.
+        The graph to plan and run, or to save.
     original : Graph
-        What was given.
+        The graph that was given.
     floats : Graph
-        The same, simplified: what the nodes below are of.
+        The original, simplified; it has the nodes that are named below.
     products : Mapping of str to QuantizedProduct
-        What became integers, by name of node.
+        The products in integers, by name of node.
     kept : Mapping of str to str
-        What did not, and why.
+        The products that stayed in floats, with the reasons.
     ranges : Mapping of str to Range
-        Between which numbers the inputs of products were.
+        The ranges of the inputs of products.
     activations, form : str
-        As they were asked for.
+        The arguments of `quantize`.
 
     Examples
     --------
@@ -88,17 +88,17 @@ class Quantized:
 
     @property
     def weights_only(self) -> list[str]:
-        """The products whose weights alone are stored as integers, as there is no integer form."""
+        """The products that have no integer form, and store only their weights as integers."""
         return [name for name, product in self.products.items() if not product.activations]
 
     def accuracy(self, items: Items, devices: Devices = ("cpu",)) -> dict[str, Accuracy]:
-        """Return how far each output is from that of the graph of floats, on some items."""
+        """Return the error of each output against the float graph, on some items."""
         return _compared(self.floats, self.graph, items, devices)
 
     def costs(self, items: Items, devices: Devices = ("cpu",)) -> list[NodeCost]:
-        """Return what each product costs if it alone is quantized, the costliest first.
+        """Return the loss from quantizing each product alone, the largest first.
 
-        The graph is planned and run once for each: pass few items.
+        The graph is planned and run once for each product: pass few items.
         """
         expected = list(results(self.floats, items, devices))
         found = []
@@ -117,7 +117,7 @@ class Quantized:
         return replace(self, graph=graph, products=products, kept={**self.kept, **left})
 
     def at_least(self, sqnr_db: float, items: Items, devices: Devices = ("cpu",)) -> Quantized:
-        """Return the graph with the costliest products in floats, as many as outputs need."""
+        """Return the graph with the worst products in floats, as many as the outputs need."""
         expected = list(results(self.floats, items, devices))
 
         def is_good(made: Quantized) -> bool:
@@ -139,7 +139,7 @@ class Quantized:
         return self.without(names[:enough], reason)
 
     def report(self, accuracy: Mapping[str, Accuracy] | None = None) -> str:
-        """Return what was done, and how good outputs are, as text."""
+        """Return the changes, and the accuracy of outputs, as text."""
         before, after = nbytes(self.original), nbytes(self.graph)
         stored = len(self.weights_only)
         more = f", of {stored} more the weights" if stored else ""
@@ -158,7 +158,7 @@ class Quantized:
         return listing(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was done as plain values, for JSON."""
+        """Return the changes as plain values, for JSON."""
         return {
             "products": list(self.products),
             "weights_only": self.weights_only,

@@ -69,7 +69,7 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """What differs from one plan to another.
+    """The differences between two plans.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class PlanDiff:
     removed, added : tuple of str
         The nodes that only one of the plans has.
     copied : Mapping of (str, str) to (int, int)
-        Bytes per item from a memory to another, before and after, where they differ.
+        Bytes per item from one memory to another, before and after, if they differ.
 
     Examples
     --------
@@ -100,13 +100,13 @@ class PlanDiff:
 
     @property
     def is_empty(self) -> bool:
-        """True when the plans decide the same."""
+        """True if both plans make the same decisions."""
         same = not (self.moved or self.removed or self.added or self.copied)
         return same and self.before == self.after
 
     @property
     def predicted_change(self) -> float | None:
-        """By what share the predicted time of an item changes: -0.25 for a quarter less."""
+        """The relative change of the predicted time of an item: -0.25 for a quarter less."""
         old, new = self.before.predicted_s, self.after.predicted_s
         return new / old - 1 if old and new is not None else None
 
@@ -132,15 +132,15 @@ class PlanDiff:
 
 
 def diff(before: Plan, after: Plan) -> PlanDiff:
-    """Return what differs from one plan to another.
+    """Return the differences between two plans.
 
-    Both are predicted by the costs of `after`, over which those of `before` have no say: times
-    that rest on different figures could not be compared.
+    Both are predicted with the costs of `after`, because times from different costs could not be
+    compared.
 
     Raises
     ------
     PlanError
-        If one of them is no plan.
+        If one of them is not a plan.
 
     Examples
     --------

@@ -86,14 +86,14 @@ def dump_plan(plan: Plan) -> bytes:
 
 
 def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = ()) -> Plan:
-    """Return the plan in a file that `Plan.save` wrote; nothing is planned anew.
+    """Return the plan in a file that `Plan.save` wrote, without planning again.
 
     Parameters
     ----------
     path : str, path or bytes
-        The file, which may be changed, replaced or deleted afterwards, or what it holds.
+        The file, which may be changed, replaced or deleted afterwards, or its content.
     devices : iterable of Device, optional
-        Objects to run on in place of the registered devices of the same names.
+        Objects to run on instead of the registered devices of the same names.
 
     Raises
     ------
@@ -103,9 +103,9 @@ def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = 
     DeviceUnavailableError
         If this machine lacks one of the devices.
     DoesNotFitError
-        If one has too little memory here.
+        If a device has too little memory here.
     PlanError
-        If `devices` holds what is no device.
+        If `devices` holds an object that is not a device.
 
     Examples
     --------

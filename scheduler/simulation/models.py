@@ -1,4 +1,4 @@
-"""Hardware that one does not have: models in files, and devices made of them."""
+"""Hardware that is not present: models in files, and simulated devices made from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIX = "write it with json.dump(model.to_dict(), file)"
 
 
 def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
-    """Return models by device name, those in files read.
+    """Return models by device name, reading those in files.
 
     Raises
     ------
@@ -39,8 +39,8 @@ def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
 def load_model(path: str | Path, name: str) -> DeviceModel:
     """Read a device's model from a JSON file.
 
-    The file holds what `DeviceModel.to_dict` returns, or the costs of a machine that has a device
-    of that name.
+    The file holds the result of `DeviceModel.to_dict`, or the costs of a machine with a device of
+    that name.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def load_model(path: str | Path, name: str) -> DeviceModel:
 
 
 def modelled_device(name: str, model: DeviceModel) -> SimDevice:
-    """Return a simulated device of that name, to plan for hardware that is not here.
+    """Return a simulated device of that name, to plan for hardware that is not present.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Sources that people have: video, sound and image files, cameras and microphones.
+"""Sources of items: video, sound and image files, cameras and microphones.
 
-Each takes an optional package, imported when it is first needed, and yields items with stamps.
+Most need an optional package, imported on first use. All yield items with stamps.
 
 Examples
 --------

@@ -26,7 +26,7 @@ def decode_image(data: Array, *, height: int, width: int) -> Array:
     data : uint8 array of shape (nbytes,)
         The file's content.
     height, width : int
-        What it is scaled to, bilinearly, unless it has that size.
+        The size to which the image is scaled, bilinearly, unless it has that size.
 
     Returns
     -------
@@ -36,9 +36,10 @@ def decode_image(data: Array, *, height: int, width: int) -> Array:
     Raises
     ------
     SourceError
-        If it is no image; or Pillow, the extra ``[images]``, is not installed where the node runs.
+        If the file is not an image; or Pillow, the extra ``[images]``, is not installed where the
+        node runs.
     OSError
-        If it is damaged. An item fails with a KernelError that has this as its cause.
+        If the file is damaged. An item fails with a KernelError that has this as its cause.
 
     Examples
     --------

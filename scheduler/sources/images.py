@@ -1,4 +1,4 @@
-"""Image files of a folder, as bytes: what decodes them is a node, which may be on a worker."""
+"""Image files of a folder, as bytes; a node decodes them, possibly on a worker."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def read_image_files(
     ----------
     folder : str or path
     feed : str, optional
-        The input that files are fed to. When left out, items are files alone, as `join` has them.
+        The input to which files are fed. By default, items are plain files, as `join` takes them.
     pattern : str, default "*"
-        Which files, such as ``"*.jpg"``, or ``"**/*.jpg"`` for those of folders in there, too.
+        Which files to read, such as ``"*.jpg"``, or ``"**/*.jpg"`` to include subfolders.
 
     Returns
     -------
     Reader
-        Of `Stamped` files: their number as key, and their bytes as a uint8 array of shape (n,).
+        Yields `Stamped` files: their number as key, and their bytes as a uint8 array of shape (n,).
 
     Raises
     ------
     SourceError
-        While it is read, if there is no such folder or no such file, or a file cannot be read.
+        While reading, if there is no such folder or no such file, or a file cannot be read.
     """
     return Reader(_files(Path(folder), feed, pattern))
 

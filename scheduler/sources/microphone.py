@@ -1,4 +1,4 @@
-"""Chunks of what a microphone hears."""
+"""Chunks of sound from a microphone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_microphone(
     format: str = "alsa",
     options: Mapping[str, str] | None = None,
 ) -> Reader:
-    """Read sound from a microphone, or what else FFmpeg captures, in chunks of one length.
+    """Read sound from a microphone, or another FFmpeg source, in chunks of one length.
 
     Parameters
     ----------
@@ -33,26 +33,26 @@ def read_microphone(
     chunk : int
         Samples of each item.
     feed : str, optional
-        The input that chunks are fed to. When left out, items are chunks alone, as `join` has them.
+        The input to which chunks are fed. By default, items are plain chunks, as `join` takes them.
     rate : int, default 16000
-        Samples per second; what the device has is converted.
+        Samples per second; the device's rate is converted.
     channels : {1, 2}
     format : str, default "alsa"
-        How it is captured: ``"alsa"`` or ``"pulse"`` on Linux, ``"avfoundation"`` on macOS.
+        The capture format: ``"alsa"`` or ``"pulse"`` on Linux, ``"avfoundation"`` on macOS.
     options : Mapping of str to str, optional
         For FFmpeg.
 
     Returns
     -------
     Reader
-        Of `Stamped` chunks: seconds of the first sample, by the device's clock, and a float32 array
-        of shape (chunk, channels). What is left at the end, less than a chunk, is not given.
+        Yields `Stamped` chunks: seconds of the first sample, by the device's clock, and a float32
+        array of shape (chunk, channels). An incomplete chunk at the end is dropped.
 
     Raises
     ------
     SourceError
-        If PyAV, the extra ``[video]``, is not installed, or a length is no number from 1
-        on; while it is read, if that fails.
+        If PyAV, the extra ``[video]``, is not installed, or a length is not a whole number of at
+        least 1; while reading, if that fails.
     """
     import_av()
     check_lengths(chunk=chunk, rate=rate)

@@ -1,4 +1,4 @@
-"""Readers: items from a file or device, for code that waits and for event loops."""
+"""Readers: items from a file or device, for blocking code and for event loops."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..runtime.streaming.stamped import AsyncClosableSource, ClosableSource, Sta
 
 
 class Reader(ClosableSource, AsyncIterable[Stamped]):
-    """Reads one item after the other; closed as a generator is.
+    """Reads one item after the other; closed like a generator.
 
-    Plain iteration reads on the caller's thread, ``async for`` on another one, under trio or
-    asyncio: what is under way there ends before a cancellation goes on. At most one item is read
-    at a time, and none ahead.
+    Plain iteration reads on the caller's thread, ``async for`` on another thread, under trio or
+    asyncio; a cancellation waits for the current read to end. At most one item is read at a time,
+    and none ahead.
 
     Parameters
     ----------
     items : generator of Stamped
-        It opens the file or device when it is first asked, and closes that at its end.
+        Opens the file or device on the first request, and closes it at the end.
     """
 
     def __init__(self, items: Generator[Stamped, None, None]) -> None:

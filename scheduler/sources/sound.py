@@ -30,23 +30,23 @@ def read_sound(
     chunk : int
         Samples of each item.
     feed : str, optional
-        The input that chunks are fed to. When left out, items are chunks alone, as `join` has them.
+        The input to which chunks are fed. By default, items are plain chunks, as `join` takes them.
     hop : int, optional
-        Samples from the beginning of one chunk to that of the next; `chunk` when left out.
+        Samples from the beginning of one chunk to that of the next; `chunk` by default.
     rate : int, optional
         Samples per second that the file must have: nothing is converted.
 
     Returns
     -------
     Reader
-        Of `Stamped` chunks: seconds from the beginning of the file to the first sample, and a
-        float32 array of shape (chunk, channels), from -1 to 1. Behind the end are zeros.
+        Yields `Stamped` chunks: seconds from the beginning of the file to the first sample, and a
+        float32 array of shape (chunk, channels), from -1 to 1. The last chunk is padded with zeros.
 
     Raises
     ------
     SourceError
-        If soundfile, the extra ``[audio]``, is not installed, or the lengths make no sense; while
-        it is read, if that fails, or the rate is another.
+        If soundfile, the extra ``[audio]``, is not installed, or the lengths are invalid; while
+        reading, if that fails, or the file has another rate.
     """
     soundfile = import_extra(
         "soundfile", "soundfile is not installed", how_to_install("audio"), SourceError

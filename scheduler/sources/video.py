@@ -25,11 +25,11 @@ def read_video(
     path : str or path
         A file, or a device, such as ``"/dev/video0"``.
     feed : str, optional
-        The input that frames are fed to. When left out, items are frames alone, as `join` has them.
+        The input to which frames are fed. By default, items are plain frames, as `join` takes them.
     size : (int, int), optional
-        Height and width to scale frames to; when left out, they are as large as in the video.
+        Height and width to which frames are scaled; by default those of the video.
     format : str, optional
-        Of the container, where FFmpeg does not see that: ``"v4l2"`` of cameras on Linux,
+        The format of the container, if FFmpeg cannot detect it: ``"v4l2"`` for cameras on Linux,
         ``"avfoundation"`` on macOS.
     options : Mapping of str to str, optional
         For FFmpeg, such as ``{"framerate": "30", "video_size": "1280x720"}``.
@@ -37,13 +37,13 @@ def read_video(
     Returns
     -------
     Reader
-        Of `Stamped` frames: seconds by the container's clock, and a uint8 array of shape (height,
-        width, 3), red, green and blue.
+        Yields `Stamped` frames: seconds by the container's clock, and a uint8 array of shape
+        (height, width, 3), red, green and blue.
 
     Raises
     ------
     SourceError
-        If PyAV, the extra ``[video]``, is not installed; while it is read, if that fails.
+        If PyAV, the extra ``[video]``, is not installed; while reading, if that fails.
 
     Examples
     --------

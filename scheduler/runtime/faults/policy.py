@@ -9,28 +9,27 @@ from ...errors import SessionError
 
 @dataclass(frozen=True, slots=True)
 class FaultPolicy:
-    """What a session does when a device dies, or does not answer.
+    """How a session handles devices that die or do not answer.
 
     Attributes
     ----------
     replays : int, default 5
-        How many times an item may be run again because a device died while it worked at it; 0 to
-        let the items of a lost device fail. Where it is more, the inputs of items under way are
-        copied.
+        How many times an item may run again because its device died; 0 makes the items of a lost
+        device fail. If it is above 0, the inputs of items in flight are copied.
     standby : bool, default True
-        Run items on the devices that remain, until the lost one is back.
+        Run items on the remaining devices until the lost device is back.
     restart_s : float, default 0.1
-        The pause before a device that has died is started for the second time in a row; doubled
-        each time. The first time there is none.
+        The pause before a dead device is restarted for the second time in a row; doubled each time.
+        There is no pause before the first restart.
     longest_restart_s : float, default 5.0
         The longest pause.
     patience : int, default 5
-        After so many attempts to start a device that failed, items that need it fail. So they do
-        after so many of its deaths, but more than `replays`, between which no item has ended well
-        on it. Attempts go on.
+        After this many failed attempts to start a device, items that need it fail. They also fail
+        after this many deaths of the device, if above `replays`, without a successful item in
+        between. Attempts continue.
     grace_s : float, default 1.0
-        How long a worker may go on with an item that was given up, or with opening a plan that is
-        no longer waited for, before it is killed.
+        How long a worker may continue with a cancelled item, or with opening a plan that is no
+        longer needed, before it is killed.
 
     Examples
     --------
@@ -54,7 +53,7 @@ class FaultPolicy:
                 raise SessionError(f"{field.name} is {value!r}", fix="use 0 or more")
 
     def pause_s(self, starts: int) -> float:
-        """Return how long to wait after so many starts in a row."""
+        """Return the pause after this many starts in a row."""
         if starts == 0:
             return 0.0
         doubled: float = self.restart_s * 2.0 ** min(starts - 1, 64)

@@ -25,21 +25,21 @@ Missing = Literal["drop", "previous", "raise"]
 
 @dataclass(frozen=True, slots=True)
 class JoinStatus:
-    """A join now; mappings are by source.
+    """The state of a join; mappings are by source.
 
     Attributes
     ----------
     matched : int
-        Items of the first source that were given with their partners.
+        The number of items of the first source that were returned with their partners.
     missing : Mapping of str to int
-        How many of them had no partner there; those without one were dropped, unless they had an
-        earlier one by ``missing="previous"``.
+        The number of items of the first source without a partner in that source; they were dropped,
+        unless ``missing="previous"`` found an earlier partner.
     late : Mapping of str to int
-        Items that came below the watermark of their source, and were dropped.
+        The number of items below the watermark of their source, which were dropped.
     unused : Mapping of str to int
-        Items of the other sources that were nobody's partner.
+        The number of items of the other sources that were not used as a partner.
     waiting : Mapping of str to int
-        Items that are held, for partners or for their turn.
+        The number of items that are held, for their partners or for their place in the order.
 
     Examples
     --------

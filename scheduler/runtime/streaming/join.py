@@ -39,40 +39,41 @@ def join(
 ) -> Join:
     """Join several sources into one for a stream: each item of the first with its partners.
 
-    Partners are the items of the other sources that are nearest in time, or have the same key. One
-    may be the partner of several, where its source has the lower rate. What is matched follows from
-    the order of each source alone, however fast one is beside the others.
+    Partners are the items of the other sources that are nearest in time, or have the same key. An
+    item may be the partner of several items if its source has the lower rate. The matches depend on
+    the order within each source alone, not on which source is faster.
 
     Parameters
     ----------
     sources : Mapping of str to iterable or async iterable of Stamped
-        For each input what it is fed, stamped; the source that others are matched to comes first.
-        A value that is a Mapping itself is fed by the names in there.
+        For each input its source of stamped values; the others are matched to the first source. A
+        value that is itself a Mapping feeds the inputs that it names.
     by : {"time", "key"}, default "time"
-        Whether stamps are seconds on a common clock, or whole numbers that grow, as frame numbers.
+        Whether stamps are seconds on a common clock, or increasing whole numbers, such as frame
+        numbers.
     tolerance_s : float
-        For times: how far from each other partners may be.
+        For times: the largest distance between partners.
     lateness_s, lateness : float or int, default 0
-        By how many seconds, or by how much of a key, an item may be behind the furthest one that
-        its source gave before it. One that is later than that is dropped.
+        How many seconds, or how many key values, an item may be behind the furthest earlier item of
+        its source. Later items are dropped.
     missing : {"drop", "previous", "raise"}
-        What becomes of an item without a partner: it is dropped, takes the latest before it, if
-        there is one, or raises.
+        How to handle an item without a partner: drop it, use the latest earlier partner if there is
+        one, or raise an error.
     max_waiting : int, default 1024
-        How many items of a source may be held: more raise.
+        The largest number of items of a source that are held; more raise an error.
 
     Returns
     -------
     Join
-        An async iterator, and also a plain one where all sources are iterables. It yields a
-        `Stamped` mapping of input name to value, with the stamp of the first source's item, by
-        growing stamps.
+        An async iterator, and also a plain one if all sources are plain iterables. It yields a
+        `Stamped` mapping of input name to value, with the stamp of the first source's item, in the
+        order of stamps.
 
     Raises
     ------
     SourceError
-        If the arguments make no sense together; while it is iterated over, if an item has no stamp,
-        too many wait, or a partner is missing and that is to raise.
+        If the arguments do not fit together; while iterating, if an item has no stamp, too many
+        items wait, or a partner is missing with ``missing="raise"``.
 
     Examples
     --------
@@ -110,11 +111,11 @@ def join(
 
 
 class Join(ClosableSource, AsyncClosableSource):
-    """Joined sources, made by `join`: iterated over once, and closed, as a generator is.
+    """Joined sources, made by `join`: iterate once; closed like a generator.
 
-    Under trio and asyncio it is an async iterator: those sources that have to give something before
-    an item can be matched are asked at the same time, others not. Where no source is async, it is
-    also a plain iterator. Closing it closes those of its sources that are generators.
+    Under trio and asyncio it is an async iterator, which concurrently reads the sources that are
+    needed to match the next item, and no others. If no source is async, it is also a plain
+    iterator. Closing it closes those of its sources that are generators.
 
     Examples
     --------
@@ -156,7 +157,7 @@ class Join(ClosableSource, AsyncClosableSource):
         return found
 
     def close(self) -> None:
-        """Yield no more, and close the sources that are no async generators."""
+        """Stop, and close the sources that are not async generators."""
         self._is_over = True
         _close_all([*self._sources.values(), *self._iterators.values()])
 
@@ -179,7 +180,7 @@ class Join(ClosableSource, AsyncClosableSource):
         return found
 
     async def aclose(self) -> None:
-        """Yield no more, and close the sources."""
+        """Stop, and close the sources."""
         self._is_over = True
         try:
             for source in (*self._sources.values(), *self._iterators.values()):

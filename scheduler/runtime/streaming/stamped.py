@@ -1,4 +1,4 @@
-"""Items with the time, or the key, that their source gave them."""
+"""Items with a time or key from their source."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ...profile.timestamps import Timestamps
 
 
 class Stamped(NamedTuple):
-    """What a source gives, and when that is from, or which of its kind it is.
+    """A value from a source, with its time or its key.
 
-    Streams take it in place of an item, which then has the stamp; `join` matches by it.
+    Streams accept it as an item, which then has the stamp; `join` matches items by stamp.
 
     Attributes
     ----------
     stamp : float or int
-        A time in seconds, on a clock that the sources have in common, or a whole number as a key.
+        A time in seconds, on a clock common to the sources, or a whole number as a key.
     value : Mapping or array
-        The feeds of an item; for `join` also what is fed to one input, or None as a heartbeat: the
-        source has come as far as the stamp, and has no item there.
+        The feeds of an item; for `join` also the value of one input, or None as a heartbeat: the
+        source has reached the stamp, and has no item there.
 
     Examples
     --------

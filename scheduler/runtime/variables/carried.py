@@ -10,18 +10,18 @@ from ....graph.printing import counted
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """Which values fitted, and which did not: `Session.carry_variables` returns it.
+    """The values that fitted, and those that did not; `Session.carry_variables` returns it.
 
     Attributes
     ----------
     taken : tuple of str
-        Variables that hold what was carried.
+        Variables that were set.
     unlike : Mapping of str to str
-        Variables whose value is of another dtype or shape, and what both are.
+        Variables whose value has another dtype or shape, with both.
     unknown : tuple of str
-        Values of no variable here.
+        Values without a variable here.
     left : tuple of str
-        Variables of which there is no value.
+        Variables without a value.
 
     Examples
     --------
@@ -38,7 +38,7 @@ class Carried:
 
     @property
     def is_whole(self) -> bool:
-        """True when every variable was taken, and every value."""
+        """True if every variable was set, and every value used."""
         return not (self.unlike or self.unknown or self.left)
 
     def __str__(self) -> str:
