@@ -31,13 +31,13 @@ ray_option = option(
     "address",
     metavar="ADDRESS",
     help="Join a Ray cluster, HOST:PORT or auto, for devices such as ray:enc/cuda:0; local starts "
-    "one on this machine, with a node for each host that is named.",
+    "one on this machine, with a node for each named host.",
 )
 replicas_option = option(
     "Cluster",
     "--replicas",
     metavar="N|LEAST..MOST",
-    help="Run whole sessions on so many hosts of the cluster of --ray, and deal items to them.",
+    help="Run whole sessions on this many hosts of the cluster of --ray, which share the items.",
 )
 
 

@@ -29,7 +29,7 @@ plait convert model.plait weights.safetensors
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="Replace operators by the rules in a JSON file; several are applied in turn.",
+    help="Replace operators by the rules in a JSON file; several files apply in order.",
 )
 @as_json
 def convert(
@@ -41,11 +41,10 @@ def convert(
     rules: tuple[Path, ...],
     as_json: bool,
 ) -> None:
-    """Convert MODEL to a .plait file, an ONNX model or another format, as OUTPUT's name says.
+    """Convert MODEL to a .plait file, an ONNX model or another format, chosen by OUTPUT's suffix.
 
-    A .plait file loads faster, and needs no package to be read. Other formats are told by their
-    suffixes, and may put weights into a file beside the model. A .safetensors file gets the weights
-    alone.
+    A .plait file loads faster, and needs no other package. Other formats may write weights to a
+    file beside the model. A .safetensors file gets the weights alone.
     """
     from ..graph.check import check
     from ..graph.formats import (

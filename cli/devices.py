@@ -39,19 +39,19 @@ plait devices --ray auto
     is_flag=False,
     flag_value=NO_FILE,
     metavar="[FILE]",
-    help="Measure how fast they are, a second or two each, and add that to a file of costs.",
+    help="Measure their speeds, a second or two each, and add them to a file of costs.",
 )
 @ray_option
 @as_json
 def show_devices(
     names: tuple[str, ...], file: str | None, address: str | None, as_json: bool
 ) -> None:
-    """Check which devices are there, and say why not.
+    """Check which devices are available, with reasons for those that are not.
 
-    All known ones are opened, made to add numbers, and closed; or those in NAMES, where one that is
-    missing makes the exit code 1. With --ray, those on the nodes of the cluster as well. With
-    --measure, short runs tell how fast each is; FILE is made if it is not there, and is what
-    --costs takes.
+    Each known device is opened, adds numbers, and is closed; with NAMES only those, and the exit
+    code is 1 if one is missing. With --ray, devices on the nodes of the cluster are checked, too.
+    With --measure, short runs measure the speed of each; FILE is created if missing, and other
+    commands take it as --costs.
     """
     from ..devices import names as known_names
     from ..devices import probe

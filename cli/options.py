@@ -51,14 +51,14 @@ trace_option = option(
     "--trace",
     type=PATH,
     metavar="FILE",
-    help="Save a timeline, to be opened at ui.perfetto.dev.",
+    help="Save a timeline for ui.perfetto.dev.",
 )
 params_option = option(
     "Model",
     "--params",
     type=PATH,
     metavar="FILE",
-    help="The model's parameters, where its format has them in another file, not beside it.",
+    help="The model's separate file of parameters, if it is not beside the model.",
 )
 operators_option = option(
     "Model",
@@ -66,24 +66,24 @@ operators_option = option(
     type=PATH,
     multiple=True,
     metavar="FILE",
-    help="Register the operators that a JSON file defines first.",
+    help="First register the operators that a JSON file defines.",
 )
 html_option = option(
-    "Output", "--html", type=PATH, metavar="FILE", help="Write a page to be opened in any browser."
+    "Output", "--html", type=PATH, metavar="FILE", help="Write a report for a browser."
 )
 faster_option = option(
     "Planning",
     "--faster",
     multiple=True,
     metavar="OP=FACTOR",
-    help="What if an operator, or the node of that name, were that many times as fast.",
+    help="What if: by how many times an operator, or the node of that name, becomes faster.",
 )
 in_flight = option(
     "Planning",
     "--max-in-flight",
     type=click.IntRange(min=1),
     metavar="K",
-    help="How many items are under way at a time; 1, or what a saved plan is for, when left out.",
+    help="Number of items in flight; by default 1, or the number of a saved plan.",
 )
 inputs_option = option(
     "Inputs",
@@ -92,8 +92,8 @@ inputs_option = option(
     multiple=True,
     metavar="[NAME=]SOURCE",
     shell_complete=complete_inputs,
-    help="What to feed: FILE.npy, FILE.npz, a number, a list such as [1,2], or random; an image, "
-    "whose pixels are from 0 to 255; an input that is uint8[n] takes the bytes of any file. "
+    help="Value of an input: FILE.npy, FILE.npz, a number, a list such as [1,2], or random; an "
+    "image, with pixels from 0 to 255; for an input uint8[n] the bytes of any file. "
     "Without NAME, all arrays of an .npz file.",
 )
 seed_option = option(

@@ -32,7 +32,7 @@ plait pack buffers.csv --deadline 60 --output offsets.csv
     "--capacity",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Stop at any packing of N bytes. Exit code 1 if none is found.",
+    help="Stop at the first packing within N bytes. Exit code 1 if none is found.",
 )
 @click.option(
     "--deadline",
@@ -40,7 +40,7 @@ plait pack buffers.csv --deadline 60 --output offsets.csv
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give the best found by then.",
+    help="Return the best packing found by then.",
 )
 @click.option("--output", type=PATH, metavar="FILE", help="Write to a file instead of stdout.")
 @click.option(
@@ -48,7 +48,7 @@ plait pack buffers.csv --deadline 60 --output offsets.csv
     type=click.Choice(["auto", "python", "compiled"]),
     default="auto",
     show_default=True,
-    help="Who searches when nothing cheap is good enough.",
+    help="Implementation of the exact search, which runs if no heuristic is good enough.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON on stdout.")
 def pack(
@@ -59,11 +59,11 @@ def pack(
     solver: Solver,
     as_json: bool,
 ) -> None:
-    """Give every block in FILE an offset, in as few bytes as can be found.
+    """Assign an offset to every block in FILE, in as few bytes as possible.
 
-    FILE is CSV with the columns id, lower, upper and size, as MiniMalloc reads it: a block of so
-    many bytes is alive from lower to just before upper. It is printed with a column offset; what
-    was found about it goes to stderr.
+    FILE is CSV with the columns id, lower, upper and size, as MiniMalloc reads it: a block of that
+    size is alive from lower to just before upper. It is printed with a column offset; a summary
+    goes to stderr.
     """
     from ..scheduler.packing import check
     from ..scheduler.packing import pack as pack_blocks

@@ -293,7 +293,7 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         "device_options",
         multiple=True,
         metavar="DEVICE.OPTION=VALUE",
-        help="Tell a device something: cpu.threads=2, or worker:0.affinity=0-3.",
+        help="Set an option of a device: cpu.threads=2, or worker:0.affinity=0-3.",
     ),
     ray_option,
     option(
@@ -303,7 +303,7 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         multiple=True,
         shell_complete=complete_pins,
         metavar="NODE=DEVICE",
-        help="Run a node, or all nodes that match a pattern such as 'encoder.*', there.",
+        help="Run a node, or all nodes that match a pattern such as 'encoder.*', on a device.",
     ),
     option(
         "Shapes",
@@ -312,7 +312,7 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         multiple=True,
         shell_complete=complete_shapes,
         metavar="NAME=1,3,48,320",
-        help="Shape of an input whose dimensions are symbolic.",
+        help="Shape of an input that has symbolic dimensions.",
     ),
     option(
         "Shapes",
@@ -321,15 +321,15 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         multiple=True,
         shell_complete=complete_symbols,
         metavar="SYMBOL=32:640",
-        help="Plan once for all lengths of a symbol, from the smallest to the largest. Left out, "
-        "the smallest is 1, or 0 of a length that is computed.",
+        help="Plan once for all lengths of a symbol, from the smallest to the largest. By default "
+        "the smallest is 1, or 0 for a computed length.",
     ),
     option(
         "Planning",
         "--strategy",
         type=click.Choice(STRATEGIES),
         show_default=STRATEGIES[0],
-        help="How nodes are given to devices: by predicted time, or each to the first device that "
+        help="How nodes are assigned to devices: by predicted time, each to the first device that "
         "supports it, or by Tengine's rule.",
     ),
     option(
@@ -337,21 +337,21 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         "--objective",
         type=click.Choice(OBJECTIVES),
         show_default=OBJECTIVES[0],
-        help="What is to be short: one item, or the time from one result to the next.",
+        help="What to minimize: the time of one item, or the time from one result to the next.",
     ),
     option(
         "Planning",
         "--costs",
         type=PATH,
         metavar="FILE",
-        help="Costs to plan by, as plait profile or plait devices --measure wrote them.",
+        help="Costs to plan with, a file of plait profile, plait tune or plait devices --measure.",
     ),
     option(
         "Planning",
         "--max-subgraphs",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Cut the model into no more subgraphs than that.",
+        help="Cut the model into at most this many subgraphs.",
     ),
     option(
         "Devices",
@@ -359,15 +359,15 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         "memory_limits",
         multiple=True,
         metavar="NAME=SIZE",
-        help="Use no more memory of a device, or of a memory, than SIZE, such as 2GiB or 512MB.",
+        help="Use at most SIZE of a device's memory, or of a memory, such as 2GiB or 512MB.",
     ),
     option(
         "Planning",
         "--passes",
         show_default="all",
         metavar="NAME,-NAME,+NAME",
-        help="Make the graph simpler by these passes alone, by all but those with a - before "
-        "their names, or by all and those with a +; none leaves every node as it is.",
+        help="Simplify the graph by these passes only; -NAME leaves out one of the usual passes, "
+        "+NAME adds an optional one; none leaves every node as it is.",
     ),
     option(
         "Devices",
@@ -384,7 +384,7 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         multiple=True,
         shell_complete=complete_tensors,
         metavar="TENSOR",
-        help="Compute this tensor instead of all outputs; only what it needs is run, and fed.",
+        help="Compute this tensor instead of all outputs; only the nodes that it needs run.",
     ),
     option(
         "Model",

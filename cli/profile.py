@@ -51,7 +51,7 @@ plait profile model.onnx --repeat 100 --max-in-flight 4 --faster Conv=2 --trace 
     default=20,
     show_default=True,
     metavar="N",
-    help="How many items to run.",
+    help="Number of items to run.",
 )
 @faster_option
 @trace_option
@@ -70,8 +70,8 @@ def profile(
 ) -> None:
     """Run MODEL repeatedly and show where the time goes.
 
-    Inputs not given are random, and the same for each item. What was measured is added to the file
-    of --costs, which is made if it is not there.
+    Inputs that are not given are random, and the same for each item. Measurements are added to the
+    file of --costs, which is created if missing.
     """
     from ..scheduler.costs import Costs
     from ..scheduler.planner.simulate import for_items_in_flight

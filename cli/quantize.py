@@ -40,7 +40,7 @@ plait quantize model.onnx --calibrate 'x=frames/*.npy' --check x=others/ --count
     required=True,
     metavar="[NAME=]SOURCE",
     shell_complete=complete_inputs,
-    help="Inputs like those to come: FILE.npz, a folder or pattern of one file per item, random.",
+    help="Typical inputs: FILE.npz, a folder or pattern of one file per item, random.",
 )
 @click.option(
     "--check",
@@ -48,20 +48,20 @@ plait quantize model.onnx --calibrate 'x=frames/*.npy' --check x=others/ --count
     multiple=True,
     metavar="[NAME=]SOURCE",
     shell_complete=complete_inputs,
-    help="Other inputs, to judge outputs by; those of --calibrate otherwise.",
+    help="Inputs to judge the outputs by; by default those of --calibrate.",
 )
 @click.option(
     "--count",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Take no more than N items; so many where all are random.",
+    help="Use at most N items; the number of items if all are random.",
 )
 @click.option(
     "--shape",
     "shapes",
     multiple=True,
     metavar="NAME=1,3,48,320",
-    help="Shape of a random input whose dimensions are symbolic; the model keeps its symbols.",
+    help="Shape of a random input with symbolic dimensions; the model keeps its symbols.",
 )
 @click.option("--output", type=PATH, metavar="FILE", help="Write the model: .plait or .onnx.")
 @click.option(
@@ -69,33 +69,33 @@ plait quantize model.onnx --calibrate 'x=frames/*.npy' --check x=others/ --count
     default="cpu",
     show_default=True,
     shell_complete=complete_devices,
-    help="Where items are run.",
+    help="Devices that run the items.",
 )
 @click.option(
     "--ranges",
     type=click.Choice(("minmax", "percentile", "mse")),
     default="minmax",
     show_default=True,
-    help="Which numbers bytes stand for: all, all but rare ones, or what is off least in squares.",
+    help="Range that bytes represent: all values, all but rare ones, or least squared error.",
 )
 @click.option(
     "--exclude",
     multiple=True,
     metavar="NODE",
-    help="Leave a node in floats, or all that a pattern or operator fits.",
+    help="Leave a node in floats, or all nodes of a pattern or operator.",
 )
 @click.option(
     "--min-sqnr",
     type=float,
     metavar="DB",
-    help="Leave the products in floats that cost most, until outputs are that good.",
+    help="Leave the products that lose most in floats until outputs are this good.",
 )
 @click.option(
     "--activations",
     type=click.Choice(("uint8", "int8")),
     default="uint8",
     show_default=True,
-    help="What the inputs of products become.",
+    help="Dtype of the inputs of products.",
 )
 @click.option("--per-tensor", is_flag=True, help="One scale for all weights of a product.")
 @click.option("--qdq", is_flag=True, help="Leave it to others to make integer products.")
@@ -115,9 +115,9 @@ def quantize(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Compute the products of MODEL in integers of 8 bits, and show how good its outputs stay.
+    """Compute the products of MODEL in 8-bit integers, and show the accuracy of its outputs.
 
-    It is run on some items, to see between which numbers tensors lie.
+    The model runs on some items, to find the ranges of tensors.
     """
     from ..graph.formats import load, save
     from ..scheduler.quantization import quantize as quantized

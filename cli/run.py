@@ -102,7 +102,7 @@ def run(
     "--count",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Stop after N items; needed for random.",
+    help="Stop after N items; required for random inputs.",
 )
 @click.option(
     "--output",
@@ -113,7 +113,7 @@ def run(
 @asks_for_streaming
 @replicas_option
 @trace_option
-@click.option("--live", is_flag=True, help="Show devices, queues, rate and memory on the way.")
+@click.option("--live", is_flag=True, help="Show devices, queues, rate and memory during the run.")
 @as_json
 def stream(
     request: PlanArguments,
@@ -128,12 +128,12 @@ def stream(
     live: bool,
     as_json: bool,
 ) -> None:
-    """Run MODEL on many items and show how fast that goes.
+    """Run MODEL on many items and show the speed.
 
-    SOURCE may also be a folder, or a quoted pattern such as 'frames/*.npy', of one file per item;
-    of a folder .npy and .npz files are taken, or all files where it has none of these.
-    A single file is repeated in every item; inputs not given are random, given --count. An item
-    that fails is reported, and the others go on unless --on-error says otherwise.
+    SOURCE may also be a folder, or a quoted pattern such as 'frames/*.npy', with one file per item.
+    A folder's .npy and .npz files are used, or all files if it has none of these. A single file is
+    used for every item. With --count, inputs that are not given are random. A failed item is
+    reported, and the others continue unless --on-error says otherwise.
     """
     from .stream import run_stream, save_trace
 

@@ -38,9 +38,11 @@ plait plan model.onnx --diff before.plan
     "other",
     type=PATH,
     metavar="FILE",
-    help="Show what differs from a saved plan: from that one to this.",
+    help="Show the differences from a saved plan to this one.",
 )
-@click.option("--save", type=PATH, metavar="FILE.plan", help="Save the plan, to be run as it is.")
+@click.option(
+    "--save", type=PATH, metavar="FILE.plan", help="Save the plan, to run it without planning."
+)
 @html_option
 @as_json
 def show_plan(
@@ -55,9 +57,9 @@ def show_plan(
     html: Path | None,
     as_json: bool,
 ) -> None:
-    """Show which device runs what of MODEL, why, and the memory it takes.
+    """Show the device of each part of MODEL, the reasons, and the memory it takes.
 
-    Every command that takes a MODEL takes a plan that was saved here too.
+    Every command that takes a MODEL also takes a plan saved here.
     """
     from ..scheduler.reports.pass_text import explained
     from ..scheduler.reports.plan_file import load_plan

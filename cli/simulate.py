@@ -29,7 +29,7 @@ plait simulate model.plan --faster Conv=2
     default=1,
     show_default=True,
     metavar="N",
-    help="How many items go through.",
+    help="Number of items.",
 )
 @in_flight
 @trace_option
@@ -43,10 +43,10 @@ def simulate(
     trace: Path | None,
     as_json: bool,
 ) -> None:
-    """Predict how long MODEL takes, what limits it, and the memory it needs; nothing is run.
+    """Predict the time of MODEL, its bottleneck, and the memory it needs, without running it.
 
-    Kernels take the time that --costs has measured, or else what the models of the devices say. A
-    saved plan may be asked about other costs and other numbers of items in flight.
+    Times of kernels come from --costs if measured there, otherwise from models of the devices. For
+    a saved plan, costs and the number of items in flight may be changed.
     """
     from ..scheduler.planner.simulate import simulate as predict
 

@@ -90,14 +90,14 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         "--max-delay-ms",
         type=click.FloatRange(min=0),
         metavar="MS",
-        help="How long a batch may wait to fill up; for ever when left out.",
+        help="How long a batch may wait to fill up; by default forever.",
     ),
     option(
         "Streaming",
         "--deadline-ms",
         type=click.FloatRange(min=0, min_open=True),
         metavar="MS",
-        help="An item that takes longer fails.",
+        help="Fail items that take longer.",
     ),
     option(
         "Streaming",
@@ -111,13 +111,13 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         "Streaming",
         "--keep",
         metavar="latest|N",
-        help="Read items as fast as they come, and let N wait at most, or the latest alone; "
+        help="Read items as fast as they come, and let at most N wait, or only the latest; "
         "others are dropped.",
     ),
     option(
         "Streaming",
         "--drop",
         type=click.Choice(["oldest", "newest"]),
-        help="Which items --keep drops; the oldest when left out.",
+        help="Which items --keep drops; by default the oldest.",
     ),
 )

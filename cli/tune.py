@@ -41,12 +41,12 @@ def tune(
     output: Path | None,
     as_json: bool,
 ) -> None:
-    """Find the plan of MODEL that is fastest here, by running it.
+    """Find the fastest plan of MODEL on this machine, by running it.
 
-    Each device is measured alone, plans are made by that, run, and measured again until they stay
-    as they are. With --objective throughput, replicas are tried as well, with two items more in
-    flight than there are cores unless --max-in-flight says otherwise. What was measured is added to
-    the file of --costs, which is made if it is not there. Inputs not given are random.
+    Each device is measured alone; plans are made from these costs, run, and measured again until
+    they no longer change. With --objective throughput, replicas are tried as well, with two more
+    items in flight than there are cores unless --max-in-flight says otherwise. Measurements are
+    added to the file of --costs, which is created if missing. Inputs that are not given are random.
     """
     from ..scheduler.costs import Costs
     from ..scheduler.shapes.specialise import specialise
