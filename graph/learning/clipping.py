@@ -13,7 +13,7 @@ from .parameters import check_above
 
 
 def clip_by_value(builder: GraphBuilder, gradients: Sequence[str], limit: float) -> list[Tensor]:
-    """Add the nodes that keep each element between -limit and limit; return what they make.
+    """Add the nodes that clip each element to -limit and limit; return the results.
 
     Raises
     ------
@@ -30,9 +30,9 @@ def clip_by_value(builder: GraphBuilder, gradients: Sequence[str], limit: float)
 
 
 def clip_by_norm(builder: GraphBuilder, gradients: Sequence[str], longest: float) -> list[Tensor]:
-    """Add the nodes that scale each gradient down whose norm is above a bound; return these.
+    """Add the nodes that scale down each gradient with a norm above a bound; return the results.
 
-    Each is multiplied by ``longest / max(norm, longest)``, the norm being that of all its elements.
+    Each is multiplied by ``longest / max(norm, longest)``, with the norm over all its elements.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""First values of variables: constants as graphs, random numbers as arrays.
+"""Initial values of variables: constants as graphs, random numbers as arrays.
 
-Random numbers come from a seed or from a generator of numpy, which goes on from variable to
+Random numbers come from a seed or from a numpy generator, which continues from variable to
 variable. The same seed gives the same numbers with the same version of numpy.
 """
 
@@ -24,7 +24,7 @@ Seed = int | np.random.Generator
 
 
 def filled(shape: Lengths, value: float, dtype: DTypeLike = "float32") -> Graph:
-    """Return the graph that computes a tensor of one number; it takes no room for the elements."""
+    """Return the graph that computes a tensor of one number, without storing its elements."""
     b = GraphBuilder("filled")
     lengths = b.constant(np.array(_checked(shape), "int64"))
     b.output("value", b.op("ConstantOfShape", lengths, value=float(value), dtype=dtype))
@@ -42,7 +42,7 @@ def ones(shape: Lengths, dtype: DTypeLike = "float32") -> Graph:
 
 
 def uniform(shape: Lengths, limit: float, seed: Seed, dtype: DTypeLike = "float32") -> Array:
-    """Return random numbers between -limit and limit, all alike likely."""
+    """Return uniform random numbers between -limit and limit."""
     check_not_below("the limit of random numbers", limit)
     random = np.random.default_rng(seed)
     return random.uniform(-limit, limit, _checked(shape)).astype(dtype)
@@ -60,7 +60,7 @@ def glorot_uniform(
 ) -> Array:
     """Return uniform random numbers of the variance 2 / (fan in + fan out).
 
-    For activations that are nearly linear around 0, and Softmax. `fan` replaces `fans(shape)`.
+    For activations that are nearly linear around 0, and for Softmax. `fan` replaces `fans(shape)`.
     Source: Glorot and Bengio (2010), equation 16.
     """
     return uniform(shape, math.sqrt(6 / sum(fan or fans(shape))), seed, dtype)
@@ -88,22 +88,22 @@ def he_normal(
 ) -> Array:
     """Return normal random numbers of the variance 2 / fan in.
 
-    For weights ahead of Relu, which halves the variance. `fan` replaces `fans(shape)`.
-    Source: He, Zhang, Ren and Sun (2015), equation 10.
+    For weights before Relu, which halves the variance. `fan` replaces `fans(shape)`. Source: He,
+    Zhang, Ren and Sun (2015), equation 10.
     """
     return normal(shape, math.sqrt(2 / (fan or fans(shape))[0]), seed, dtype)
 
 
 def fans(shape: Lengths) -> tuple[int, int]:
-    """Return how many elements each output depends on, and how many depend on each input.
+    """Return the number of inputs of each output, and the number of outputs of each input.
 
-    A matrix is (in, out), as MatMul multiplies by it; more dimensions are the weights of a
-    convolution: (out, in per group, *kernel).
+    A matrix is (in, out), as for MatMul; more dimensions are the weights of a convolution:
+    (out, in per group, *kernel).
 
     Raises
     ------
     ShapeError
-        If there are less than two dimensions, or an empty one.
+        If there are fewer than two dimensions, or an empty one.
     """
     if len(shape) < 2 or 0 in shape:
         raise ShapeError(
@@ -117,9 +117,9 @@ def fans(shape: Lengths) -> tuple[int, int]:
 
 
 def features(builder: GraphBuilder, tensor: str, axis: int = -1) -> int:
-    """Return how long a tensor is along an axis: how many rows the weights behind it need.
+    """Return the length of a tensor along an axis: the number of rows of the weights behind it.
 
-    Lengths follow from those of the inputs, through Flatten, convolutions and pools: the batch may
+    Lengths follow from those of the inputs, through Flatten, convolutions and pools; the batch may
     be a symbol.
 
     Raises

@@ -1,7 +1,7 @@
-"""Layers: tensors of weights, made from the shape of what comes in, and what is computed by them.
+"""Layers: weights that fit the shape of the input, and the nodes that compute with them.
 
-Each is a function of a builder's tensor, whose variables are called after the layer. Weights are
-random numbers of a seed, or of a generator that goes on from layer to layer.
+Each is a function of a builder's tensor; its variables are named after the layer. Weights are
+random numbers from a seed, or from a generator that continues from layer to layer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .initializers import Seed, features, glorot_uniform, he_normal, ones, zeros
 
 
 def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
-    """Return x · w + b along the last axis, which is `units` long then.
+    """Return x · w + b along the last axis, which then has the length `units`.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
     name : str
         Of the layer: its variables are ``name/w``, (n, units), and ``name/b``, (units,).
     seed : int or numpy.random.Generator
-        Where its weights come from, by `he_normal`.
+        The source of its weights, by `he_normal`.
 
     Raises
     ------
     ShapeError
-        If how long the last axis is, is not known.
+        If the length of the last axis is not known.
 
     Examples
     --------
@@ -48,26 +48,26 @@ def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
 def conv(
     x: Tensor, channels: int, kernel: int | Sequence[int], name: str, seed: Seed, stride: int = 1
 ) -> Tensor:
-    """Return a convolution, padded so that each axis is as long as before, divided by the stride.
+    """Return a convolution, padded so that each axis keeps its length, divided by the stride.
 
     Parameters
     ----------
     x : Tensor
         Floats of shape (batch, channels, *image).
     channels : int
-        How many come out.
+        The number of output channels.
     kernel : int or sequence of int
         Its length along each axis of the image, or along all.
     name : str
         Of the layer: its variables are ``name/w``, (channels, in, *kernel), and ``name/b``.
     seed : int or numpy.random.Generator
-        Where its weights come from, by `he_normal`.
+        The source of its weights, by `he_normal`.
     stride : int, default 1
 
     Raises
     ------
     ShapeError
-        If how many channels come in is not known.
+        If the number of input channels is not known.
     """
     b, axes = x.builder, x.ndim - 2
     lengths = (kernel,) * axes if isinstance(kernel, int) else tuple(kernel)
@@ -80,13 +80,13 @@ def conv(
 def norm(x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
     """Return x with the mean 0 and the variance 1 along the last axis, scaled and shifted.
 
-    Its variables are ``name/scale``, ones to begin with, and ``name/b``, zeros, both as long as
-    that axis. Source: Ba, Kiros and Hinton (2016).
+    Its variables are ``name/scale``, initially ones, and ``name/b``, zeros, both as long as that
+    axis. Source: Ba, Kiros and Hinton (2016).
 
     Raises
     ------
     ShapeError
-        If how long the last axis is, is not known.
+        If the length of the last axis is not known.
     """
     b, shape = x.builder, (features(x.builder, x),)
     scale = b.variable(f"{name}/scale", ones(shape, x.dtype))
@@ -95,26 +95,26 @@ def norm(x: Tensor, name: str, epsilon: float = 1e-5) -> Tensor:
 
 
 def attention(x: Tensor, heads: int, name: str, seed: Seed, causal: bool = False) -> Tensor:
-    """Return what each place of a sequence gathers from all places, or from those up to itself.
+    """Return the attention of each position to all positions, or to those up to itself.
 
     Parameters
     ----------
     x : Tensor
-        Floats of shape (batch, places, n); so is the result.
+        Floats of shape (batch, positions, n); the result has the same shape.
     heads : int
-        Into how many parts the n are divided.
+        The number of parts into which n is divided.
     name : str
         Of the layer: its variables are ``name/qkv/w``, (n, 3 n), ``name/qkv/b``, ``name/out/w``,
         (n, n), and ``name/out/b``.
     seed : int or numpy.random.Generator
-        Where its weights come from, by `glorot_uniform`.
+        The source of its weights, by `glorot_uniform`.
     causal : bool, default False
-        Leave out the places that come later. Source: Vaswani et al. (2017).
+        Attend only to positions up to itself. Source: Vaswani et al. (2017).
 
     Raises
     ------
     ShapeError
-        If n is not known, or no multiple of `heads`.
+        If n is not known, or not a multiple of `heads`.
     """
     n = features(x.builder, x)
     if n % heads:

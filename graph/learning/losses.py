@@ -1,4 +1,4 @@
-"""Losses: how far what was computed is from what was wanted, as one number."""
+"""Losses: the distance between computed and wanted values, as one number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mean_squared_error(
     Raises
     ------
     ShapeError
-        If both are not alike: shapes are not broadcast.
+        If the shapes differ: they are not broadcast.
     """
     error = _difference(builder, "mean_squared_error", computed, wanted)
     return _reduced(error * error, reduction)
@@ -42,7 +42,7 @@ def mean_absolute_error(
     Raises
     ------
     ShapeError
-        If both are not alike: shapes are not broadcast.
+        If the shapes differ: they are not broadcast.
     """
     error = _difference(builder, "mean_absolute_error", computed, wanted)
     return _reduced(error.op("Abs"), reduction)
@@ -55,14 +55,14 @@ def huber(
     delta: float = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Add half the squared error up to `delta`, from there on the line that goes on from it.
+    """Add half the squared error up to `delta`, and beyond it the line that continues it.
 
     That is e²/2 where abs(e) <= delta, else delta · (abs(e) - delta/2). Source: Huber (1964).
 
     Raises
     ------
     ShapeError
-        If both are not alike: shapes are not broadcast.
+        If the shapes differ: they are not broadcast.
     GraphError
         If `delta` is not above 0.
     """
@@ -78,12 +78,12 @@ def binary_cross_entropy(
 ) -> Tensor:
     """Add -wanted · log p - (1 - wanted) · log(1 - p), p being Sigmoid(logits).
 
-    Both logarithms are computed from the logits, so that no p rounds to 0 or 1.
+    Both logarithms are computed from the logits, so p never rounds to 0 or 1.
 
     Raises
     ------
     ShapeError
-        If both are not alike: shapes are not broadcast.
+        If the shapes differ: they are not broadcast.
     """
     x, t = _pair(builder, "binary_cross_entropy", logits, wanted)
     return _reduced(t * (-x).op("Softplus") + (1 - t) * x.op("Softplus"), reduction)
@@ -98,12 +98,12 @@ def softmax_cross_entropy(
 ) -> Tensor:
     """Add -Σ wanted · log Softmax(logits) over the classes, which lie along `axis`.
 
-    `wanted` are probabilities, alike in shape; the mean is that over all samples.
+    `wanted` are probabilities of the same shape; the mean is over all samples.
 
     Raises
     ------
     ShapeError
-        If both are not alike: shapes are not broadcast.
+        If the shapes differ: they are not broadcast.
     """
     x, t = _pair(builder, "softmax_cross_entropy", logits, wanted)
     losses = (t * x.op("LogSoftmax", axis=axis)).sum([axis], keepdims=False)
@@ -121,17 +121,17 @@ def sparse_softmax_cross_entropy(
 ) -> Tensor:
     """Add -log Softmax(logits) at the wanted classes, which lie along `axis`.
 
-    `labels` are integers from 0 on, of the shape of `logits` without that axis. One that is no
-    class fails the item, whether the loss is computed or only its gradient; negative ones do not
-    count from the end. Samples of the label `ignore_index`, any integer, have the loss 0 and no
-    gradient, and the mean is that over all others: 0, where there are none.
+    `labels` are integers from 0 on, of the shape of `logits` without that axis. A label that is not
+    a class fails the item, even if only the gradient is computed; negative labels do not count from
+    the end. Samples with the label `ignore_index`, any integer, have the loss 0 and no gradient,
+    and the mean is over all others: 0 if there are none.
 
     Raises
     ------
     ShapeError
-        If the labels are no integers, or not one for each sample; or there is no such axis.
+        If the labels are not integers, or not one for each sample; or there is no such axis.
     GraphError
-        If `ignore_index` is none that labels of their dtype may be.
+        If the labels' dtype cannot hold `ignore_index`.
     """
     x, given = _terms(builder, "sparse_softmax_cross_entropy", logits, labels)
     _check_labels(x, given, axis)
@@ -162,13 +162,13 @@ def accuracy(
     """Add the share of samples whose highest score, along `axis`, is that of their label.
 
     `labels` are integers, of the shape of `scores` without that axis; of equal scores the first
-    counts. Samples of the label `ignore_index` are left out; without any others it is 0. Returns a
-    float32 of shape ().
+    counts. Samples with the label `ignore_index` are left out; without other samples the accuracy
+    is 0. Returns a float32 of shape ().
 
     Raises
     ------
     ShapeError
-        If the labels are no integers, or not one for each sample; or there is no such axis.
+        If the labels are not integers, or not one for each sample; or there is no such axis.
     """
     x, index = _terms(builder, "accuracy", scores, labels)
     _check_labels(x, index, axis)

@@ -28,7 +28,7 @@ def minimize(
     name: str = "train",
     checkpoint: Checkpoints = None,
 ) -> Tensor:
-    """Add the nodes that make a loss smaller, item by item; return what to fetch for it.
+    """Add the nodes that minimize a loss, item by item; return the tensor to fetch for it.
 
     Parameters
     ----------
@@ -38,21 +38,21 @@ def minimize(
     optimizer : Optimizer
         Such as ``SGD(0.1, momentum=0.9)``.
     variables : sequence of str, optional
-        What to change; `trainable(builder, loss)` if left out.
+        The variables to change; `trainable(builder, loss)` by default.
     name : str, default "train"
-        What names of new nodes begin with; it stays free for tensors and outputs.
+        The prefix of new nodes' names; the name itself stays free for tensors and outputs.
     checkpoint : sequence of str, or "auto", optional
-        What is kept for the gradients rather than computed again: see `plait.gradients`.
+        Tensors kept for the gradients instead of recomputed: see `plait.gradients`.
 
     Returns
     -------
     Tensor
-        A Group of all assignments. Who fetches it, or everything, has the variables changed.
+        A Group of all assignments. Fetching it, or everything, changes the variables.
 
     Raises
     ------
     GraphError
-        If no variable is there to change, a gradient is not known, or a checkpoint is no tensor.
+        If there is no variable to change, a gradient is not known, or a checkpoint is not a tensor.
     ShapeError
         If the loss has more than one element.
 
@@ -89,16 +89,17 @@ def apply_gradients(
 ) -> Tensor:
     """Add the nodes that change variables by gradients, as `minimize` does after computing them.
 
-    Slots are variables called after the variable, as ``w/momentum``; the step is ``train/step``.
-    Variables and slots narrower than float32 are computed, and slots kept, in float32.
+    Slots are variables named after the variable, such as ``w/momentum``; the step is
+    ``train/step``. Variables and slots narrower than float32 are computed, and slots kept, in
+    float32.
 
     Raises
     ------
     GraphError
-        If there is no variable, not one gradient for each, or one is no variable or is assigned
-        to already.
+        If there is no variable, or not one gradient for each; or if one is not a variable or is
+        already assigned.
     ShapeError
-        If a gradient is not of its variable's shape.
+        If a gradient does not have its variable's shape.
     """
     if not variables or len(variables) != len(gradients):
         raise GraphError(
@@ -110,9 +111,9 @@ def apply_gradients(
 
 
 def trainable(builder: GraphBuilder, loss: str) -> list[Tensor]:
-    """Return the float variables that a loss is made of and to which nothing is assigned yet.
+    """Return the float variables that a loss depends on and that are not assigned yet.
 
-    Averages that a graph assigns to itself, as those of batch normalization, are none of them.
+    Averages that a graph assigns itself, such as those of batch normalization, are not included.
     """
     reached, found = {builder.own_name(loss)}, []
     assigned = {node.inputs[0] for node in builder.nodes if node.op == ASSIGN}

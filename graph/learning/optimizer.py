@@ -18,19 +18,19 @@ Update: TypeAlias = Callable[[Term, Term, Slots], tuple[Term, Slots]]
 
 
 class Optimizer(Protocol):
-    """How variables follow their gradients; your own need these members alone."""
+    """The protocol of optimizers; your own need only these members."""
 
     @property
     def learning_rate(self) -> Rate:
-        """How far to go: a number, the name of a tensor, or a schedule."""
+        """The learning rate: a number, the name of a tensor, or a schedule."""
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The names of what is kept for each variable."""
+        """The names of the slots of each variable."""
 
     def updates(self, progress: Progress, dtype: np.dtype[Any]) -> Update:
         """Return the update of variables whose terms have a dtype.
 
-        What is the same for all variables is computed here, once. Terms are at least as wide as
-        float32, whatever the variables are.
+        Terms common to all variables are computed here, once. Terms are at least as wide as
+        float32, whatever the variables' dtype.
         """

@@ -22,12 +22,12 @@ class SGD:
     ----------
     learning_rate : float, str or Schedule
     momentum : float, default 0
-        How much of the last step goes into this one.
+        The share of the last step in this one.
     nesterov : bool, default False
-        Whether to go on by momentum · v + g instead of v. Source: Sutskever et al. (2013), in the
+        Whether to step by momentum · v + g instead of v. Source: Sutskever et al. (2013), in the
         form that evaluates gradients where the variables are.
     weight_decay : float, default 0
-        How much of x is added to its gradient.
+        The share of x that is added to its gradient.
     """
 
     learning_rate: Rate
@@ -65,7 +65,7 @@ class SGD:
 class Adam:
     """Adam: steps as long as the rate, shorter where gradients disagree.
 
-    m and v are running means of g and g², divided by 1 - beta^t since they begin with zeros; the
+    m and v are running means of g and g², divided by 1 - beta^t because they start at zero; the
     step is rate · m / (√v + epsilon). Source: Kingma and Ba (2015), algorithm 1.
     """
 
@@ -101,7 +101,7 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class AdamW(Adam):
-    """Adam, where variables shrink by rate · weight_decay at each step besides.
+    """Adam with decoupled weight decay: variables also shrink by rate · weight_decay at each step.
 
     Source: Loshchilov and Hutter (2019), algorithm 2, with the schedule within the rate.
     """

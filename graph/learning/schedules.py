@@ -1,6 +1,6 @@
 """Learning rates that change with the step, the number of items that went before.
 
-A schedule is any function of the step, a term that holds a float64, which returns the rate as one.
+A schedule is any function of the step, a float64 term, that returns the rate as such a term.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ExponentialDecay:
 
 @dataclass(frozen=True, slots=True)
 class CosineDecay:
-    """Half a period of a cosine from `rate` down to `final`, where it stays after `steps`.
+    """Half a cosine period from `rate` down to `final`, constant after `steps`.
 
     Source: Loshchilov and Hutter, *SGDR* (2017), equation 5, without restarts.
     """
@@ -87,7 +87,7 @@ class CosineDecay:
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """A line up to the first rate of another schedule, which begins after `steps`.
+    """A linear increase to the first rate of another schedule, which starts after `steps`.
 
     The rate is then(0) · (step + 1) / (steps + 1) before. Source: Goyal et al. (2017), section 2.2.
     """

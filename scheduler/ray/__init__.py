@@ -1,9 +1,9 @@
 """Beyond one machine: devices and replicas of sessions on a Ray cluster.
 
-Ray starts processes on the nodes of a cluster, carries calls to them and says when they die; it is
-an optional package, which only engine.py and nodes.py import. The parts: cluster.py (joining a
-cluster, or starting one on this machine), host.py (what runs on a node), remote/ (devices there),
-pools/ (whole sessions on many hosts), cluster_simulation/ (what many hosts would do).
+Ray starts processes on the nodes of a cluster, transports calls to them and reports when they die;
+it is an optional package, which only engine.py and nodes.py import. The parts: cluster.py (joining
+a cluster, or starting one on this machine), host.py (the process on a node), remote/ (devices
+there), pools/ (whole sessions on many hosts), cluster_simulation/ (predictions for many hosts).
 
 Examples
 --------

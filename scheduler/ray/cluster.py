@@ -34,7 +34,7 @@ HOST_LABEL = "plait-host"
 
 
 class Cluster:
-    """Joined between entering and leaving it, with `with` or `async with`.
+    """A cluster, joined within `with` or `async with`.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class Cluster:
 
     @property
     def engine(self) -> ActorSystem:
-        """What starts actors.
+        """The engine that starts actors.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class Cluster:
         num_gpus: float = 0,
         resources: Mapping[str, float] | None = None,
     ) -> RemoteHost:
-        """Say where a host is to be, whose devices are called ``"ray:name/..."`` then.
+        """Declare a host, whose devices are then named ``"ray:name/..."``.
 
         Parameters
         ----------
@@ -93,15 +93,14 @@ class Cluster:
         select : Mapping of str to str
             Labels that its node must have.
         num_cpus, num_gpus : float
-            What of the node it takes for itself; nobody else gets that from Ray.
+            The share of the node that Ray reserves for it.
         resources : Mapping of str to float
-            More of what it takes, by the cluster's own names.
+            Further resources that it reserves, by the cluster's own names.
 
         Returns
         -------
         RemoteHost
-            It starts when something is asked of it, and ends with the cluster's context, or when
-            it is closed.
+            It starts on first use, and ends with the cluster's context, or when it is closed.
 
         Raises
         ------
@@ -128,12 +127,12 @@ class Cluster:
     def device(self, name: str) -> RayDevice:
         """Return a device on a host: ``"enc/cuda:0"``.
 
-        A host that was not declared is put on a node with the label ``plait-host`` of that name.
+        An undeclared host is placed on a node with the label ``plait-host`` of that name.
 
         Raises
         ------
         DeviceUnavailableError
-            If the name is no host and device.
+            If the name is not that of a host and device.
         """
         host, slash, kind = name.removeprefix("ray:").partition("/")
         if not (host and slash and kind) or kind.startswith("ray"):
@@ -162,31 +161,31 @@ class Cluster:
         on_event: Observer | None = None,
         seed: int = 0,
     ) -> ReplicaPool:
-        """Return a pool of replicas, each of them a session of the plan on a host of its own.
+        """Return a pool of replicas, each a session of the plan on a host of its own.
 
         Parameters
         ----------
         plan : Plan or Graph
-            A plan for devices that the hosts have, and this machine, too; or a graph, which each
+            A plan for devices that both the hosts and this machine have; or a graph, which each
             host plans.
         n : int or tuple of two, default 1
-            How many replicas; or the least and the most, between which there are more while items
-            wait for a second, and fewer when some have had nothing to do for a minute.
+            The number of replicas; or the least and the greatest number: replicas are added while
+            items wait for a second, and removed when they have been idle for a minute.
         devices : str or sequence of str, optional
-            Of a graph: what hosts plan it for.
+            For a graph: the devices for which hosts plan it.
         planning : Mapping of str to object, optional
-            Of a graph: further arguments of `plait.plan`.
+            For a graph: further arguments of `plait.plan`.
         select, num_cpus, num_gpus, resources
-            What each needs of a node, as for `host`.
+            The requirements of each replica, as for `host`.
         max_in_flight : int, optional
-            How many items a replica may have, those that travel included; 64 when left out. It
-            is sent no more than keeps it busy for 10 ms beyond what its plan has memory for.
+            The largest number of items of a replica, including those in transit; 64 by default. A
+            replica gets at most the items that its plan has memory for, and work for 10 ms more.
         faults : FaultPolicy, optional
-            How often items of lost replicas are run again, and when others are started.
+            How often items of lost replicas run again, and when other replicas are started.
         on_event : callable, optional
-            Called with what happens, as a `Session` does.
+            Called with events, as by a `Session`.
         seed : int, default 0
-            Of random numbers: a pool draws what one session would, whichever replica it is.
+            Seed of random numbers: a pool draws the same as one session, on any replica.
 
         Examples
         --------
@@ -222,30 +221,30 @@ class Cluster:
         n: int | tuple[int, int] = 1,
         **arguments: Unpack[ReplicaArguments],
     ) -> BlockingReplicaPool:
-        """Return an open pool of replicas for code that runs no trio loop.
+        """Return an open pool of replicas for code without a trio loop.
 
         Its arguments are those of `replicas`.
 
         Raises
         ------
         PlaitError
-            Whatever opening a pool raises.
+            Any error of opening a pool.
         """
         return BlockingReplicaPool(self.replicas(plan, n, **arguments))
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement | None = None) -> Actor:
-        """Start an actor on a node that has room for it; does not wait for that."""
+        """Start an actor on a node that has room for it, without waiting."""
         return self.engine.start(kind, *arguments, placing=placing or ActorPlacement())
 
     def add_node(self, node: RayNode) -> int:
         """Start one more node of a cluster that was started here; return its number.
 
-        The head is 1, and those that the cluster was started with follow.
+        The head is 1; the initial nodes of the cluster follow.
         """
         return self._owned().add(node)
 
     def remove_node(self, number: int) -> None:
-        """End such a node at once: whatever runs there is lost."""
+        """End such a node at once; everything that runs there is lost."""
         self._owned().remove(number)
 
     def __enter__(self) -> Cluster:

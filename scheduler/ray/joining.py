@@ -16,23 +16,23 @@ def cluster(
     start_timeout_s: float = START_S,
     silence_s: float = SILENCE_S,
 ) -> Cluster:
-    """Return a cluster to be entered.
+    """Return a cluster, to be entered by `with`.
 
     Parameters
     ----------
     address : str, default "local"
-        `"local"` starts one on this machine, which listens to nobody else and ends with the
-        ``with`` block; `"auto"` joins the one that this machine is in, `"host:port"` any other.
+        `"local"` starts one on this machine, which listens on loopback only and ends with the
+        ``with`` block; `"auto"` joins the cluster of this machine, `"host:port"` any other.
     nodes : sequence of RayNode
-        Of a local cluster, besides its head; without any, actors run on the head.
+        The nodes of a local cluster besides its head; without any, actors run on the head.
     inline_limit : int
-        Bytes up to which a value goes with the call that it is for: larger ones take a way that is
-        slow between machines. For the nodes of a local cluster.
+        The largest number of bytes of a value that is sent inside its call; larger values take a
+        path that is slow between machines. For the nodes of a local cluster.
     start_timeout_s : float
         How long a node, or a process on one, may take to start.
     silence_s : float
-        How long a host may give no sign of life before it is taken for lost. Ray itself takes
-        longer to notice that a network is cut.
+        How long a host may be silent before it counts as lost. Ray itself takes longer to notice
+        that a network is cut.
 
     Examples
     --------
