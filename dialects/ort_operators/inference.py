@@ -12,6 +12,7 @@ from ...devices.ort.runtime import load, newest_opset, options, summary
 from ...graph.dims import UNKNOWN
 from ...graph.dtypes import TEXT
 from ...graph.errors import OperatorError
+from ...graph.formats.onnx.forms import output_types
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph, Node
 from ...graph.nested import graphs_in
@@ -101,12 +102,7 @@ def _model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) 
 
 def _any_of(op: str, index: int) -> TensorSpec:
     """Return a spec that an output may have, as far as its schema goes."""
-    from onnx import defs
-
-    if not defs.has(op):
-        return TensorSpec("float32", None)
-    formals = defs.get_schema(op).outputs
-    types = formals[min(index, len(formals) - 1)].types
+    types = output_types(op, index) or ("tensor(float)",)
     return TensorSpec(_dtype(op, "tensor(float)" if "tensor(float)" in types else min(types)), None)
 
 

@@ -7,7 +7,7 @@ meaning changed the schema does not tell, and a table does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -162,6 +162,15 @@ def _filling(node: Node) -> Any:
 
     value = np.array([node.attributes["value"]], node.attributes["dtype"])
     return AttributeProto(name="value", type="TENSOR", t=tensor_proto("", value))
+
+
+def output_types(op: str, index: int) -> Collection[str]:
+    """Return the types that ONNX lets an output have; none of an operator that it lacks."""
+    schema = _schema(op, None)
+    if schema is None:
+        return ()
+    types: Collection[str] = schema.outputs[min(index, len(schema.outputs) - 1)].types
+    return types
 
 
 @cache
