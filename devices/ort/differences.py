@@ -19,11 +19,15 @@ from .empty import is_empty
 from .runtime import gives_empty_parts
 
 
-class _Difference(NamedTuple):
+class Difference(NamedTuple):
     """The calls of an operator that are concerned, and what is different for them."""
 
     concerns: Callable[[Call], bool]
     what: str
+
+    def __call__(self, call: Call) -> str | None:
+        """Return what is different for a call; None where nothing is."""
+        return self.what if self.concerns(call) else None
 
 
 def difference(node: Node, call: Call) -> str | None:
@@ -36,7 +40,7 @@ def difference(node: Node, call: Call) -> str | None:
         if is_empty(spec, value):
             return f"{name!r} has no elements: some of its kernels end the process then"
     found = _DIFFERENCES.get(node.op)
-    return found.what if found is not None and found.concerns(call) else None
+    return None if found is None else found(call)
 
 
 def _may_trap(call: Call) -> bool:
@@ -101,24 +105,24 @@ def _may_reflect_again(call: Call) -> bool:
     )
 
 
-_SCALAR_AXES = _Difference(_has_scalar_axes, "axes that are a scalar fail")
-_DIVIDING = _Difference(_may_trap, "integer division by 0 fails, and by -1 may end the process")
-_OF_BOOLEANS = _Difference(
+_SCALAR_AXES = Difference(_has_scalar_axes, "axes that are a scalar fail")
+_DIVIDING = Difference(_may_trap, "integer division by 0 fails, and by -1 may end the process")
+_OF_BOOLEANS = Difference(
     lambda call: call.spec(0).dtype.kind == "b" or _has_scalar_axes(call),
     "booleans without elements fail, and so do axes that are a scalar",
 )
-_DIFFERENCES: Mapping[str, _Difference] = {
-    "Attention": _Difference(
+_DIFFERENCES: Mapping[str, Difference] = {
+    "Attention": Difference(
         _keeps_or_shortens_mask, "scores lack what is causal, and masks of fewer keys fail"
     ),
-    "ConvInteger": _Difference(_several(2, 3), "zero points are one for all"),
+    "ConvInteger": Difference(_several(2, 3), "zero points are one for all"),
     "Div": _DIVIDING,
-    "LRN": _Difference(lambda call: call.spec(0).rank != 4, "inputs of other ranks than 4 fail"),
-    "MatMulInteger": _Difference(_several(2), "zero points of a are one for all"),
-    "MaxUnpool": _Difference(lambda call: call.has(2), "indices count in the smaller shape"),
+    "LRN": Difference(lambda call: call.spec(0).rank != 4, "inputs of other ranks than 4 fail"),
+    "MatMulInteger": Difference(_several(2), "zero points of a are one for all"),
+    "MaxUnpool": Difference(lambda call: call.has(2), "indices count in the smaller shape"),
     "Mod": _DIVIDING,
-    "Pad": _Difference(_may_reflect_again, "what is reflected more than once fails"),
-    "QLinearMatMul": _Difference(_several(1, 2, 6, 7), "scales of a and y are one for all"),
+    "Pad": Difference(_may_reflect_again, "what is reflected more than once fails"),
+    "QLinearMatMul": Difference(_several(1, 2, 6, 7), "scales of a and y are one for all"),
     "ReduceL1": _SCALAR_AXES,
     "ReduceL2": _SCALAR_AXES,
     "ReduceLogSum": _SCALAR_AXES,
@@ -129,6 +133,6 @@ _DIFFERENCES: Mapping[str, _Difference] = {
     "ReduceProd": _SCALAR_AXES,
     "ReduceSum": _SCALAR_AXES,
     "ReduceSumSquare": _SCALAR_AXES,
-    "Resize": _Difference(_scales_to_corners, "corners are aligned to lengths that are rounded"),
-    "Split": _Difference(_may_run_out, "equal parts that need more than there is fail"),
+    "Resize": Difference(_scales_to_corners, "corners are aligned to lengths that are rounded"),
+    "Split": Difference(_may_run_out, "equal parts that need more than there is fail"),
 }

@@ -32,7 +32,7 @@ TABLES = {
     "devices/kernel_factors.py FACTORS": "measured",
     "devices/kernels/elementwise.py UFUNCS": TEXTS,
     "devices/kernels/families.py FAMILIES": "what to import for which, and nothing else",
-    "devices/ort/differences.py _DIFFERENCES": "what ONNX Runtime does in another way",
+    "devices/ort/openvino.py _POSITIONS": "int64 that OpenVINO may compute in 32 bits",
     "devices/ort/saturation.py _OPERANDS": "in which order ONNX Runtime's kernels take bytes",
     "dialects/cvm/files/operators.py _NAMES": "how cvm's files name them",
     "dialects/cvm/kernels/elementwise.py UFUNCS": TEXTS,

@@ -410,5 +410,5 @@ def test_a_system_without_signals_and_descriptors_of_posix_is_told(
         assert status.found == (name == "cpu")
     assert status.reason == (
         "'worker' takes what this system lacks: "
-        "signal.pthread_sigmask, socket.socketpair, socket.send_fds"
+        "signal.pthread_sigmask, socket.socketpair, socket.send_fds; use 'cpu'"
     )

@@ -26,7 +26,7 @@ def two_towers(layers: int) -> pl.Graph:
 def pins_in(name: str) -> dict[str, str]:
     """Return the pins that the name of a candidate says; none where it counts nodes."""
     parts = [part.rpartition(" on ") for part in re.split(r"(?<= on (?:d0|d1)), ", name)]
-    pins = {}
+    pins: dict[str, str] = {}
     for nodes, _, device in parts:
         if re.fullmatch(r"\d+ nodes?", nodes):
             return {}
