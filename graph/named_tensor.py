@@ -14,7 +14,6 @@ from .dtypes import kind_of
 from .errors import OperatorError, ShapeError
 from .names import did_you_mean
 from .operator_methods import method_names, reduce, run_method
-from .subscripts import subscript
 from .tensor import Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -225,6 +224,8 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, key: Any) -> Tensor:
+        from .subscripts import subscript
+
         return subscript(self, key)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .attribute import RESERVED, Attribute, Kind
-from .by_value import pickling
 from .dims import broadcast, computable
 from .dtypes import TEXT, as_text
 from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
@@ -119,6 +118,8 @@ def operator(
         limit = _checked_concurrency(made, concurrency)
         value = None
         if by_value:
+            from .by_value import pickling
+
             options = {"traits": traits, "concurrency": concurrency, "effects": effects}
             specs = {"outputs": outputs, "inputs": inputs, "n_outputs": n_outputs}
             value = pickling(function, {"name": made.name, **specs, **options})

@@ -51,7 +51,8 @@ def test_without_pyopencl_the_message_says_how_to_get_it(monkeypatch: pytest.Mon
     assert how_to_install("opencl") in raised.value.fix
     assert opencl_names() == ("opencl:0",)
     status = devices.probe("opencl:0")
-    assert status == devices.DeviceStatus("opencl:0", False, "pyopencl is not installed")
+    told = f"pyopencl is not installed; {how_to_install('opencl')}"
+    assert status == devices.DeviceStatus("opencl:0", False, told)
 
 
 def test_a_pyopencl_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def test_a_number_that_the_dtype_cannot_hold_is_refused(dtype: str, number: floa
     with pytest.raises(OperatorError) as caught:
         b.op("Add", x, number, name="add")
     assert str(caught.value) == (
-        f"the number {number!r} is no {dtype}, the dtype of the first tensor\n"
+        f"the number {number!r} is not a value of {dtype}, the dtype of the first tensor\n"
         "  at:  node 'add' (Add)\n"
         "  fix: pass an array of the dtype you mean, or insert a Cast"
     )

@@ -85,12 +85,17 @@ def test_an_input_or_constant_without_spec_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "value",
-    [np.ones(4, np.float32), np.ones(3, np.float64), np.ones((1, 3), np.float32), [1.0, 1.0, 1.0]],
+    ("value", "what"),
+    [
+        (np.ones(4, np.float32), "does not match its spec"),
+        (np.ones(3, np.float64), "does not match its spec"),
+        (np.ones((1, 3), np.float32), "does not match its spec"),
+        ([1.0, 1.0, 1.0], "is not an array of numbers"),
+    ],
 )
-def test_a_constant_unlike_its_spec_is_found(value: object) -> None:
+def test_a_constant_unlike_its_spec_is_found(value: object, what: str) -> None:
     graph = replace(valid(), constants={"c": value})
-    assert broken(graph) == ("constant 'c' does not match its spec", "g")
+    assert broken(graph) == (f"constant 'c' {what}", "g")
 
 
 def test_an_input_that_nobody_writes_is_found() -> None:

@@ -122,8 +122,8 @@ async def test_a_list_that_is_changed_later_changes_no_stream() -> None:
         (["y", "#"], "has no tensor '#'(.|\n)*such as 'y', 'z'"),
         ([], "nothing is fetched"),
         ({"a": ()}, "nothing is fetched"),
-        (["y", 3], "what is fetched is 3, which is not a name"),
-        ({"y"}, "which is not a name"),
+        (["y", 3], "what is fetched is 3, which is not the name of a tensor"),
+        ({"y"}, "which is not the name of a tensor"),
     ],
 )
 async def test_what_cannot_be_fetched_is_named(fetches: Any, message: str) -> None:
@@ -204,7 +204,7 @@ def test_the_plan_for_a_tensor_has_only_what_it_needs() -> None:
     assert part.fetching("a").unneeded == {"b"}
     with pytest.raises(pl.FetchError):
         part.fetching("z")
-    with pytest.raises(pl.FetchError, match="which is not a name"):
+    with pytest.raises(pl.FetchError, match="which is not the name of a tensor"):
         part.fetching(7)  # type: ignore[arg-type]
 
 
