@@ -111,6 +111,8 @@ MISSING_FROM_ONNX = (
 UNLOADABLE = (
     r"elements of type \w+ are not supported|an input is not a tensor but|the model uses opset 1,"
     r"|operators that are not supported: (Optional|Sequence)|Scan of opset 8"
+    # It has no decoder of images, and lacks locales that the machine lacks.
+    r"|ONNX Runtime refuses (ImageDecoder|StringNormalizer): "
 )
 
 
