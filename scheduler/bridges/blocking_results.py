@@ -14,7 +14,7 @@ from ..runtime.items.item import Item
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Puller, SourceItem
 from .bridge import Bridge, Delivery, End
-from .inline import StreamHere
+from .inline import LONG_NS, StreamHere
 from .loop_thread import LoopThread
 
 
@@ -105,8 +105,13 @@ class BlockingResults:
 
     @property
     def _may_pull(self) -> bool:
-        """False where the next item is to be tried here, once those are done that are not."""
-        return self._bridge.is_idle or not self._here.is_due
+        """False where the next item is to be tried here, once those are done that are not.
+
+        Not where items take long: devices would be idle until the others have ended, for a trial
+        that is bound to fail.
+        """
+        bridge = self._bridge
+        return bridge.is_idle or not self._here.is_due or bridge.latency_ns > LONG_NS
 
     def _pull(self) -> Item | None:
         """Ask the source for an item, and return what came of it if it could be run here."""

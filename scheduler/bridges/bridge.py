@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any, TypeAlias
 
 import trio
@@ -53,6 +54,8 @@ class Bridge:
     ----------
     number : int
         Of the stream, among those of the session; once it is open.
+    latency_ns : int
+        How long the item that was passed on last was away; 0 before the first.
     """
 
     def __init__(
@@ -70,7 +73,8 @@ class Bridge:
         self._opened: Future[None] = Future()
         self._spares = InputStagingPool(most_nbytes(loop.session.plan))
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
-        self._rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
+        self._rooms: dict[int, tuple[int, Mapping[str, Array], int]] = {}
+        self.latency_ns = 0
         self._count = 0
         self._send, self._receive = trio.open_memory_channel[SourceItem](math.inf)
         self._source = source
@@ -103,7 +107,7 @@ class Bridge:
         inputs = borrowed(self._session, inputs)
         room = self._spares.room_for(inputs)
         own = copied(inputs, room)  # the loop comes to it later
-        self._rooms[self._count] = index, room
+        self._rooms[self._count] = index, room, perf_counter_ns()
         self._count += 1
         with suppress(SessionError):  # the end says so
             fed = stamped(own, marks)
@@ -113,7 +117,8 @@ class Bridge:
         """Return a result that was delivered for whoever releases it there."""
         if self._source is not None:
             return item.passed_on(item.index, on_release)
-        index, room = self._rooms.pop(item.index)
+        index, room, put_ns = self._rooms.pop(item.index)
+        self.latency_ns = perf_counter_ns() - put_ns
         self._spares.take_back(room.values())
         if not self._rooms:
             self._loop.leave(self)

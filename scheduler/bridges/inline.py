@@ -38,6 +38,10 @@ def run_item(
     return (results if fetched is None else fetched.arranged(results),)
 
 
+LONG_NS = 10_000_000
+"""An item that took as long to come back is not one that could be over at once."""
+
+
 class StreamHere:
     """Runs items of a stream like that, or says that they have to be handed over.
 
