@@ -20,6 +20,8 @@ from pathlib import Path
 ADDRESSES = {"near": "10.213.77.1", "far": "10.213.77.2"}
 PORT = 6399
 LONGEST_S = 300
+STARTS = 4
+"""Attempts: Ray gives a node half a minute to start, and no option gives it more."""
 
 
 def why_not() -> str | None:
@@ -65,9 +67,19 @@ class TwoHosts:
         )
 
 
+class NodeError(Exception):
+    """A node of Ray did not start."""
+
+
 @contextmanager
 def two_hosts(inline_limit: int = 64 << 20) -> Iterator[TwoHosts]:
-    """Make two hosts with a node each; nothing is left of them afterwards."""
+    """Make two hosts with a node each; nothing is left of them afterwards.
+
+    Raises
+    ------
+    NodeError
+        If Ray does not start a node in several attempts.
+    """
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="plait-2h-", dir="/tmp"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -85,7 +97,7 @@ def two_hosts(inline_limit: int = 64 << 20) -> Iterator[TwoHosts]:
             ("near", ["--head", f"--port={PORT}", "--include-dashboard=false"]),
             ("far", [f"--address={hosts.address}"]),
         ):
-            stack.enter_context(_node(hosts, name, how))
+            _start(stack, hosts, name, how)
         yield hosts
 
 
@@ -116,6 +128,15 @@ def _connect(pids: Mapping[str, int], hosts: TwoHosts) -> None:
             subprocess.run(hosts.inside(name, "ip", *command), check=True)
 
 
+def _start(stack: ExitStack, hosts: TwoHosts, name: str, how: list[str]) -> None:
+    """Start a node that ends with the stack."""
+    for _ in range(STARTS - 1):
+        with suppress(NodeError):
+            stack.enter_context(_node(hosts, name, how))
+            return
+    stack.enter_context(_node(hosts, name, how))
+
+
 @contextmanager
 def _node(hosts: TwoHosts, name: str, how: list[str]) -> Iterator[None]:
     """Start a node on a host, and end all of its processes."""
@@ -138,7 +159,7 @@ def _node(hosts: TwoHosts, name: str, how: list[str]) -> Iterator[None]:
     try:
         while "runtime started" not in log.read_text():
             if process.poll() is not None:
-                raise RuntimeError(f"the node of {name} did not start: {log.read_text()[-2000:]}")
+                raise NodeError(f"the node of {name} did not start: {log.read_text()[-2000:]}")
             time.sleep(0.05)
         yield
     finally:
