@@ -2,44 +2,44 @@
 
 from typing import TYPE_CHECKING
 
-from . import devices
-from .devices import device
-from .devices.errors import (
-    DeviceError,
-    DeviceLostError,
-    DeviceMemoryError,
-    DeviceUnavailableError,
-    KernelError,
-    RemoteError,
-)
-from .graph import (
-    Graph,
-    GraphBuilder,
-    Node,
-    Tensor,
-    TensorSpec,
-    check,
-    operator,
-    topological_layers,
-)
-from .graph.errors import (
-    GraphError,
-    InternalError,
-    LogicError,
-    OperatorError,
-    ParseError,
-    PlaitError,
-    RuntimeFailureError,
-    ShapeError,
-    UnknownOperatorError,
-    WireError,
-)
-from .graph.lazily import lazily
+from .lazily import lazily
 from .version import VERSION
 
 if TYPE_CHECKING:
+    from . import devices
+    from .devices import device
+    from .devices.errors import (
+        DeviceError,
+        DeviceLostError,
+        DeviceMemoryError,
+        DeviceUnavailableError,
+        KernelError,
+        RemoteError,
+    )
     from .dialects import cvm
-    from .graph import learning
+    from .graph import (
+        Graph,
+        GraphBuilder,
+        Node,
+        Tensor,
+        TensorSpec,
+        check,
+        learning,
+        operator,
+        topological_layers,
+    )
+    from .graph.errors import (
+        GraphError,
+        InternalError,
+        LogicError,
+        OperatorError,
+        ParseError,
+        PlaitError,
+        RuntimeFailureError,
+        ShapeError,
+        UnknownOperatorError,
+        WireError,
+    )
     from .graph.formats import (
         Checkpoint,
         Checkpoints,
@@ -185,23 +185,20 @@ __all__ = [
 ]
 
 
-def _on_ray(name: str) -> devices.Device:
-    from .scheduler.ray.cluster import find
-
-    return find(name)
-
-
-devices.register("ray", _on_ray, instances=tuple)
-
-
-__getattr__, __dir__ = lazily(  # what takes long: the scheduler, with it trio, and the formats
+__getattr__, __dir__ = lazily(  # numpy and trio too come with the first name that needs them
     __name__,
     {
-        ".dialects.cvm": "",
+        ".devices": ". device",
+        ".devices.errors": "DeviceError DeviceLostError DeviceMemoryError DeviceUnavailableError"
+        " KernelError RemoteError",
+        ".dialects.cvm": ".",
+        ".graph": "Graph GraphBuilder Node Tensor TensorSpec check operator topological_layers",
+        ".graph.errors": "GraphError InternalError LogicError OperatorError ParseError PlaitError"
+        " RuntimeFailureError ShapeError UnknownOperatorError WireError",
         ".graph.formats": "Checkpoint Checkpoints Format freeze load load_weights register_format"
         " save save_weights weights_of with_weights",
         ".graph.gradients": "gradients",
-        ".graph.learning": "",
+        ".graph.learning": ".",
         ".graph.printing": "to_dot",
         ".scheduler": "AsyncioSession BlockingMicroBatches BlockingSession Carried Costs"
         " DeadlineError DeviceModel DoesNotFitError FaultPolicy FeedError FetchError Item"
@@ -209,7 +206,7 @@ __getattr__, __dir__ = lazily(  # what takes long: the scheduler, with it trio, 
         " MicroBatches Plan PlanDiff PlanError Profile Quantized QueueFullError Results Session"
         " SessionError Simulation Tuned UnsupportedOpError diff load_plan modelled_device plan"
         " quantize run simulate tune",
-        ".scheduler.ray": "",
-        ".scheduler.sources": "",
+        ".scheduler.ray": ".",
+        ".scheduler.sources": ".",
     },
 )

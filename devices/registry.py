@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..graph.errors import PlaitError, named_text, text_of
-from ..graph.installed import DEVICES, load, offered, package_of
+from ..graph.installed import DEVICES, load, offered, own, package_of
 from ..graph.ir import Graph, Node
 from ..graph.names import did_you_mean
 from ..graph.registrations import note_registration
@@ -199,7 +199,6 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     known = tuple(dict.fromkeys((name, device_kind(name), name.partition(":")[0])))
     registered = next((one for one in known if one in _factories), None)
     installed = filter(None, map(_installed, known))
-    installed = filter(None, map(_installed, known))
     factory = _factories[registered] if registered else next(installed, None)
     if factory is None:
         raise _unknown_device_error(name)
@@ -294,8 +293,8 @@ def _installed(name: str) -> Factory | None:
 
 
 def _origin(known: Sequence[str]) -> str | None:
-    """Return which package a device comes from, None where somebody registered it here."""
-    if any(name in _factories for name in known):
+    """Return which package a device comes from, None where it is plait's or registered here."""
+    if any(name in _factories or name in own(DEVICES) for name in known):
         return None
     return f"package {package_of(DEVICES, next(one for one in known if one in offered(DEVICES)))}"
 
@@ -314,8 +313,8 @@ def _range_error(name: str, slip: re.Match[str]) -> DeviceError:
 
 
 def _unknown_device_error(name: str) -> DeviceUnavailableError:
-    known = dict.fromkeys((*_factories, *offered(DEVICES)))
-    told = f"known kinds and names: {', '.join(known) or 'none'}"
+    known = dict.fromkeys((*_factories, *own(DEVICES), *offered(DEVICES)))
+    told = f"known kinds and names: {', '.join(known)}"
     return DeviceUnavailableError(
         f"there is no device {name!r}", fix=did_you_mean(name, known, told)
     )

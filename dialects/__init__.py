@@ -17,6 +17,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "ai.onnx.contrib": ".ort_operators.extensions:register",
         "ai.onnx": ".ort_operators.operators",
     },
+    "plait.devices": {"ray": "..scheduler.ray.cluster:find"},
     "plait.kernels": {"cvm": ".cvm.kernels"},
     "plait.codegen": {"cvm": ".cvm.codegen"},
     "plait.definitions": {"cvm": ".cvm.reference"},
@@ -28,5 +29,6 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
 }
 """By group and name, as in a package's ``pyproject.toml``, which plait can run without; from here.
 
-Of formats, those that know their content more closely stand last: they are asked first.
+Of formats, those that know their content more closely stand last: they are asked first. Devices on
+a Ray cluster stand here since devices know nothing of the scheduler, whose part these are.
 """

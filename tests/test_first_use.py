@@ -25,8 +25,13 @@ def imported(code: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_importing_plait_imports_a_tenth_of_it() -> None:
-    found = imported("import plait, sys")
+def test_importing_plait_imports_what_gives_its_names_alone() -> None:
+    found = imported("import plait, sys\nassert 'numpy' not in sys.modules")
+    assert sorted(found) == ["plait", "plait.lazily", "plait.version"]
+
+
+def test_a_builder_brings_a_tenth_of_it() -> None:
+    found = imported("import plait, sys; plait.GraphBuilder")
     assert len(found) < 50
     assert not [name for name in found if ".kernels" in name or ".formats" in name]
 

@@ -12,7 +12,7 @@ Examples
 
 from typing import TYPE_CHECKING
 
-from ...graph.lazily import lazily
+from ...lazily import lazily
 
 if TYPE_CHECKING:
     from .files import dump_cvm, load_cvm

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..lazily import lazily
+from ...lazily import lazily
 
 if TYPE_CHECKING:
     from .checkpoints import Checkpoint, Checkpoints

@@ -18,7 +18,7 @@ Examples
 
 from typing import TYPE_CHECKING
 
-from ...graph.lazily import lazily
+from ...lazily import lazily
 
 if TYPE_CHECKING:
     from .decoding import decode_image

@@ -19,25 +19,31 @@ def lazily(
         Its ``__name__``.
     modules : Mapping of str to str
         The names, separated by spaces, that come from each of its modules: relative, as
-        ``".session"``. One without names is had itself, by the last part of its name.
+        ``".session"``. A dot stands for the module itself, by the last part of its name.
 
     Examples
     --------
-    >>> find, names = lazily("collections", {".abc": "Sized Iterable"})
+    >>> find, names = lazily("collections", {".abc": ". Sized Iterable"})
     >>> find("Sized")
     <class 'collections.abc.Sized'>
+    >>> find("abc").__name__
+    'collections.abc'
     >>> {"Iterable", "deque"} <= set(names())
     True
     """
-    places = {name: module for module, names in modules.items() for name in names.split()}
-    places |= {module.rpartition(".")[2]: module for module, names in modules.items() if not names}
+    places = {
+        module.rpartition(".")[2] if name == "." else name: (module, name)
+        for module, names in modules.items()
+        for name in names.split()
+    }
 
     def find(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = importlib.import_module(places[name], package)
-        if modules[places[name]]:
-            value = getattr(value, name)
+        module, attribute = places[name]
+        value = importlib.import_module(module, package)
+        if attribute != ".":
+            value = getattr(value, attribute)
         setattr(sys.modules[package], name, value)  # found without this function from now on
         return value
 
