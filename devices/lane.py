@@ -27,7 +27,7 @@ def is_work() -> bool:
 
 
 class ThreadLane:
-    """Runs submitted work in order on a thread of its own.
+    """Runs submitted work in order on a thread of its own, which begins with the first of it.
 
     Parameters
     ----------
@@ -50,26 +50,41 @@ class ThreadLane:
         give_up_in_children(self)
 
     def open(self) -> None:
-        """Start the thread; a daemon, so that a killed program ends."""
+        """Take work from now on."""
         with self._lock:
             if self._queue is None:
                 self._queue = SimpleQueue()
-                self._thread = threading.Thread(
-                    target=_run,
-                    args=(self._queue, self._working, self._cores),
-                    name=self._name,
-                    daemon=True,
-                )
-                self._thread.start()
 
     def put(self, event: Event, work: Callable[[], Any]) -> None:
-        """Queue work; its event completes on the lane's thread."""
+        """Queue work; its event completes on the lane's thread.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            If the lane is closed, or the system has no thread for it.
+        """
         with self._lock:
             if self._queue is None:
                 raise DeviceUnavailableError(
                     f"lane {self._name!r} is closed", fix="open its device"
                 )
+            if self._thread is None:  # quick work may all have run where it was asked for
+                self._thread = self._start(self._queue)
             self._queue.put((event, work))
+
+    def _start(self, queue: _Queue) -> threading.Thread:
+        """Start the thread; a daemon, so that a killed program ends."""
+        thread = threading.Thread(
+            target=_run, args=(queue, self._working, self._cores), name=self._name, daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise DeviceUnavailableError(
+                f"lane {self._name!r} has no thread: {error}",
+                fix="end other threads, or raise the limit of the system",
+            ) from error
+        return thread
 
     def call(self, work: Callable[[], Any]) -> None:
         """Run work on the lane's thread, when what is queued is done, and wait until it has ended.

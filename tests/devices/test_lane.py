@@ -87,10 +87,31 @@ def test_a_waiting_lane_holds_on_to_nothing(lane: ThreadLane) -> None:
     assert alive() is None
 
 
-def test_opening_twice_starts_one_thread(lane: ThreadLane) -> None:
-    lane.open()
-    names = [thread.name for thread in threading.enumerate()]
-    assert names.count("plait-test") == 1
+def threads() -> int:
+    """Return how many threads of the lane there are."""
+    return [thread.name for thread in threading.enumerate()].count("plait-test")
+
+
+def test_a_thread_starts_with_the_first_work_that_is_queued(lane: ThreadLane) -> None:
+    lane.open()  # for the second time
+    assert lane.run_inline(Event(), lambda: None)
+    assert threads() == 0
+    for _ in range(2):
+        lane.call(lambda: None)
+        assert threads() == 1
+
+
+def test_a_system_that_has_no_thread_left_says_so(
+    lane: ThreadLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as context:
+        context.setattr(threading.Thread, "start", start)
+        with pytest.raises(DeviceUnavailableError, match="no thread: can't start new thread"):
+            lane.put(Event(), lambda: None)
+    lane.call(lambda: None)
 
 
 def test_closing_finishes_what_is_queued() -> None:
@@ -109,8 +130,9 @@ def test_closing_finishes_what_is_queued() -> None:
 def test_closing_ends_the_thread() -> None:
     lane = ThreadLane("plait-test")
     lane.open()
+    lane.call(lambda: None)
     lane.close()
-    assert "plait-test" not in [thread.name for thread in threading.enumerate()]
+    assert threads() == 0
 
 
 def test_closing_twice_is_allowed() -> None:

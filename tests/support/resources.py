@@ -7,14 +7,19 @@ import os
 import threading
 from collections import Counter
 
+from plait.devices.forking import _inherited
+from plait.devices.lane import ThreadLane
+
 
 def lanes_processes_and_arenas() -> set[str]:
-    """Return what only plait starts or opens."""
+    """Return what only plait starts or opens; not threads of lanes, which start when needed."""
+    lanes = [one for one in list(_inherited) if isinstance(one, ThreadLane)]
     threads = {
         f"thread {thread.name} ({thread.ident})"
         for thread in threading.enumerate()
-        if thread.name.startswith("plait")
+        if thread.name.startswith("plait") and thread not in [lane._thread for lane in lanes]
     }
+    threads |= {f"lane {lane._name} ({id(lane)})" for lane in lanes if lane._queue is not None}
     arenas = {
         f"descriptor {fd}" for fd, target in _descriptors().items() if "plait-arena" in target
     }
