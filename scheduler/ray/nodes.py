@@ -248,7 +248,9 @@ class _Nodes:
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         ((what, value),) = request.items()
         if what == "head":
-            self._add(value, include_dashboard=False, _system_config=self._settings)
+            # Each process of Ray's takes two seconds to start; these do nothing for local nodes.
+            spared = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+            self._add(value, **spared, _system_config=self._settings)
             return {"address": self._cluster.address}
         if what == "add":
             return {"node": self._add(value)}

@@ -94,7 +94,7 @@ def two_hosts(inline_limit: int = 64 << 20) -> Iterator[TwoHosts]:
         hosts = TwoHosts(pids, folder, env)
         _connect(pids, hosts)
         for name, how in (
-            ("near", ["--head", f"--port={PORT}", "--include-dashboard=false"]),
+            ("near", ["--head", f"--port={PORT}", "--include-dashboard=false", "--no-monitor"]),
             ("far", [f"--address={hosts.address}"]),
         ):
             _start(stack, hosts, name, how)
@@ -147,6 +147,7 @@ def _node(hosts: TwoHosts, name: str, how: list[str]) -> Iterator[None]:
         f"--node-ip-address={ADDRESSES[name]}",
         "--num-cpus=1",
         "--disable-usage-stats",
+        "--include-log-monitor=false",
         f"--object-store-memory={128 << 20}",
         f"--labels=plait-host={name}",
         *([f"--temp-dir={hosts.folder / 'ray'}"] if name == "near" else []),
