@@ -107,7 +107,7 @@ def _measure(found: Sequence[DeviceStatus]) -> Costs:
     """Measure what is there, saying what it waits for."""
     from ..devices import find
     from ..scheduler.costs import Costs
-    from ..scheduler.tuning.measure import measure, measure_peers
+    from ..scheduler.costs.measure import measure, measure_peers
 
     costs = Costs()
     devices = {status.name: find(status.name) for status in found if status.found}

@@ -398,6 +398,30 @@ class Scaling(Protocol):
 
 
 @runtime_checkable
+class Varying(Protocol):
+    """What a device adds whose kind says little of how fast it is.
+
+    Before a plan first has to choose between it and others, its figures are measured, and kept for
+    this hardware.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices.device import Varying
+    >>> isinstance(pl.device("cpu"), Varying)
+    False
+    """
+
+    def hardware(self) -> str:
+        """Return all that its figures depend on, in words: hardware, driver, versions."""
+        ...
+
+    def spare(self) -> Device:
+        """Return another device on the same hardware, closed; this one may be in use."""
+        ...
+
+
+@runtime_checkable
 class StatefulDevice(Protocol):
     """What a device adds that runs nodes which own something.
 

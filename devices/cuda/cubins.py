@@ -12,6 +12,8 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from ..cache_folder import cache_folder
+
 FOLDER = "PLAIT_KERNEL_CACHE"
 """The variable of the environment that names another folder, or ``off``."""
 SUFFIX = ".cubin"
@@ -23,15 +25,7 @@ _DIGEST_NBYTES = sha256().digest_size
 
 def cubin_folder() -> Path | None:
     """Return where programs are kept; None where that is off, or there is no place for it."""
-    chosen = os.environ.get(FOLDER, "")
-    if chosen in ("off", "0"):
-        return None
-    if chosen:
-        return Path(os.path.expanduser(chosen))
-    for caches in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
-        if os.path.isabs(caches):  # XDG ignores others, and there are users without a home
-            return Path(caches, "plait", "cubins")
-    return None
+    return cache_folder(FOLDER, "cubins")
 
 
 def kept(name: str, compile_it: Callable[[], bytes]) -> bytes:

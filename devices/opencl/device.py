@@ -97,6 +97,16 @@ class OpenClDevice(QueuedDevice[_Opened]):
         """How fast it is taken to be until it is measured; looks for the device when asked."""
         return model_from(self._find().device)
 
+    def hardware(self) -> str:
+        """Return its name and driver, and how large it is."""
+        device = self._find().device
+        units = f"{device.max_compute_units} units of {device.max_clock_frequency} MHz"
+        return f"{device.name.strip()}, {units}, {self.capabilities.software}"
+
+    def spare(self) -> OpenClDevice:
+        """Return another device on the same hardware, closed."""
+        return OpenClDevice(self.name, device=self._find().device)
+
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether a kernel can be generated for a node."""
         if calls_function(node):

@@ -15,7 +15,7 @@ from ...graph.operators.dot_attention import MASK, MASKED, SCORES, USED
 from ...graph.operators.inputs import integers, is_computed
 from ...graph.operators.movement import pads_by_axis
 from ...graph.tensor import TensorSpec
-from .empty import is_empty
+from .empty import is_empty, may_be_empty
 from .runtime import gives_empty_parts
 
 
@@ -36,8 +36,9 @@ def difference(node: Node, call: Call) -> str | None:
         return "the length of its output depends on values"
     if node.operator.effects:
         return "it has effects"
-    for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
-        if is_empty(spec, value):
+    inputs = zip(node.inputs, call.inputs, call.values, strict=True)
+    for index, (name, spec, value) in enumerate(inputs):
+        if is_empty(spec, value) and not may_be_empty(node, index):
             return f"{name!r} has no elements: some of its kernels end the process then"
     found = _DIFFERENCES.get(node.op)
     return None if found is None else found(call)

@@ -1,7 +1,8 @@
 """Nodes that read tensors without elements: some of ONNX Runtime's kernels end the process then.
 
-It is not given any. What nodes make of nothing follows from shapes, and is computed when a session
-is made; and Concat does without what adds nothing.
+It is not given any, but for the past of attention, which is empty when a text begins. What nodes
+make of nothing follows from shapes, and is computed when a session is made; and Concat does without
+what adds nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from ..kernels import find_kernel
 def is_empty(spec: TensorSpec | None, value: Array | None) -> bool:
     """True for a computed tensor without elements; constants say that something is left out."""
     return spec is not None and value is None and spec.is_static and spec.size == 0
+
+
+def may_be_empty(node: Node, index: int) -> bool:
+    """True for an input that kernels are made to find empty: the past of attention, at first."""
+    formals = node.operator.inputs.split()
+    return index < len(formals) and formals[index].startswith("past")
 
 
 def without_empty(node: Node, call: Call) -> tuple[Node, Call]:

@@ -14,6 +14,7 @@ from ...devices.registry import find
 from ...graph.ir import Graph
 from ...graph.passes import Pass, expand_unsupported, fuse_chains
 from ..costs import Costs
+from ..costs.first_use import with_first_use
 from ..errors import PlanError
 from ..plans.io_devices import On, checked_ends
 from ..plans.replicas import (
@@ -95,6 +96,9 @@ def make_request(
         check_no_effects(graph)
         limits = shared_limits(limits, prototypes, replicas)
     in_turn = frozenset(chain.from_iterable(replicas))
+    priced = costs_of(costs, prototypes)
+    if strategy == "auto" and len(prototypes) > 1:
+        priced = with_first_use(priced, prototypes)
     request = PlanRequest(
         devices=prototypes,
         given=given,
@@ -102,7 +106,7 @@ def make_request(
         max_in_flight=-(-max_in_flight // variants(replicas)),
         strategy=strategy,
         objective=objective,
-        costs=costs_of(costs, prototypes),
+        costs=priced,
         max_subgraphs=max_subgraphs,
         memory_limits=limits,
         ends=checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),

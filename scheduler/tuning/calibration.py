@@ -26,6 +26,7 @@ from ...graph.tensor import Array
 from ..costs import Costs
 from ..costs.figures import Loop
 from ..costs.host import computes_here
+from ..costs.measure import LIMIT_S, Clock, Note, undisturbed
 from ..planner.api import plan
 from ..plans.plan import Plan
 from ..profile import Profile, Record
@@ -33,7 +34,6 @@ from ..profile.overheads import hops, loop
 from ..runtime.session import Session
 from ..simulation.lanes import USUAL
 from .contention import contention
-from .measure import LIMIT_S, Clock, Note, undisturbed
 from .trial import stream_items
 
 ITEMS, WARM_UP, ROUNDS, MOST_ROUNDS = 16, 3, 4, 64

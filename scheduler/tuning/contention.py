@@ -27,13 +27,13 @@ from ...devices.host import core_count
 from ...devices.registry import device as make_device
 from ...graph.ir import Graph
 from ...graph.tensor import Array
+from ..costs.measure import LIMIT_S, MOST_REPEATS, REPEATS, UNDISTURBED_S, Clock, agreed
 from ..dispatch.core_shares import equal_cores
 from ..errors import PlanError
 from ..planner.api import plan
 from ..plans.plan import Plan
 from ..profile import Record
 from ..runtime.session import Session
-from .measure import LIMIT_S, MOST_REPEATS, REPEATS, UNDISTURBED_S, Clock, agreed
 from .trial import stream_items
 
 WARM_UP, MOST_ITEMS = 8, 64

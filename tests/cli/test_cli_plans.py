@@ -18,7 +18,7 @@ from plait.cli.parsing import parse_limits, parse_size
 from plait.devices.device import Device
 from plait.devices.model import DeviceModel
 from plait.graph.errors import PlaitError
-from plait.scheduler.tuning import measure as measuring
+from plait.scheduler.costs import measure as measuring
 
 
 @pytest.fixture

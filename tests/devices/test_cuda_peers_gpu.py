@@ -8,7 +8,7 @@ import pytest
 import trio
 from plait import devices
 from plait.graph.tensor import Array
-from plait.scheduler.tuning.measure import measure_peers
+from plait.scheduler.costs.measure import measure_peers
 
 # CuPy warns on import of things that are none of our business.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

@@ -248,7 +248,7 @@ class Reader(PrivateDevice):
 
 
 def test_copies_between_peers_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plait.scheduler.tuning import measure as measuring
+    from plait.scheduler.costs import measure as measuring
 
     monkeypatch.setattr(measuring, "COPY_BYTES", (1 << 10, 1 << 16))
     found = measuring.measure_peers([Reader("a", "b"), PrivateDevice("b"), SimDevice("sim:a")])

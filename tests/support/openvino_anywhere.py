@@ -81,10 +81,22 @@ def install() -> None:
 
     @cache
     def get_library_path() -> str:
-        compiler = shutil.which("cc")
-        return own() if _is_intel() or compiler is None else _build(compiler, own())
+        compiler = _compiler()
+        return own() if compiler is None else _build(compiler, own())
 
     package.get_library_path = get_library_path
+
+
+def note() -> str:
+    """Return what is done here to have the provider, for whoever reads figures; else nothing."""
+    if _compiler() is None:
+        return ""
+    return "ort:openvino ran on a processor that is not Intel's, which its provider does not list"
+
+
+def _compiler() -> str | None:
+    """Return what compiles the library; None where it is not needed, or cannot be had."""
+    return None if _is_intel() else shutil.which("cc")
 
 
 def _is_intel() -> bool:

@@ -191,7 +191,7 @@ def test_the_report_says_on_how_many_threads(device: Device) -> None:
 
 
 def test_measured_costs_are_its_own(device: Device) -> None:
-    from plait.scheduler.tuning.measure import measure
+    from plait.scheduler.costs.measure import measure
 
     costs = measure({"ort:openvino": device})
     assert set(costs.models) == {"ort:openvino"}

@@ -15,8 +15,8 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.device import MOST_ALIGNMENT, Capabilities, Device
 from plait.devices.errors import DeviceError
 from plait.graph.ir import Graph
+from plait.scheduler.costs.measure import measure
 from plait.scheduler.planner.memory.verify import verify_memory
-from plait.scheduler.tuning.measure import measure
 from random_graphs import expected, feeds, graphs
 
 POWERS = st.integers(0, 13).map(lambda bits: 1 << bits)

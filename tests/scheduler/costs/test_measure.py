@@ -2,86 +2,23 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from plait.devices.cpu import CpuDevice
-from plait.devices.device import OnDone, Program
+from plait.devices.device import Support
 from plait.devices.event import Event
 from plait.devices.host import core_count
 from plait.devices.kinds import guess
-from plait.devices.memory import View
 from plait.devices.model import DeviceModel
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.infer import cost_of
-from plait.graph.ir import Graph
-from plait.scheduler.tuning import measure as measuring
-from plait.scheduler.tuning.measure import measure
+from plait.graph.ir import Graph, Node
+from plait.graph.operator import Call
+from plait.scheduler.costs import measure as measuring
+from plait.scheduler.costs.measure import measure
 from pocl import pocl_device
-
-LIKE = DeviceModel(
-    flops_per_s=2e9,
-    bytes_per_s=1e9,
-    launch_s=1e-6,
-    submit_s=5e-5,
-    copy_bytes_per_s=4e9,
-    copy_latency_s=3e-5,
-)
-
-
-class TimedDevice(CpuDevice):
-    """A cpu that takes as long as a model says, on a clock of its own; at times it is disturbed."""
-
-    def __init__(self, disturbed: Sequence[float] = (1.0,), model: DeviceModel = LIKE) -> None:
-        super().__init__("timed")
-        self._like, self._disturbed, self._dice = model, disturbed, random.Random(0)
-        self._now = 0.0
-        self.runs: list[str] = []
-        self.cores: int | None = None
-
-    def clock(self) -> int:
-        return round(self._now * 1e9)
-
-    def open(self, cores: int | None = None) -> None:
-        self.cores = cores
-        super().open(cores)
-
-    def compile(
-        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
-    ) -> Program:
-        super().compile(subgraph, views, measure=measure)
-        return _Nothing(subgraph)
-
-    def submit(
-        self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
-    ) -> Event:
-        graph = program.graph
-        self.runs.append(f"{len(graph.nodes)} {graph.nodes[0].op} {graph.tensors[graph.inputs[0]]}")
-        nodes_s = (self._like.kernel_s(n.op, cost_of(graph, n)) for n in graph.nodes)
-        return self._take(self._like.submit_s + sum(nodes_s))
-
-    def copy(
-        self,
-        target: View,
-        source: View,
-        waits: Sequence[Event] = (),
-        on_done: OnDone | None = None,
-    ) -> Event:
-        return self._take(self._like.copy_s(source.spec.nbytes))
-
-    def _take(self, seconds: float) -> Event:
-        self._now += seconds * self._dice.choice(self._disturbed)
-        event = Event()
-        event.complete()
-        return event
-
-
-class _Nothing:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+from timed_device import LIKE, RestlessDevice, TimedDevice
 
 
 @pytest.mark.parametrize("disturbed", [[1.0], [1.0, 3.0, 50.0], [1.0, 1.0, 900.0]])
@@ -147,15 +84,8 @@ def test_a_loaded_machine_gives_the_same_figures_within_half(load: int, model: D
         assert 1 / 1.5 < ratio < 1.5, ends
 
 
-class Restless(TimedDevice):
-    """One of which no two runs are alike."""
-
-    def _take(self, seconds: float) -> Event:
-        return super()._take(seconds * 2 ** self._dice.uniform(0, 12))
-
-
 def test_what_cannot_be_measured_is_said_and_stays_what_is_built_in() -> None:
-    device, notes = Restless(), list[str]()
+    device, notes = RestlessDevice(), list[str]()
     model = measure({"timed": device}, clock=device.clock, note=notes.append).model("timed")
     built_in = guess("timed")
     (note,) = notes
@@ -187,6 +117,27 @@ def test_runs_of_different_sizes_take_turns() -> None:
     turns = device.runs[-4 * measuring.REPEATS :]
     assert turns == turns[:4] * measuring.REPEATS
     assert len(set(turns[:4])) == 4
+
+
+class ElementwiseDevice(TimedDevice):
+    """One that has no products."""
+
+    def supports(self, node: Node, call: Call) -> Support:
+        return Support(node.op != "MatMul", "so it is")
+
+
+class FusingDevice(TimedDevice):
+    """One that makes one kernel of elementwise nodes in a row."""
+
+    def launches(self, graph: Graph) -> int:
+        return len(graph.nodes) if graph.nodes[0].op == "MatMul" else 1
+
+
+@pytest.mark.parametrize("kind", [ElementwiseDevice, FusingDevice])
+def test_a_kernel_is_launched_for_each_node_that_is_counted(kind: type[TimedDevice]) -> None:
+    device = kind()
+    model = measure({"timed": device}, clock=device.clock).model("timed")
+    assert model.launch_s == pytest.approx(LIKE.launch_s, rel=0.2)
 
 
 def test_a_device_gets_the_cores_that_a_session_gives_it() -> None:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, permutations
 from time import perf_counter_ns
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...devices.device import Device, Scaling, scratch_specs
 from ...devices.errors import DeviceError
@@ -28,9 +28,9 @@ from ...devices.model import DeviceModel
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ...graph.operator import Cost
-from ...graph.tensor import TensorSpec
-from ..costs.costs import Costs
-from ..costs.figures import Link
+from ...graph.tensor import Shape, TensorSpec
+from .costs import Costs
+from .figures import Link
 
 MATRIX_SIDES = (16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
 STREAM_ELEMENTS = (1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
@@ -39,7 +39,7 @@ UNDISTURBED_S = 2e-3
 """The largest product, and stream, that takes no longer tells a speed: systems leave a core to a
 thread for some milliseconds at least."""
 
-CHAIN = 20
+MORE = 20
 REPEATS, MOST_REPEATS = 30, 600
 FEWEST = 3
 """So many runs there are of everything, however long they take; so many have to agree."""
@@ -52,7 +52,7 @@ UNDISTURBED = 1.5
 
 BUDGET_S, LIMIT_S = 0.4, 3.0
 """After the first time a figure is taken from the runs that there were, if they agree; after the
-second in any case."""
+second in any case, unless it is asked for sooner."""
 
 MOSTLY = 2.0
 """A run must take so many times what it costs at all, for its size to be told from that."""
@@ -73,18 +73,21 @@ def measure(
     *,
     clock: Clock = perf_counter_ns,
     note: Note = lambda _: None,
+    limit_s: float = LIMIT_S,
 ) -> Costs:
     """Run each device for about a second and return what was found; they must be closed.
 
     Copies from one of them to another are measured where that takes no detour through the host.
     Devices that have a model of their own, such as simulated ones, are left as they are. What could
-    not be measured, as no runs agreed, stays what it is by the model, and `note` is told.
+    not be measured, as no runs agreed for `limit_s` seconds, stays what it is by the model, and
+    `note` is told.
 
     Raises
     ------
     DeviceError
         If a device fails.
     """
+    watch = _Watch(clock, limit_s)
     models: dict[str, DeviceModel] = {}
     links: dict[tuple[str, str], Link] = {}
     for name, device in devices.items():
@@ -92,8 +95,8 @@ def measure(
         # Who knows better, by a data sheet or an earlier measurement, is believed.
         if model.is_guess:
             with _opened(device):
-                model = _measured(device, model, clock, note)
-                links |= _links(device, clock)
+                model = _measured(device, model, watch, note)
+                links |= _links(device, watch)
         models[name] = model
     links |= measure_peers(devices.values(), clock=clock)
     memories = {name: device.capabilities.memory for name, device in devices.items()}
@@ -127,7 +130,7 @@ def measure_peers(
         source, target = other.capabilities.memory, device.capabilities.memory
         if source in device.capabilities.copies_from:
             with _opened(other), _opened(device):
-                found[source, target] = _link(device, source, target, clock, other)
+                found[source, target] = _link(device, source, target, _Watch(clock), other)
     return found
 
 
@@ -145,6 +148,13 @@ def undisturbed(found: Sequence[float]) -> float | None:
     if least is None:
         return None
     return statistics.median(one for one in found if one <= UNDISTURBED * least)
+
+
+class _Watch(NamedTuple):
+    """Times runs, and tells how long they are waited for that do not agree."""
+
+    clock: Clock
+    limit_s: float = LIMIT_S
 
 
 _FREE = Cost(0, 0)
@@ -172,23 +182,25 @@ class _Run:
         return agreed(self.fastest) is not None
 
 
-def _measured(device: Device, model: DeviceModel, clock: Clock, note: Note) -> DeviceModel:
+def _measured(device: Device, model: DeviceModel, watch: _Watch, note: Note) -> DeviceModel:
     """Return a device's model with what short runs say in it."""
     with ExitStack() as arenas:
-        bound = [_bound(device, _relus(count, 16), arenas) for count in (1, 1 + CHAIN)]
-        streams = [_relus(1, elements) for elements in STREAM_ELEMENTS]
+        # Of elementwise nodes some devices make one kernel, of products none.
+        op = "MatMul" if _supports(device, _chain("MatMul", 1, (4, 4))) else "Relu"
+        bound = [_bound(device, _chain(op, count, (4, 4)), arenas) for count in (1, 1 + MORE)]
+        streams = [_chain("Relu", 1, (elements,)) for elements in STREAM_ELEMENTS]
         larger = [
-            _largest(device, graphs, arenas, clock)
-            for graphs in (streams, [_product(side) for side in MATRIX_SIDES])
+            _largest(device, graphs, arenas, watch)
+            for graphs in (streams, [_chain("MatMul", 1, (n, n)) for n in MATRIX_SIDES])
         ]
         one, many, stream, product = (*bound, *larger)
         if one is None or many is None:
             raise DeviceError(f"device {device.name!r} cannot run Relu, which measuring takes")
-        _repeat([run for run in (one, many, stream, product) if run is not None], clock)
+        _repeat([run for run in (one, many, stream, product) if run is not None], watch)
     found: dict[str, Any] = {}
     if one.agrees and many.agrees:
         # The difference of two programs: what both take to be submitted cancels out.
-        found["launch_s"] = max((many.seconds - one.seconds) / CHAIN, 1e-8)
+        found["launch_s"] = max((many.seconds - one.seconds) / MORE, 1e-8)
         found["submit_s"] = max(one.seconds - found["launch_s"], 0.0)
     if stream is not None and _tells(stream, one):
         found["bytes_per_s"] = stream.cost.nbytes / (stream.seconds - one.seconds)
@@ -212,7 +224,7 @@ def _tells(run: _Run, least: _Run) -> bool:
 
 
 def _largest(
-    device: Device, graphs: Sequence[Graph], arenas: ExitStack, clock: Clock
+    device: Device, graphs: Sequence[Graph], arenas: ExitStack, watch: _Watch
 ) -> _Run | None:
     """Return the last graph that is expected to be undisturbed, bound; they grow."""
     found: _Run | None = None
@@ -224,15 +236,14 @@ def _largest(
         run = _bound(device, graph, arenas)
         if run is None:
             break
-        _repeat([run], clock)
+        _repeat([run], watch)
         found = run
     return found
 
 
 def _bound(device: Device, graph: Graph, arenas: ExitStack) -> _Run | None:
     """Return a graph bound to memory that is freed with others; None if the device lacks a node."""
-    node = graph.nodes[0]
-    if not device.supports(node, graph.call(node)).ok:
+    if not _supports(device, graph):
         return None
     specs = dict(graph.tensors)
     # It has no room for what lies between.
@@ -253,7 +264,12 @@ def _bound(device: Device, graph: Graph, arenas: ExitStack) -> _Run | None:
     for name in graph.inputs:
         _clear(device, views[name])
     program = device.compile(graph, views)
-    return _Run(lambda: device.submit(program).wait(WAIT_S), cost_of(graph, node))
+    return _Run(lambda: device.submit(program).wait(WAIT_S), cost_of(graph, graph.nodes[0]))
+
+
+def _supports(device: Device, graph: Graph) -> bool:
+    node = graph.nodes[0]
+    return device.supports(node, graph.call(node)).ok
 
 
 def _clear(device: Device, view: View) -> None:
@@ -264,25 +280,25 @@ def _clear(device: Device, view: View) -> None:
     zeros.close()
 
 
-def _links(device: Device, clock: Clock) -> dict[tuple[str, str], Link]:
+def _links(device: Device, watch: _Watch) -> dict[tuple[str, str], Link]:
     """Return how fast bytes go between the device's memory and those of the host."""
     memory = device.capabilities.memory
     found = {}
     for other in (HOST, SHARED):
         if other != memory:
-            found[other, memory] = _link(device, other, memory, clock)
-            found[memory, other] = _link(device, memory, other, clock)
+            found[other, memory] = _link(device, other, memory, watch)
+            found[memory, other] = _link(device, memory, other, watch)
     return found
 
 
 def _link(
-    device: Device, source: str, target: str, clock: Clock, owner: Device | None = None
+    device: Device, source: str, target: str, watch: _Watch, owner: Device | None = None
 ) -> Link:
     """Return how fast a device copies; `owner` is that of the source if it is another device."""
     with ExitStack() as arenas:
         # Two sizes, for two unknowns: latency and speed.
         runs = [_Run(_copying(device, source, target, n, owner, arenas)) for n in COPY_BYTES]
-        _repeat(runs, clock)
+        _repeat(runs, watch)
     small, large = (COPY_BYTES[0], runs[0].seconds), (COPY_BYTES[-1], runs[-1].seconds)
     if large[1] < MOSTLY * small[1]:  # no telling latency from speed: both are at least so good
         return Link(large[1] / 2, large[0] / (large[1] / 2))
@@ -312,7 +328,7 @@ def _arena(device: Device, memory: str, nbytes: int) -> Arena:
     return SharedArena(nbytes) if memory == SHARED else host_arena(nbytes)
 
 
-def _repeat(runs: Sequence[_Run], clock: Clock) -> None:
+def _repeat(runs: Sequence[_Run], watch: _Watch) -> None:
     """Time several runs of each, which take turns; what each does first is left out."""
     for run in runs:
         run.once()
@@ -322,28 +338,18 @@ def _repeat(runs: Sequence[_Run], clock: Clock) -> None:
             break
         for place, run in enumerate(runs):
             # In turns, so that a disturbance does not strike all runs of one.
-            if turn < FEWEST or spent[place] < (BUDGET_S if run.agrees else LIMIT_S):
-                start = clock()
+            if turn < FEWEST or spent[place] < (BUDGET_S if run.agrees else watch.limit_s):
+                start = watch.clock()
                 run.once()
-                seconds = (clock() - start) / 1e9
+                seconds = (watch.clock() - start) / 1e9
                 run.add(seconds)
                 spent[place] += seconds
 
 
-def _relus(count: int, elements: int) -> Graph:
-    names = [f"t{index}" for index in range(count + 1)]
-    nodes = [
-        Node(f"relu{index}", "Relu", (names[index],), (names[index + 1],)) for index in range(count)
-    ]
-    return _graph(nodes, dict.fromkeys(names, TensorSpec("float32", (elements,))), names)
-
-
-def _product(side: int) -> Graph:
-    spec = TensorSpec("float32", (side, side))
-    node = Node("product", "MatMul", ("a", "b"), ("y",))
-    return _graph([node], dict.fromkeys("aby", spec), ["a", "b", "y"])
-
-
-def _graph(nodes: Sequence[Node], tensors: dict[str, TensorSpec], names: Sequence[str]) -> Graph:
-    inputs = tuple(name for name in names if all(name not in node.outputs for node in nodes))
-    return Graph("measured", inputs, (names[-1],), tuple(nodes), tensors, {})
+def _chain(op: str, count: int, shape: Shape) -> Graph:
+    """Return a graph of so many nodes, one behind the other; products share their other input."""
+    more = ("w",) if op == "MatMul" else ()
+    nodes = [Node(f"n{i}", op, (f"t{i}", *more), (f"t{i + 1}",)) for i in range(count)]
+    names = (*more, *(f"t{i}" for i in range(count + 1)))
+    tensors = dict.fromkeys(names, TensorSpec("float32", shape))
+    return Graph("measured", ("t0", *more), (f"t{count}",), tuple(nodes), tensors, {})
