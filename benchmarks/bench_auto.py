@@ -25,7 +25,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from itertools import combinations
 from pathlib import Path
@@ -35,6 +35,7 @@ import plait as pl
 import trio
 from measure import save
 from plait.graph.tensor import Array
+from plait.scheduler.costs.signature import digest
 from real_models import REAL_MODELS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
@@ -56,17 +57,15 @@ class Plans:
 
     def __init__(self) -> None:
         self.by_name: dict[str, pl.Plan] = {}
+        self._names: dict[Hashable, str] = {}
 
     def add(self, name: str, plan: pl.Plan) -> str:
         """Return the name of a plan that does the same, which may be this one."""
-        parts = [(one.device, [node.name for node in one.graph.nodes]) for one in plan.subgraphs]
-        for known, other in self.by_name.items():
-            if parts == [
-                (o.device, [node.name for node in o.graph.nodes]) for o in other.subgraphs
-            ]:
-                return known
-        self.by_name[name] = plan
-        return name
+        known = self._names.setdefault(
+            tuple((part.device, digest(part.graph)) for part in plan.subgraphs), name
+        )
+        self.by_name.setdefault(known, plan)
+        return known
 
 
 def sets_of(names: Sequence[str]) -> list[tuple[str, ...]]:

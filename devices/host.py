@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, Protocol, TypeGuard, cast
 
@@ -78,6 +79,14 @@ class HostDevice:
         None where no other thread may run it. It raises what the program raises.
         """
         return self._lane.calling(cast(HostProgram, program))
+
+    @property
+    def pause(self) -> Lock | None:
+        """What keeps the lane from working while it is held; None where there is work for it.
+
+        For who calls what `calling` returned and does not know that the lane is idle.
+        """
+        return self._lane.pause
 
     def copy(
         self,

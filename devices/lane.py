@@ -135,6 +135,12 @@ class ThreadLane:
         """
         return None if self._cores else partial(self._elsewhere.run, work)
 
+    @property
+    def pause(self) -> threading.Lock | None:
+        """What keeps the lane from working while it is held; None where there is work for it."""
+        queue, working = self._queue, self._working
+        return None if queue is None or working.locked() or not queue.empty() else working
+
     def close(self) -> None:
         """Finish what is queued and end the thread; work put from now on is refused."""
         with self._lock:

@@ -40,10 +40,10 @@ ON_LOOP = InlineLimit(BRIEF_NS, BRIEF_NS)
 STREAMED = InlineLimit(2 * BRIEF_NS, 2 * BRIEF_NS)
 """Whoever waits for the next result holds up nobody, but could be at work on the last one."""
 
-WAITED = InlineLimit(2 * BRIEF_NS, 1_500_000)
+WAITED = InlineLimit(2 * BRIEF_NS, 4_000_000)
 """A thread that waits for this item alone holds up only others like it."""
 
-MOST_NS = 2_000_000
+MOST_NS = 5_000_000
 """A run counts for no more than that: one that was held up by others should be forgotten again."""
 
 MEMORY = 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -27,7 +27,7 @@ from .faults.watch import Watch
 from .items.completion import ItemCompletion
 from .items.device_io import borrowed
 from .items.feeds import own_feeds
-from .items.inline import run_steps
+from .items.inline import Call, run_steps
 from .items.input_staging import InputStagingPool, most_nbytes
 from .items.item import ItemRun, Results, copies
 from .items.keys import Keys
@@ -35,8 +35,10 @@ from .items.launcher import ItemLauncher
 from .items.staged_run import StagedRunner
 from .opened.fetch_plan_cache import ALL, FetchPlanCache
 from .opened.open_devices import OpenDevices
+from .opened.open_plan import OpenPlan
 from .opened.open_plans import OpenPlans
 from .opened.shape_plan_cache import ShapePlanCache
+from .opened.slot import Slot
 from .recorder import Recorder
 from .status import Status, device_status, memory_status
 from .streaming.row_batches import RowBatches
@@ -319,6 +321,22 @@ class Runtime:
         is_on_one_lane = len(open_plan.used_lanes) == 1
         if not open_plan.estimates.are_brief(limit.one_lane_ns if is_on_one_lane else limit.ns):
             return None
+        if open_plan.given is None:
+            return self._run_calls(open_plan, slot, slot.calls, arrays, marks)
+        pause = open_plan.given.pause
+        if pause is None:  # it works for another session
+            return None
+        with pause:
+            return self._run_calls(open_plan, slot, slot.calls, arrays, marks)
+
+    def _run_calls(
+        self,
+        open_plan: OpenPlan,
+        slot: Slot,
+        calls: Sequence[Call],
+        arrays: Mapping[str, Array],
+        marks: Timestamps,
+    ) -> Results:
         self._open_plans.hit()
         marks.admitted_ns = self._driver.now_ns()
         for name, target in slot.feeds.targets.items():
@@ -326,7 +344,7 @@ class Runtime:
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         try:
-            run_steps(slot.calls, open_plan.estimates, times)
+            run_steps(calls, open_plan.estimates, times)
             marks.finished_ns = self._driver.now_ns()
             return copies(slot.results)
         except BaseException as failure:

@@ -9,6 +9,7 @@ a device that can run everything alone.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from ...graph.printing import counted
 from ..bridges.blocking import block_on
 from ..costs import Costs
 from ..costs.host import computes_here
+from ..costs.signature import digest
 from ..dispatch.core_shares import planned_for, shares_of_cores
 from ..errors import PlanError
 from ..planner.api import plan
@@ -282,8 +284,13 @@ class _Tuning:
 
 
 def _is_same(made: Plan, other: Plan) -> bool:
-    """True when two plans run the same nodes on the same devices."""
-    return made.assignment == other.assignment and _replicas_in_use(made) == _replicas_in_use(other)
+    """True when two plans run the same nodes on the same devices, whatever these are called."""
+    return _parts(made) == _parts(other) and _replicas_in_use(made) == _replicas_in_use(other)
+
+
+def _parts(plan: Plan) -> Counter[tuple[str, str]]:
+    # A node that one plan fuses and takes apart again for its device has another name then.
+    return Counter((part.device, digest(part.graph)) for part in plan.subgraphs)
 
 
 def _replicas_in_use(plan: Plan) -> set[tuple[str, ...]]:

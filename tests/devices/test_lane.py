@@ -40,6 +40,22 @@ def test_work_runs_in_order(lane: ThreadLane) -> None:
     assert all(event.done for event in events)
 
 
+def test_a_lane_without_work_can_be_kept_from_it(lane: ThreadLane) -> None:
+    entered, going, ended = threading.Event(), threading.Event(), Event()
+    pause = lane.pause
+    assert pause is not None
+    with pause:
+        assert lane.pause is None
+        lane.put(ended, lambda: (entered.set(), going.wait(WAIT_S)))
+        assert not entered.is_set()
+    assert entered.wait(WAIT_S)
+    assert lane.pause is None
+    going.set()
+    ended.wait(WAIT_S)
+    lane.close()
+    assert lane.pause is None
+
+
 def test_one_piece_of_work_runs_at_a_time(lane: ThreadLane) -> None:
     first, second = Event(), Event()
     lane.put(first, lambda: None)

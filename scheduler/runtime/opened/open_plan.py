@@ -85,6 +85,8 @@ class OpenPlan:
         Those of the plan that this one runs in, where there is one, but for what is larger.
     calls : tuple of int
         The steps that call async functions.
+    given : HostDevice or None
+        The only device with steps, if it was given as an object: other sessions may use it, too.
     now_ns : tuple of callable
         For each step the clock of its device.
     outlines : tuple of Outline
@@ -161,6 +163,9 @@ class OpenPlan:
         )
         self.item_clock = perf_counter_ns if driver is None else driver.now_ns
         self.stages = StageBindings(self) if plan.stages else None
+        used = {step.device for step in plan.steps}
+        alone = devices[used.pop()] if len(used) == 1 and used <= plan.request.given else None
+        self.given = alone if may_run_anywhere(alone) else None
 
     def _plan_order(self) -> None:
         plan = self.plan
@@ -298,10 +303,10 @@ class OpenPlan:
     def _calls(self, bound: Collection[BoundStep]) -> tuple[Call, ...] | None:
         """Return what runs the steps one after the other, unless an item needs more than that.
 
-        Devices given as objects may be shared with other sessions: nobody knows that they rest.
+        Devices given as objects may work for other sessions: one can be kept from that meanwhile.
         """
         plan = self.plan
-        is_shared = not plan.request.given.isdisjoint(plan.devices)
+        is_shared = self.given is None and not plan.request.given.isdisjoint(plan.devices)
         is_more = self._measure or plan.ends.devices or plan.stages or self.reads or self.keeps
         calls = tuple(one.call for one in bound if one.call is not None)
         if is_shared or is_more or not len(calls) == len(bound) <= MOST_STEPS:

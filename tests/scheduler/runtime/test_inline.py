@@ -116,10 +116,10 @@ async def test_all_steps_run_on_the_thread_that_asks() -> None:
     "options",
     [
         {"effects": True},
-        {"devices": [CpuDevice("given")]},
+        {"devices": [CpuDevice("given"), CpuDevice("other")]},
         {"devices": ["cpu", "worker:0"]},
     ],
-    ids=["effects", "a device that others may use", "another process"],
+    ids=["effects", "devices that others may use", "another process"],
 )
 async def test_what_may_not_run_anywhere_runs_where_it_did(options: dict[str, Any]) -> None:
     async with pl.Session(doubled(**options)) as session:
@@ -150,7 +150,7 @@ async def test_no_item_runs_like_that_beside_another() -> None:
         entered.set()
         assert going.wait(WAIT_S)
 
-    slow = doubled(devices=[CpuDevice("given")], max_in_flight=2)
+    slow = doubled(devices=[CpuDevice("given"), CpuDevice("other")], max_in_flight=2)
     async with pl.Session(slow) as session, trio.open_nursery() as nursery:
         runtime = session._open_runtime()
         act.append(wait)
@@ -159,6 +159,39 @@ async def test_no_item_runs_like_that_beside_another() -> None:
         slots = next(iter(runtime._open_plans._slots.values()))
         assert slots.resting is None
         going.set()
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_device_that_others_may_use_works_for_one_at_a_time(
+    is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = CpuDevice("given")
+    entered, queued, going = (threading.Event() for _ in range(3))
+
+    def wait() -> None:
+        entered.set()
+        assert going.wait(WAIT_S)
+
+    def put(*args: Any) -> None:
+        queued.set()
+        real_put(*args)
+
+    plan = doubled(devices=[device])
+    with pl.BlockingSession(plan) as first, pl.BlockingSession(plan) as second:
+        for session in (first, second):
+            session.run(feeds(1))
+        assert ran_on == [threading.get_ident()] * 2  # nobody else uses it now
+        act.append(wait)
+        with ThreadPoolExecutor() as threads:
+            slow = threads.submit(first.run, feeds(2)) if is_here else first.submit(feeds(2))
+            assert entered.wait(WAIT_S)
+            real_put = device._lane.put
+            monkeypatch.setattr(device._lane, "put", put)
+            later = threads.submit(second.run, feeds(3))
+            assert queued.wait(WAIT_S)  # behind the other one
+            going.set()
+            assert slow.result(WAIT_S)["y"].tolist() == [4, 4]
+            assert later.result(WAIT_S)["y"].tolist() == [6, 6]
 
 
 async def test_what_fails_is_recorded_and_leaves_the_session_usable() -> None:

@@ -314,3 +314,16 @@ def test_a_trio_task_is_not_blocked() -> None:
 
     with pytest.raises(pl.SessionError, match=r"plait.tune\(\) would block"):
         trio.run(main)
+
+
+def test_a_plan_that_names_its_nodes_otherwise_is_no_other_one() -> None:
+    """A node that `cpu` would have fused is taken apart again for `ort`."""
+    b = pl.GraphBuilder("swish")
+    x = b.input("x", "float32", (4,))
+    b.output("y", b.op("Mul", x, b.op("Sigmoid", x, name="squash"), name="swish"))
+    alone, beside = (
+        pl.plan(b.build(), devices, strategy="preference") for devices in (["ort"], ["ort", "cpu"])
+    )
+    assert alone.assignment != beside.assignment
+    assert tuning._is_same(alone, beside)
+    assert not tuning._is_same(alone, pl.plan(b.build(), ["cpu"]))
