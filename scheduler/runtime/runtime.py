@@ -324,10 +324,12 @@ class Runtime:
         if open_plan.given is None:
             return self._run_calls(open_plan, slot, slot.calls, arrays, marks)
         pause = open_plan.given.pause
-        if pause is None:  # it works for another session
+        if pause is None or not pause.acquire(blocking=False):  # it works for another session
             return None
-        with pause:
+        try:
             return self._run_calls(open_plan, slot, slot.calls, arrays, marks)
+        finally:
+            pause.release()
 
     def _run_calls(
         self,
