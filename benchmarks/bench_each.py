@@ -8,6 +8,10 @@ the first round is not counted. Texts are compared with those that were read lin
 processor time each way takes is told, too, and how much a line takes when ONNX Runtime alone reads
 several at once: what batches could save at all.
 
+A detector's crops are classified one by one, in batches across images, or those of an image as part
+of it, which is what `each` does without `batch`. Beside them the best that one writes by hand, as
+in `bench_pipelines.py`: on the same images, in turns, the labels compared.
+
 Beside that dense layers for two rows of each item, which read more weights than they compute: with
 batches of 16 rows across items, against the rows of an item as part of it.
 """
@@ -20,15 +24,18 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import plait as pl
 import trio
+from bench_pipelines import compare as compare_pipelines
 from measure import save
-from pipelines import ocr
-from pipelines.pipeline import ort_session
+from pipelines import detector, ocr
+from pipelines.pipeline import Pipeline, ort_session
 from quiet import Watch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -37,10 +44,14 @@ import ocr_images
 from ocr_pipeline import alphabet, characters_graph, in_order, model
 
 OWN_LOOP, EACH, PAGES, LINES = "rapidocr's own loop", "each", "lines of a page", "line by line"
-GOALS = {"times as fast as the better of own loop and lines of a page": 1.3}
+GOALS = {
+    "times as fast as the better of own loop and lines of a page": 1.3,
+    "a detector's crops by each, times as fast as by hand, at least": 1.0,
+}
 IN_FLIGHT, BATCH, MOST_LINES, MOST_WIDTH = 6, 2, 32, 1280
 WIDTHS = (512, 1024, 2048)
 LINE_WIDTHS, AT_ONCE = (320, 640), (1, 2, 4, 8)
+CROP_BATCHES = (1, 4)
 
 Read: TypeAlias = Callable[[Any], Awaitable[dict[str, Any]]]
 """Reads lines of one width, ``[lines, 3, height, width]``."""
@@ -159,21 +170,25 @@ def ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, flo
     return found
 
 
-def line_ms(rounds: int) -> dict[str, dict[str, float]]:
-    """Return ms of processor time per line, by width and lines at once, on one thread, in turns."""
-    reader = ort_session(model("ch_PP-OCRv4_rec_infer"), 1)
-    found = {}
-    for width in LINE_WIDTHS:
-        times: dict[int, list[float]] = {count: [] for count in AT_ONCE}
-        for _ in range(rounds + 1):
-            for count in AT_ONCE:
-                x = np.random.default_rng(0).standard_normal((count, 3, 48, width), "float32")
-                start = time.process_time()
-                for _ in range(max(AT_ONCE) // count):
-                    reader.run(None, {"x": x})
-                times[count].append((time.process_time() - start) / max(AT_ONCE) * 1e3)
-        found[str(width)] = {str(count): statistics.median(ms[1:]) for count, ms in times.items()}
-    return found
+def row_ms(path: Path, row: Sequence[int], rounds: int) -> dict[str, float]:
+    """Return ms of processor time per row by rows at once, on one thread, in turns."""
+    session = ort_session(path, 1)
+    (fed,) = (each.name for each in session.get_inputs())
+    times: dict[int, list[float]] = {count: [] for count in AT_ONCE}
+    for _ in range(rounds + 1):
+        for count in AT_ONCE:
+            x = np.random.default_rng(0).standard_normal((count, *row), "float32")
+            start = time.process_time()
+            for _ in range(max(AT_ONCE) // count):
+                session.run(None, {fed: x})
+            times[count].append((time.process_time() - start) / max(AT_ONCE) * 1e3)
+    return {str(count): statistics.median(ms[1:]) for count, ms in times.items()}
+
+
+def crops(images: int) -> Pipeline:
+    """Return the pipeline of a detector with the ways to classify crops by `each`."""
+    ways = {f"plait, batch={size}": partial(detector.by_plait, size) for size in CROP_BATCHES}
+    return replace(detector.pipeline(images), others={}, also_by_plait=ways)
 
 
 def dense_graph(width: int, batch: int | None) -> pl.Graph:
@@ -205,7 +220,10 @@ async def dense_us(width: int, batch: int | None, items: int) -> float:
 
 
 def dense(rounds: int) -> dict[str, Any]:
-    """Return by width how much faster two rows of an item are in batches across items, in turns."""
+    """Return by width how much faster two rows of an item are in batches across items, in turns.
+
+    Median, least and greatest.
+    """
     found = {}
     for width in WIDTHS:
         pairs = [
@@ -216,17 +234,38 @@ def dense(rounds: int) -> dict[str, Any]:
     return found
 
 
+def pages_of_text(rounds: int, images: int) -> dict[str, Any]:
+    """Return the figures of pages of text."""
+    reader = model("ch_PP-OCRv4_rec_infer")
+    alone = {str(width): row_ms(reader, (3, 48, width), rounds) for width in LINE_WIDTHS}
+    found = trio.run(compare, rounds, images)
+    return {**found, "ms of processor time per line, by width and lines at once": alone}
+
+
+def crops_of_images(rounds: int, images: int) -> dict[str, Any]:
+    """Return the figures of a detector's crops."""
+    alone = row_ms(detector.classifier_path(), (3, detector.CROP, detector.CROP), rounds)
+    found = trio.run(compare_pipelines, crops(images), rounds)
+    return {**found, "ms of processor time per crop, by crops at once": alone}
+
+
+PARTS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "pages of text": pages_of_text,
+    "a detector's crops": crops_of_images,
+    "dense": lambda rounds, _: dense(rounds),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--images", type=int, default=12)
+    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=list(PARTS))
     options = parser.parse_args()
-    lines = line_ms(options.rounds)
-    layers = dense(options.rounds)
-    figures = trio.run(compare, options.rounds, options.images)
-    name = "dense, each in batches, times as fast by width: median, least, greatest"
-    figures["ms of processor time per line, by width and lines at once"] = lines
-    save("each", {"goals": GOALS, **figures, name: layers})
+    figures: dict[str, Any] = {}
+    for name in options.only:
+        figures[name] = PARTS[name](options.rounds, options.images)
+    save("each", {"goals": GOALS, **figures})
 
 
 if __name__ == "__main__":

@@ -83,6 +83,8 @@ async def compare(pipeline: Pipeline, rounds: int) -> dict[str, Any]:
         start = time.perf_counter()
         ways[PLAIT] = await stack.enter_async_context(pipeline.by_plait())
         opened_s = time.perf_counter() - start
+        for name, open_also in pipeline.also_by_plait.items():
+            ways[name] = await stack.enter_async_context(open_also())
         wall = {name: list[float]() for name in ways}
         cpu = {name: list[float]() for name in ways}
         bound, equal, count, watch = [], dict.fromkeys(ways, 0), 0, Watch()
@@ -109,6 +111,9 @@ async def compare(pipeline: Pipeline, rounds: int) -> dict[str, Any]:
         "cpu ms per item": {n: 1e3 * statistics.median(each[1:]) for n, each in cpu.items()},
         "first round, times a later one": {n: each[0] / later[n] for n, each in wall.items()},
         "times as fast as by hand": {n: later[HAND] / each for n, each in later.items()},
+        "the same, round by round: median, least, greatest": {
+            name: _spread(wall[HAND][1:], each[1:]) for name, each in wall.items()
+        },
         "of the bound": {n: statistics.median(bound[1:]) / each for n, each in later.items()},
         "same results": {name: f"{each} of {count}" for name, each in equal.items()},
         "plait's opening, s": opened_s,
@@ -133,6 +138,12 @@ def summarise(pipelines: Mapping[str, Any]) -> dict[str, Any]:
         "times as fast as the packages' loops": statistics.geometric_mean(loops or [1.0]),
         "first round": max(e["first round, times a later one"][PLAIT] for e in compared),
     }
+
+
+def _spread(by_hand: Sequence[float], own: Sequence[float]) -> tuple[float, float, float]:
+    """Return how many times as fast a way was as the one by hand, in rounds of the same items."""
+    ratios = [theirs / each for theirs, each in zip(by_hand, own, strict=True)]
+    return statistics.median(ratios), min(ratios), max(ratios)
 
 
 def _settle() -> None:

@@ -14,9 +14,9 @@ from functools import partial
 from ..graph.errors import PlaitError, all_told, is_ctrl_c
 from ..graph.ir import Graph, Node
 from ..graph.operator_lifecycle import OperatorLifecycle, has_life
-from ..graph.tensor import Array
+from ..graph.tensor import Array, read_only
 from .memory import View
-from .program import kernel_error, read_only
+from .program import kernel_error
 
 Work = Callable[[], object]
 

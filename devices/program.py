@@ -6,127 +6,41 @@ Shared by every device that runs kernels from Python over arrays it can address.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from inspect import isasyncgenfunction, iscoroutinefunction
-from itertools import accumulate
 from operator import sub
-from typing import Any, Protocol
+from typing import Any
 
 from ..graph.aliasing import Run, only_copies, runs_of
 from ..graph.dtypes import TEXT
 from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
-from ..graph.generators import (
-    Receive,
-    RowWriter,
-    gather_rows,
-    gather_rows_async,
-    yields_rows,
-)
+from ..graph.generators import Receive
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.operator_lifecycle import OperatorLifecycle, has_life
-from ..graph.operators.bounded_call import BOUNDED_CALL
+from ..graph.operators.bounded_call import BOUNDED_CALL, CALLS
 from ..graph.operators.control import CONTROL_FLOW
-from ..graph.python import check_results, check_within
+from ..graph.operators.reduce_rows import REDUCED_CALL
 from ..graph.tensor import Array, TensorSpec
 from . import nested
 from .device import Support, scratch_name
-from .donation import Donation, unshared
 from .errors import DeviceMemoryError, KernelError
-from .event import CancelledWorkError, Event
+from .event import CancelledWorkError
+from .function_steps import (
+    UNSTOPPED,
+    AwaitedStep,
+    GeneratorStep,
+    Running,
+    Step,
+    array_of,
+    bounded_step,
+    function_of,
+    function_step,
+    reduced_step,
+)
 from .kernels import find_kernel
 from .kernels.steps import in_order
 from .memory import View
-
-Step = Callable[[], Any]
-
-
-_UNSTOPPED = Event()
-"""What programs run with that nobody can cancel."""
-
-
-class Running(Protocol):
-    """What a program looks at between two nodes, and leaves its times with."""
-
-    node_ns: tuple[int, ...] | None
-
-    @property
-    def cancelled(self) -> bool:
-        """True when the program is to stop."""
-        ...
-
-
-class AwaitedStep:
-    """A call of an async function: `fetch` awaits it, the step itself stores what it returned.
-
-    Parameters
-    ----------
-    call : callable
-        Calls the function on bound arrays.
-    storing : callable
-        Returns the step that stores what a function of the same arguments returns.
-    writer : RowWriter, optional
-        Where the function yields rows: what writes them.
-    """
-
-    def __init__(
-        self,
-        call: Callable[[], Awaitable[Any]],
-        storing: Callable[[Callable[..., Any]], Step],
-        writer: RowWriter | None = None,
-    ) -> None:
-        self.writer = writer
-        self._call = call
-        # In a list, as what stores them is not to refer to the step: arrays would be in a cycle.
-        results = self._results = list[Any]()
-        self._store = storing(lambda *inputs, **attributes: results.pop())
-
-    async def fetch(self) -> None:
-        """Await the function, on the event loop that it is for."""
-        self._results[:] = [await self._call()]
-
-    def __call__(self) -> None:
-        """Check what it returned, and write it to where it belongs."""
-        self._store()
-
-
-class GeneratorStep:
-    """A call of a generator function: its rows are written where its results lie.
-
-    Parameters
-    ----------
-    call : callable
-        Returns the generator, for bound arrays.
-    writer : RowWriter
-    store : callable
-        Takes note of what was written.
-
-    Attributes
-    ----------
-    event : Running
-        Of the program that it is part of; the generator ends when that is cancelled.
-    """
-
-    event: Running = _UNSTOPPED
-
-    def __init__(
-        self,
-        call: Callable[[], Generator[Any, None, Any]],
-        writer: RowWriter,
-        store: Callable[[tuple[Array | None, ...]], None],
-    ) -> None:
-        self._call = call
-        self.writer = writer
-        self._store = store
-
-    def __call__(self) -> None:
-        """Run the generator to its end."""
-        self._store(gather_rows(self._call(), self.writer, self._check))
-
-    def _check(self) -> None:
-        if self.event.cancelled:
-            raise CancelledWorkError("the work was cancelled in a generator function")
 
 
 class BoundProgram:
@@ -177,10 +91,10 @@ class BoundProgram:
         if len(self.graph.nodes) > 1 or has_life(node.operator):
             return None
         if node.op == BOUNDED_CALL:
-            step = _bounded_step(node, views, constants)
+            step = bounded_step(node, views, constants)
         elif node.operator.function is not None:
             specs = [views[name].spec if name else None for name in node.outputs]
-            step = _function_step(node, node.operator.function, views, constants, specs)
+            step = function_step(node, node.operator.function, views, constants, specs)
         else:
             return None
         return BoundProgram(self.device, self.graph, [(node, step)], self._measure)
@@ -188,8 +102,8 @@ class BoundProgram:
     def hand_rows(self, name: str, receive: Receive) -> None:
         """Have somebody receive the rows that a node's generator yields: see `RowWriter`."""
         for node, step in zip(self._nodes, self._steps, strict=True):
-            if node.name == name and isinstance(step, GeneratorStep | AwaitedStep) and step.writer:
-                step.writer.receivers.append(receive)
+            if node.name == name and isinstance(step, GeneratorStep | AwaitedStep) and step.target:
+                step.target.receivers.append(receive)
 
     async def fetch(self) -> None:
         """Await the async function of the only node; what it returned, `run` stores.
@@ -205,7 +119,7 @@ class BoundProgram:
 
     def __call__(self) -> None:
         """Run all nodes; raise KernelError naming the node that failed."""
-        self.run(_UNSTOPPED)
+        self.run(UNSTOPPED)
 
     def run(self, event: Running) -> None:
         """Run the nodes of an event; it may be cancelled meanwhile, by another thread.
@@ -256,8 +170,8 @@ def kernel_error(
     error: BaseException, node: Node, device: str, when: str = ""
 ) -> KernelError | DeviceMemoryError:
     """Return what users see when a node's kernel or function raised."""
-    if node.op == BOUNDED_CALL:
-        (node,) = node.attributes["body"].nodes
+    if node.op in CALLS:
+        node = node.attributes["body"].nodes[-1]
     at = f"{node}, on device {device!r}{when}"
     if node.op in CONTROL_FLOW and isinstance(error, PlaitError):
         at = error.at or at  # a node inside of it is named
@@ -285,9 +199,8 @@ def supports(
         return Support(False, f"operators that own something do not run on {kind!r} devices")
     if node.op in CONTROL_FLOW and kind == "cpu" and call is not None:
         return nested.supports(node, call, partial(_supports_inside, kind))
-    if node.op == BOUNDED_CALL:
-        (inner,) = node.attributes["body"].nodes
-        return supports(inner, kind, runs_python)
+    if node.op in CALLS:
+        return supports(node.attributes["body"].nodes[0], kind, runs_python)
     if node.operator.function is not None:
         if runs_python:
             return Support(True, "runs Python functions")
@@ -374,16 +287,18 @@ def bind_node(
         bind_graph = partial(_bind_inside, xp, kind)
         return nested.bind(node, views, constants, partial(_scratch_inside, kind), bind_graph)
     if node.op == BOUNDED_CALL:
-        return _bounded_step(node, views, constants)
+        return bounded_step(node, views, constants)
+    if node.op == REDUCED_CALL:
+        return reduced_step(node, views, constants)
     runs = runs_of(graph, node)
     left = [run for run in runs if not lies(run, views)]
     if len(left) < len(runs) and only_copies(node, runs):
         return in_order(_copy(xp, run, views, constants) for run in left)
     if node.operator.function is not None:
         specs = [graph.tensors.get(name) for name in node.outputs]
-        return _function_step(node, function_of(node, living), views, constants, specs)
-    arrays = [_array(name, views, constants) for name in node.inputs]
-    outputs = [_array(name, views, constants) for name in node.outputs]
+        return function_step(node, function_of(node, living), views, constants, specs)
+    arrays = [array_of(name, views, constants) for name in node.inputs]
+    outputs = [array_of(name, views, constants) for name in node.outputs]
     call = graph.call(node)
     found = find_kernel(node.op, kind, call)
     assert found is not None, node.op
@@ -419,169 +334,8 @@ def lies(run: Run, views: Mapping[str, View]) -> bool:
 
 
 def _copy(xp: Any, run: Run, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    source, target = _array(run.source, views, constants), views[run.target].array
+    source, target = array_of(run.source, views, constants), views[run.target].array
     assert source is not None
     start, begin, count = (n // target.itemsize for n in (run.start, run.begin, run.nbytes))
     cells = source.reshape(-1)[start : start + count]
     return partial(xp.copyto, target.reshape(-1)[begin : begin + count], cells)
-
-
-def _array(name: str, views: Mapping[str, View], constants: Mapping[str, Array]) -> Array | None:
-    if not name:
-        return None
-    return constants[name] if name in constants else views[name].array
-
-
-def function_of(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> Callable[..., Any]:
-    """Return what a Python operator's node calls: a function, or a method of what it owns."""
-    if has_life(node.operator):
-        assert living is not None, f"{node} is on a device that keeps no lives"
-        return living[node.name].run
-    function = node.operator.function
-    assert function is not None
-    return function
-
-
-def _function_step(
-    node: Node,
-    function: Callable[..., Any],
-    views: Mapping[str, View],
-    constants: Mapping[str, Array],
-    specs: list[TensorSpec | None],
-) -> Step:
-    """Return a step that calls a Python function on read-only inputs and checks its results."""
-    attributes = dict(node.attributes)
-    label = str(node)
-    arguments = _arguments(node, views, constants)
-    outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
-
-    def call() -> Any:
-        return function(*_values(arguments), **attributes)
-
-    if yields_rows(function):
-        largest = [views[name].array if name else None for name in node.outputs]
-
-        def store(written: tuple[Array | None, ...]) -> None:
-            check_results(label, written, specs)
-            for index, view in outputs:
-                _hold(view, written[index])
-
-        return _rows_step(function, call, RowWriter(label, largest), store)
-    if iscoroutinefunction(function):
-        return AwaitedStep(call, lambda one: _function_step(node, one, views, constants, specs))
-
-    def step() -> None:
-        results = call()
-        are_free = unshared(results)
-        arrays = check_results(label, results, specs)
-        for index, view in outputs:
-            _put(view, arrays[index], is_free=are_free[index])
-
-    return step
-
-
-def _bounded_step(
-    node: Node,
-    views: Mapping[str, View],
-    constants: Mapping[str, Array],
-    function: Callable[..., Any] | None = None,
-) -> Step:
-    """Return a step that calls a Python function whose results may be of any length in bounds.
-
-    It is the node's own unless another one is given.
-    """
-    body, dims = node.attributes["body"], node.attributes["dims"]
-    (inner,) = body.nodes
-    attributes, label = dict(inner.attributes), str(inner)
-    chosen = function or inner.operator.function
-    assert chosen is not None
-    arguments = _arguments(inner, views, constants)
-    *outputs, shapes = (views[name] for name in node.outputs)
-    largest = [view.array for view in outputs]
-
-    def call() -> Any:
-        return chosen(*_values(arguments), **attributes)
-
-    if yields_rows(chosen):
-        firsts = _first_dims(dims, largest)
-
-        def store(written: tuple[Array | None, ...]) -> None:
-            arrays, shapes.array[...] = check_within(label, written, largest, dims)
-            for view, array in zip(outputs, arrays, strict=True):
-                _hold(view, array)
-
-        return _rows_step(chosen, call, RowWriter(label, largest, firsts), store)
-    if iscoroutinefunction(chosen):
-        return AwaitedStep(call, partial(_bounded_step, node, views, constants))
-
-    def step() -> None:
-        results = call()
-        are_free = unshared(results)
-        arrays, shapes.array[...] = check_within(label, results, largest, dims)
-        for view, array, is_free in zip(outputs, arrays, are_free, strict=True):
-            _put(view, array, is_free=is_free)
-
-    return step
-
-
-def _rows_step(
-    function: Callable[..., Any],
-    call: Callable[[], Any],
-    writer: RowWriter,
-    store: Callable[[tuple[Array | None, ...]], None],
-) -> Step:
-    """Return a step that calls a generator function, asynchronous or not."""
-    if not isasyncgenfunction(function):
-        return GeneratorStep(call, writer, store)
-    return AwaitedStep(
-        lambda: gather_rows_async(call(), writer), lambda one: lambda: store(one()), writer
-    )
-
-
-def _first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
-    """Return the first of each result's dimensions, which are listed one behind the other."""
-    places = accumulate((array.ndim for array in largest[:-1]), initial=0)
-    return [dims[place] for place in places]
-
-
-def _hold(view: View, array: Array | None) -> None:
-    """Have a result read where it was written."""
-    if view.donation is not None and array is not None:
-        view.donation.array = array
-
-
-def _put(view: View, array: Array, *, is_free: bool) -> None:
-    """Hand a function's result on as it is, or copy it to its place in planned memory."""
-    if view.donation is not None and is_free and array.dtype == view.array.dtype:
-        view.donation.array = array
-        return
-    target = view.array[(*map(slice, array.shape), ...)]
-    target[...] = array
-    if view.donation is not None:
-        view.donation.array = target
-
-
-def _arguments(
-    node: Node, views: Mapping[str, View], constants: Mapping[str, Array]
-) -> list[Array | Donation | None]:
-    """Return what a function is called with; what is left out at the end is left to it."""
-    found: list[Array | Donation | None] = []
-    for name in node.inputs:
-        donation = views[name].donation if name in views else None
-        array = _array(name, views, constants)
-        found.append(donation or (None if array is None else read_only(array)))
-    while found and found[-1] is None:
-        found.pop()
-    return found
-
-
-def _values(arguments: list[Array | Donation | None]) -> list[Array | None]:
-    """Return what a function is called with now."""
-    return [read_only(one.array) if isinstance(one, Donation) else one for one in arguments]
-
-
-def read_only(array: Array) -> Array:
-    """Return a view that nobody can write through."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

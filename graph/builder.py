@@ -12,13 +12,14 @@ from numpy.typing import DTypeLike
 from .check import check_precision, check_structure
 from .errors import GraphError, OperatorError, ShapeError
 from .exact_number import exact_number
+from .including import include_graph
 from .infer import infer_node
 from .ir import ASSIGN, VARIABLE, Graph, Node, call_of, with_renamed
 from .named_tensor import Tensor
 from .operator import find_operator
-from .operators.each import EACH, check_body
 from .operators.state import AFTER, GROUP
 from .python import operator_of
+from .row_nodes import add_each, add_reduce
 from .state import check_assignable, initial_value
 from .tensor import Array, Dim, TensorSpec, spec_of
 
@@ -215,41 +216,69 @@ class GraphBuilder:
         ShapeError
             If values and graph do not fit together.
         """
-        tensors = [values] if isinstance(values, str) else list(values)
-        name = self._fresh("each") if name is None else name
-        if batch is not None:
-            check_body(body, f"node {name!r} (Each)", batch)
-            n_outputs = len(body.outputs) + (on_error == "value")
-            if keep is not None and (keep < batch or on_error != "value"):
-                raise GraphError(
-                    f"{keep} rows are to be kept, of batches of {batch}, with {on_error=}",
-                    at=f"node {name!r} (Each)",
-                    fix='keep a batch or more, with on_error="value": dropped rows are not ok',
-                )
-            options: dict[str, Any] = {"batch": batch, "max_delay_s": max_delay_s}
-            options |= {"on_error": on_error, "keep": keep or 0, "drop": drop}
-            outputs = 1 if n_outputs == 1 else [f"{name}.{index}" for index in range(n_outputs)]
-            return self.op(
-                EACH, *tensors, name=name, outputs=outputs, body=body, queue=name, **options
-            )
-        if max_delay_s or on_error != "item" or keep is not None:
-            raise GraphError(
-                "max_delay_s, on_error and keep are about batches",
-                at=f"node {name!r} (Each)",
-                fix="say how large they are: batch=8",
-            )
-        ranks = [
-            (self.spec(one).rank, body.tensors[fed].rank)
-            for one, fed in zip(tensors, body.inputs, strict=False)
-        ]
-        if len(tensors) == len(body.inputs) and all(given == own for given, own in ranks):
-            made = self.include(body, dict(zip(body.inputs, tensors, strict=True)), f"{name}/")
-            found = tuple(made[output] for output in body.outputs)
-            return found[0] if len(found) == 1 else found
-        outputs = 1 if len(body.outputs) == 1 else [f"{name}.{i}" for i in range(len(body.outputs))]
-        return self.op(
-            "Scan", *tensors, name=name, outputs=outputs, body=body, num_scan_inputs=len(tensors)
+        return add_each(
+            self,
+            values,
+            body,
+            name or self._fresh("each"),
+            batch,
+            max_delay_s,
+            on_error,
+            keep,
+            drop,
         )
+
+    def reduce(
+        self,
+        values: str | Sequence[str],
+        function: Callable[..., Any],
+        initial: str | Array | float | Sequence[str | Array | float],
+        *,
+        name: str | None = None,
+        **attributes: Any,
+    ) -> Any:
+        """Fold the rows of tensors into one value by a Python function, in order; return the value.
+
+        What a generator function yields to it alone is folded row by row, as it is yielded: no row
+        is kept, and their number needs no bound.
+
+        Parameters
+        ----------
+        values : str or sequence of str
+            Tensors with the same number of rows.
+        function : callable
+            An operator that takes the value so far and a row of each tensor, and returns the value
+            with it, of the same dtype and shape. It must not write to what it is given.
+        initial : str, array or number, or a sequence of these
+            The value before the first row, and the result if there are no rows; where the function
+            has several results, as many values.
+        name : str, optional
+            The node's name.
+        **attributes
+            The function's attributes.
+
+        Raises
+        ------
+        GraphError
+            If the function is async, or has another number of results than there are values.
+        ShapeError
+            If the function returns another value than it is given, or the numbers of rows differ.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import plait as pl
+        >>> @pl.operator(name="doc.larger")
+        ... def larger(so_far: np.ndarray, row: np.ndarray) -> np.ndarray:
+        ...     return np.maximum(so_far, row)
+        >>> b = pl.GraphBuilder("peaks")
+        >>> rows = b.input("rows", "float32", ("n", 2))
+        >>> b.output("peak", b.reduce(rows, larger, np.zeros(2, "float32")))
+        >>> pl.run(b.build(), {"rows": np.array([[1, 5], [3, 2]], "float32")})["peak"].tolist()
+        [3.0, 5.0]
+        """
+        name = name or self._fresh("reduce")
+        return add_reduce(self, values, operator_of(function), initial, name, attributes)
 
     def variable(self, name: str, initial: Any, *, dtype: DTypeLike | None = None) -> Tensor:
         """Add a variable and return its tensor: its value at the start of an item.
@@ -321,22 +350,7 @@ class GraphBuilder:
         GraphError
             If an input is missing, unknown, or has another dtype or rank.
         """
-        prefix = f"{graph.name}/" if prefix is None else prefix
-        self._check_fed(graph, inputs)
-        names = {"": "", **{own: str(tensor) for own, tensor in inputs.items()}}
-        for tensor, value in graph.constants.items():
-            precision = graph.precisions.get(tensor)
-            names[tensor] = str(self.constant(value, prefix + tensor, precision=precision))
-        for node in graph.nodes:
-            names.update({tensor: prefix + tensor for tensor in node.outputs if tensor})
-            self.op(
-                node.op,
-                *(names[tensor] or None for tensor in node.inputs),
-                name=prefix + node.name,
-                outputs=[names[tensor] for tensor in node.outputs],
-                **node.attributes,
-            )
-        return {tensor: self.tensor(names[tensor]) for tensor in graph.outputs}
+        return include_graph(self, graph, inputs, f"{graph.name}/" if prefix is None else prefix)
 
     def tensor(self, name: str) -> Tensor:
         """Return the tensor of a name, or of an output's public name, to compute with.
@@ -522,24 +536,6 @@ class GraphBuilder:
                 exact = exact_number(value, dtype, at) if plain and dtype is not None else value
                 names.append(str(self.constant(exact)))
         return tuple(names)
-
-    def _check_fed(self, graph: Graph, inputs: Mapping[str, str]) -> None:
-        if set(inputs) != set(graph.inputs):
-            raise GraphError(
-                f"graph {graph.name!r} has the inputs {', '.join(graph.inputs)}; "
-                f"given: {', '.join(inputs) or 'none'}",
-                at=self.name,
-                fix="feed each of them once",
-            )
-        for name, tensor in inputs.items():
-            here, there = self.spec(tensor), graph.tensors[name]
-            ranks_fit = None in (here.rank, there.rank) or here.rank == there.rank
-            if here.dtype != there.dtype or not ranks_fit:
-                raise GraphError(
-                    f"input {name!r} of graph {graph.name!r} is {there}, but {tensor!r} is {here}",
-                    at=self.name,
-                    fix="insert a Cast or Reshape",
-                )
 
     def _declare(self, name: str, spec: TensorSpec, precision: int | None) -> None:
         """Keep a precision, where one is given that fits the dtype."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, closing
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from .errors import Argument, Fix, GraphError, ShapeError
 from .tensor import Array, TensorSpec
 
-Receive: TypeAlias = Callable[[Sequence[Array | None]], object]
-"""Is handed one row of each result."""
+Receive: TypeAlias = "Callable[[RowWriter], object]"
+"""Is called with who has written one more row of each result."""
 
 
 def yields_rows(function: Callable[..., Any] | None) -> bool:
@@ -36,6 +36,52 @@ def check_has_rows(label: str, specs: Sequence[TensorSpec]) -> None:
             )
 
 
+def parts_of(value: Any, count: int, number: int, at: str) -> list[Array]:
+    """Return what was yielded as a value of some number: one row of each result.
+
+    Raises
+    ------
+    GraphError
+        If there are more or fewer.
+    """
+    given = value if isinstance(value, tuple) else (value,)
+    if len(given) != count:
+        raise GraphError(
+            f"value {number} has {len(given)} parts, {count} arrays were declared",
+            at=at,
+            fix="yield one row of each declared output, as a tuple",
+        )
+    return list(map(np.asarray, given))
+
+
+def row_error(row: Array, wanted: TensorSpec, index: int, number: int, at: str) -> GraphError:
+    """Return the error of a row of a result that is not as declared, or not as the first one."""
+    return GraphError(
+        f"output {index} of value {number} is {row.dtype.name}{list(row.shape)}, a row "
+        f"of it is {wanted}",
+        at=at,
+        fix="yield rows of one shape, as the operator declares, or correct its declaration",
+    )
+
+
+class RowTarget(Protocol):
+    """What is done with each value that a generator function yields."""
+
+    receivers: list[Receive]
+
+    def restart(self) -> None:
+        """Begin with the first row again."""
+        ...
+
+    def put(self, value: Any) -> None:
+        """Take in one row of each result."""
+        ...
+
+    def written(self) -> tuple[Array | None, ...]:
+        """Return what came of all rows."""
+        ...
+
+
 class RowWriter:
     """Writes what a generator function yields into the arrays of its results, from the first row.
 
@@ -52,8 +98,7 @@ class RowWriter:
     Attributes
     ----------
     receivers : list of callable
-        Called with each row as soon as it is written, where it is written; None for a result that
-        the node leaves out. On the thread, or the loop, that the generator is on.
+        Called as soon as a row is written, on the thread, or the loop, that the generator is on.
     """
 
     def __init__(
@@ -78,16 +123,8 @@ class RowWriter:
         GraphError
             If there are too many rows, or it is not what is declared.
         """
-        given = value if isinstance(value, tuple) else (value,)
-        if len(given) != len(self._largest):
-            raise GraphError(
-                f"value {self._count} has {len(given)} parts, {len(self._largest)} arrays were "
-                "declared",
-                at=self._at,
-                fix="yield one row of each declared output, as a tuple",
-            )
         # A copy each: the function may yield one buffer again and again.
-        rows = list(map(np.asarray, given))
+        rows = parts_of(value, len(self._largest), self._count, self._at)
         shapes = [row.shape for row in rows]
         if self._shapes is None:
             self._shapes = shapes
@@ -95,21 +132,21 @@ class RowWriter:
             if whole is not None:
                 self._check(index, row, whole)
                 whole[(self._count, *map(slice, row.shape))] = row
-        if self.receivers:
-            written = [
-                whole if whole is None else whole[(self._count, *map(slice, shape))]
-                for whole, shape in zip(self._largest, shapes, strict=True)
-            ]
-            for receive in self.receivers:
-                receive(written)
         self._count += 1
+        for receive in self.receivers:
+            receive(self)
 
     def written(self) -> tuple[Array | None, ...]:
         """Return the part of each result that was written."""
         if self._shapes is None:
             return tuple(whole if whole is None else whole[:0] for whole in self._largest)
+        return self.rows(0, self._count)
+
+    def rows(self, start: int, stop: int) -> tuple[Array | None, ...]:
+        """Return some rows of each result that have been written."""
+        assert self._shapes is not None, "the first row has told them"
         return tuple(
-            whole if whole is None else whole[(slice(self._count), *map(slice, shape))]
+            whole if whole is None else whole[(slice(start, stop), *map(slice, shape))]
             for whole, shape in zip(self._largest, self._shapes, strict=True)
         )
 
@@ -125,13 +162,8 @@ class RowWriter:
             and all(length <= most for length, most in zip(row.shape, largest, strict=True))
         ):
             return
-        wanted = self._shapes[index] if self._count else largest
-        raise GraphError(
-            f"output {index} of value {self._count} is {row.dtype.name}{list(row.shape)}, a row "
-            f"of it is {whole.dtype.name}{list(wanted)}",
-            at=self._at,
-            fix="yield rows of one shape, as the operator declares, or correct its declaration",
-        )
+        wanted = TensorSpec(whole.dtype, self._shapes[index] if self._count else largest)
+        raise row_error(row, wanted, index, self._count, self._at)
 
     def _too_many_error(self, index: int) -> GraphError:
         first = self._firsts[index]
@@ -151,9 +183,9 @@ class RowWriter:
 
 
 def gather_rows(
-    generator: Generator[Any, None, Any], writer: RowWriter, check: Callable[[], object]
+    generator: Generator[Any, None, Any], target: RowTarget, check: Callable[[], object]
 ) -> tuple[Array | None, ...]:
-    """Write all that a generator yields, and return it; it is closed in any case.
+    """Hand on all that a generator yields, and return what came of it; it is closed in any case.
 
     `check` is called between two values: what it raises ends the generator.
 
@@ -162,20 +194,20 @@ def gather_rows(
     GraphError
         If it yields too many values, or others than are declared.
     """
-    writer.restart()
+    target.restart()
     with closing(generator):
         for value in generator:
-            writer.put(value)
+            target.put(value)
             check()
-    return writer.written()
+    return target.written()
 
 
 async def gather_rows_async(
-    generator: AsyncGenerator[Any, None], writer: RowWriter
+    generator: AsyncGenerator[Any, None], target: RowTarget
 ) -> tuple[Array | None, ...]:
-    """Write all that an async generator yields, as `gather_rows` does."""
-    writer.restart()
+    """Hand on all that an async generator yields, as `gather_rows` does."""
+    target.restart()
     async with aclosing(generator):
         async for value in generator:
-            writer.put(value)
-    return writer.written()
+            target.put(value)
+    return target.written()

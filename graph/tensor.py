@@ -164,3 +164,10 @@ def _dim(dim: Dim) -> Dim:
         f"{dim!r} is not a dimension",
         fix="use a length ≥ 0 that an int64 holds, or a name: 'batch'",
     )
+
+
+def read_only(array: Array) -> Array:
+    """Return a view that nobody can write through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

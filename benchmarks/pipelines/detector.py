@@ -5,7 +5,7 @@ The second network has the architecture, and weights that are made up.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -227,28 +227,48 @@ def labelled(scores: Any) -> Any:
     return scores[:, :, 0, 0].argmax(1)
 
 
-def graph() -> pl.Graph:
-    """Return the graph from a file to the boxes on the canvas, and their labels."""
+@pl.operator(
+    pl.TensorSpec("float32", ("boxes", 3, CROP, CROP)),
+    inputs=[
+        pl.TensorSpec("uint8", (CANVAS, CANVAS, 3)),
+        pl.TensorSpec("int32", ("boxes", 4)),
+    ],
+    name="detector.crop_each",
+)
+def crops_one_by_one(canvas: Any, boxes: Any) -> Iterator[Any]:
+    for box in boxes:
+        yield crop(canvas, box[None])[0]
+
+
+def graph(batch: int | None = None) -> pl.Graph:
+    """Return the graph from a file to the boxes on the canvas, and their labels.
+
+    Crops are classified together with those of their image, or by `each` in batches up to some
+    size, each from when it was cut.
+    """
     b, classifier = pl.GraphBuilder("detector"), pl.load(classifier_path())
     canvas, blob = b.call(prepared, b.input("jpeg", "uint8", ("bytes",)), name="prepare")
     (found,) = b.include(pl.load(detector_path()), {"images": blob}, prefix="detect/").values()
     boxes = b.call(boxes_found, found, name="find")
-    fed = dict.fromkeys(classifier.inputs, b.call(crops, canvas, boxes, name="crop"))
-    (scores,) = b.include(classifier, fed, prefix="classify/").values()
+    cut = b.call(crops if batch is None else crops_one_by_one, canvas, boxes, name="crop")
+    scores = b.each(cut, classifier, name="classify", batch=batch)
     b.output("boxes", boxes)
     b.output("labels", b.call(labelled, scores, name="label"))
     return b.build()
 
 
 @asynccontextmanager
-async def by_plait() -> AsyncIterator[WorkAsync]:
-    """Stream files through one plan for all counts."""
+async def by_plait(batch: int | None = None) -> AsyncIterator[WorkAsync]:
+    """Stream files through one plan for all counts.
+
+    Images whose crops wait for batches take no device: twice as many may be under way.
+    """
     plan = pl.plan(
-        graph(),
+        graph(batch),
         ["ort:0..1", "cpu:0..1"],
         pin={"*/*": "ort:0..1", "*": "cpu:0..1"},
         bounds={"bytes": 1 << 20, "boxes": MOST},
-        max_in_flight=IN_FLIGHT,
+        max_in_flight=IN_FLIGHT if batch is None else 2 * IN_FLIGHT,
     )
     async with pl.Session(plan) as session:
 

@@ -37,6 +37,8 @@ class Pipeline:
         Opens what a user of plait writes.
     others : Mapping
         Opens what else there is: OpenVINO's queue, the loop of the package with the models.
+    also_by_plait : Mapping
+        Opens what else a user of plait may write.
     same : callable
         Says whether two results are.
     size : int
@@ -48,6 +50,9 @@ class Pipeline:
     by_plait: Callable[[], AbstractAsyncContextManager[WorkAsync]]
     same: Callable[[Result, Result], bool]
     others: Mapping[str, Callable[[], Work]] = field(default_factory=dict)
+    also_by_plait: Mapping[str, Callable[[], AbstractAsyncContextManager[WorkAsync]]] = field(
+        default_factory=dict
+    )
     size: int = 1
 
 

@@ -15,9 +15,9 @@ from ...graph.ir import Graph, Node
 from ...graph.tensor import Array
 from .. import program as programs
 from ..codegen.pieces import Launch, Transfer, traps_in
+from ..function_steps import Step
 from ..kernels.steps import in_order
 from ..memory import View
-from ..program import Step
 from ..streams.program import Steps
 from ..streams.traps import Traps
 from .arrays import CupyArrays

@@ -22,8 +22,9 @@ from ...graph.operator_lifecycle import OperatorLifecycle
 from ...graph.python import check_results
 from ...graph.tensor import Array, TensorSpec, frozen_copy
 from ..errors import DeviceError
+from ..function_steps import Step, function_of
 from ..memory import View
-from ..program import BoundProgram, Step, function_of, is_in_place, lies
+from ..program import BoundProgram, is_in_place, lies
 from .registry import Definition, find_definition
 from .results import check_fits, in_dtype
 

@@ -16,9 +16,9 @@ from ..codegen.fusing import fused
 from ..codegen.kernel import Kernel
 from ..codegen.pieces import Launch, Piece, Queued, traps_in
 from ..errors import DeviceError
+from ..function_steps import Step
 from ..kernels.steps import in_order
 from ..memory import View
-from ..program import Step
 from ..streams.failures import first_line
 from ..streams.program import Steps
 from ..streams.traps import Traps

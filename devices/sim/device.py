@@ -25,6 +25,7 @@ from ..constants import ConstantBatch, ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceError, DeviceLostError, DeviceMemoryError, DeviceUnavailableError
 from ..event import Event
+from ..function_steps import Step
 from ..memory import ALIGNMENT, HOST, HOST_MEMORIES, SHARED, Arena, View, host_arena, host_view
 from ..model import LONGEST_S, family
 from ..program import BoundProgram
@@ -267,7 +268,7 @@ class _SimProgram:
     held: list[ConstantBatch]
 
 
-def _break(node: Node, step: programs.Step, faults: Faults) -> programs.Step:
+def _break(node: Node, step: Step, faults: Faults) -> Step:
     """Return the step, or one that raises where the model says so."""
     error = faults.fail_nodes.get(node.name)
     if error is None:

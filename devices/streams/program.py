@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ...graph.ir import Graph, Node
-from ..program import BoundProgram, Step
+from ..function_steps import Step
+from ..program import BoundProgram
 from .traps import Traps
 
 Steps: TypeAlias = list[tuple[Node, Step]]

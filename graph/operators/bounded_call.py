@@ -16,8 +16,12 @@ from ..operator import Call, define, find_operator
 from ..operator_lifecycle import has_life
 from ..tensor import TensorSpec
 from ..traits import OWN_DTYPES, RUNTIME, Part
+from .reduce_rows import REDUCED_CALL
 
 BOUNDED_CALL = "BoundedCall"
+
+CALLS = BOUNDED_CALL, REDUCED_CALL
+"""Operators that stand for the first node of their graph, or for that and what follows it."""
 
 
 @define(
@@ -36,12 +40,12 @@ def infer_bounded_call(call: Call) -> Sequence[TensorSpec]:
 
 
 def called_op(node: Node) -> str:
-    """Return the operator of a node, for people: of a function with a bound, the function's."""
-    return node.attributes["body"].nodes[0].op if node.op == BOUNDED_CALL else node.op
+    """Return the operator of a node, for people: where it stands for a function, that one's."""
+    return node.attributes["body"].nodes[0].op if node.op in CALLS else node.op
 
 
 def calls_function(node: Node) -> bool:
-    """True for a node that is a Python function, with bounds or without."""
+    """True for a node that is a Python function, or stands for one."""
     return find_operator(called_op(node)).function is not None
 
 

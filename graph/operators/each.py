@@ -60,14 +60,7 @@ def _infer(call: Call) -> Sequence[TensorSpec]:
     A last one of booleans says of each row whether it is ok, where errors stay with rows.
     """
     body: Graph = call.attributes["body"]
-    length: Dim = UNKNOWN
-    for spec in map(call.spec, range(len(call.inputs))):
-        first = first_dim(spec, "a value")
-        if not may_equal(length, first):
-            raise ShapeError(
-                f"the values have {length} and {first} rows", fix="pass tensors of as many rows"
-            )
-        length = first if length == UNKNOWN else length
+    length = common_rows([call.spec(index) for index in range(len(call.inputs))])
     specs = result_specs(body, call.inputs)
     for name, spec in zip(body.outputs, specs, strict=True):
         if not may_equal(first_dim(spec, f"output {name!r} of the graph"), length):
@@ -79,6 +72,19 @@ def _infer(call: Call) -> Sequence[TensorSpec]:
     if call.attributes["on_error"] == VALUE:
         rows.append(TensorSpec("bool", (length,)))
     return rows
+
+
+def common_rows(specs: Sequence[TensorSpec]) -> Dim:
+    """Return how many rows all tensors have; raise ShapeError if one has others, or none."""
+    length: Dim = UNKNOWN
+    for spec in specs:
+        first = first_dim(spec, "a value")
+        if not may_equal(length, first):
+            raise ShapeError(
+                f"the values have {length} and {first} rows", fix="pass tensors of as many rows"
+            )
+        length = first if length == UNKNOWN else length
+    return length
 
 
 def first_dim(spec: TensorSpec, what: str) -> Dim:

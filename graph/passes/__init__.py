@@ -36,6 +36,7 @@ from .making import combiner, expander, preprocess, schedule, subgraph
 from .merging import MayMerge, Placing, always
 from .pairs import cancel_pairs
 from .pipeline import Pass, name_of, run_passes, select
+from .reduce_yielded import reduce_yielded
 from .strength import reduce_strength
 from .transposes import sink_transposes
 
@@ -75,6 +76,7 @@ __all__ = [
     "name_of",
     "preprocess",
     "reduce_strength",
+    "reduce_yielded",
     "remove_dead",
     "run_passes",
     "schedule",
@@ -89,6 +91,7 @@ __all__ = [
 PASSES: tuple[Pass, ...] = (
     fold_constants,
     remove_dead,
+    reduce_yielded,
     expand_unsupported,
     bypass_identities,
     share_constants,

@@ -23,6 +23,7 @@ from ..shapes.function_results import check_results
 from ..shapes.specialise import specialised
 from .mixed_precision import Precision
 from .planner import plan_within
+from .prepare import reduce_rows
 from .request import check_arguments, make_request
 from .scaling_out import replicate_where_faster
 
@@ -164,11 +165,12 @@ def plan(
     part, folded = specialised(graph, shapes, chosen)
     check_not_fixed(graph, part, bounds)
     lengths = NO_BOUNDS if bounds is None else all_bounds(part, bounds)
+    part, reduced, lengths = reduce_rows(part, request, chosen, lengths)
     check_results(part, lengths)
 
     def make(request: PlanRequest) -> Plan:
         made = plan_within(part, lengths, request, chosen)
-        applied, dead = (*folded, *made.applied), dead_nodes(graph)
+        applied, dead = (*folded, *reduced, *made.applied), dead_nodes(graph)
         return replace(made, replicas=replicas, applied=applied, source=graph, dead=dead)
 
     made = replicate_where_faster(make(request), make)

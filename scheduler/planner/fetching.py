@@ -15,6 +15,7 @@ from ..plans.plan import Plan
 from ..shapes.bounds import computed_symbols
 from ..shapes.specialise import specialised
 from . import planner
+from .prepare import reduce_rows
 from .replanning import request_of
 
 
@@ -48,8 +49,13 @@ def fetching(plan: Plan, names: Collection[str]) -> Plan:
     symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
     symbols.update(computed_symbols(graph))
     known = {**plan.bounds, **plan.computed}
-    bounds = {symbol: bound for symbol, bound in known.items() if symbol in symbols}
     request = request_of(plan)
+    graph, reduced, bounds = reduce_rows(
+        graph,
+        request,
+        plan.passes,
+        {symbol: bound for symbol, bound in known.items() if symbol in symbols},
+    )
     halved = request.halved if plan.source is None else {}
     request = replace(request, ends=ends, halved=halved)
     made = planner.plan_within(graph, bounds, request, plan.passes)
@@ -57,7 +63,7 @@ def fetching(plan: Plan, names: Collection[str]) -> Plan:
         made,
         passes=plan.passes,
         replicas=plan.replicas,
-        applied=(*folded, *made.applied),
+        applied=(*folded, *reduced, *made.applied),
         source=source,
         dead=plan.dead,
         unneeded=plan.unneeded.union(whole.inputs).difference(source.inputs),

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from ...graph.errors import ShapeError
 from ...graph.ir import Graph
-from ...graph.passes import Applied, Pass, run_passes
+from ...graph.passes import Applied, Pass, reduce_yielded, run_passes
 from ...graph.state import set_aside
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds, Shapes
-from ..shapes.bounds import Template, constraints_of, largest, undecided_error
+from ..shapes.bounds import Template, computed_symbols, constraints_of, largest, undecided_error
 from ..shapes.constraints import NONE, DynamicShapeConstraints
 from ..shapes.fixed import growing_constraints
 from ..shapes.sync_points import has_static_shapes
@@ -114,6 +114,19 @@ def prepare(
     if lengths.template(graph) is None:  # else when its lengths are picked
         graph = with_whole_nodes(graph, request.devices, request.pins, folds=lengths.folds)
     return set_aside(graph), applied
+
+
+def reduce_rows(
+    graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], bounds: Bounds
+) -> tuple[Graph, tuple[Applied, ...], Bounds]:
+    """Return a graph that keeps no rows which are only folded, what was done, and the bounds left.
+
+    Their number is the length of nothing then: this comes before anybody asks for its bound.
+    """
+    chosen = [one for one in passes if one is reduce_yielded]
+    after, applied = run_passes(graph, chosen, merging(request))
+    gone = computed_symbols(graph).keys() - computed_symbols(after).keys() if applied else set()
+    return after, applied, {name: one for name, one in bounds.items() if name not in gone}
 
 
 def _template(graph: Graph, request: PlanRequest, lengths: Lengths) -> Template:

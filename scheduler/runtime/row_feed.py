@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import numpy as np
 import trio
 
 from ...devices.event import Event
+from ...graph.generators import RowWriter
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
 from ..dispatch.row_edges import RowEdge
@@ -44,8 +43,9 @@ class RowFeed:
     """Hands the rows of an item to batches as they are yielded; its `RowServer` is what waits.
 
     It belongs to the memory that the generator writes to, which one item has at a time: from when
-    the generator begins until the `Each` node has ended. Rows are copied as they come, so that
-    whoever reads them need not know when that memory is given to the next item.
+    the generator begins until the `Each` node has ended. Rows wait there. An item that fails before
+    its `Each` node began gives the memory away at once: a batch that has taken up rows of it
+    meanwhile may read anything in their place, but nobody sees what comes of them any more.
 
     Parameters
     ----------
@@ -56,13 +56,16 @@ class RowFeed:
     def __init__(self, edge: RowEdge, driver: VirtualTimeDriver) -> None:
         self.edge = edge
         self._driver = driver
-        self._yielded: deque[list[Array]] = deque()
+        self._writer: RowWriter | None = None
+        self._yielded = 0  # rows that the generator's thread has counted, and the loop has entered
+        self._seen = 0
         self._is_told = False
         self._entered: list[RowBlock] = []
 
-    def receive(self, row: Sequence[Array | None]) -> None:
-        """Take over what a generator has yielded, on its thread."""
-        self._yielded.append([np.array(row[pick])[np.newaxis] for pick in self.edge.picks])
+    def receive(self, writer: RowWriter) -> None:
+        """Take note of a row that a generator has yielded, on its thread."""
+        self._writer = writer
+        self._yielded += 1
         if not self._is_told:  # one turn of the loop for all that come before it
             self._is_told = True
             self._driver.call(self._enter)
@@ -74,8 +77,9 @@ class RowFeed:
         return await self._taker.run_blocks(values, attributes, self._take())
 
     def abandon(self) -> None:
-        """Take out the rows of an item that has ended before it waited for them."""
-        self._taker.leave(self._take(), self.edge.each.attributes)
+        """Take out the rows of an item that has ended; none are left if it waited for them."""
+        if blocks := self._take():
+            self._taker.leave(blocks, self.edge.each.attributes)
 
     @property
     def _taker(self) -> RowTaker:
@@ -84,6 +88,7 @@ class RowFeed:
     def _take(self) -> list[RowBlock]:
         self._enter()
         entered, self._entered = self._entered, []
+        self._yielded = self._seen = 0
         return entered
 
     @trio.lowlevel.enable_ki_protection  # or Ctrl-C might strike while a row is in neither
@@ -91,20 +96,18 @@ class RowFeed:
         # Before it looks: what comes later is told again. Without a GIL both sides might miss each
         # other; then the rows enter with the next, or as the generator has ended.
         self._is_told = False
-        rows = [self._yielded.popleft() for _ in range(len(self._yielded))]
-        if rows:
+        start, stop = self._seen, self._yielded
+        if start < stop:
+            assert self._writer is not None, "it has told of them"
+            self._seen = stop
             # What came since the last turn is one block: rows of a generator have one shape.
-            values = (
-                rows[0] if len(rows) == 1 else list(map(np.concatenate, zip(*rows, strict=True)))
-            )
+            rows = self._writer.rows(start, stop)
+            values = [one for pick in self.edge.picks if (one := rows[pick]) is not None]
             self._entered.append(self._taker.enter(values, self.edge.each.attributes))
 
 
 def abandon_rows(feeds: Iterable[RowFeed], events: Sequence[Event | None]) -> None:
-    """Take out the rows that a failed item's generators have yielded for nobody.
-
-    Once it was given to its step, an `Each` node sees to its rows itself.
-    """
+    """Take out the rows that generators have yielded for an item that did not wait for them."""
     for feed in feeds:
-        if events[feed.edge.source] is not None and events[feed.edge.target] is None:
+        if events[feed.edge.source] is not None:
             feed.abandon()

@@ -18,10 +18,11 @@ from plait.devices.cuda.device import CudaDevice
 from plait.graph.dtypes import is_extension
 from plait.graph.ir import Graph
 from plait.graph.operator import find_operator, operators
-from plait.graph.operators.bounded_call import BOUNDED_CALL
+from plait.graph.operators.bounded_call import CALLS
 from plait.graph.operators.control import CONTROL_FLOW
 from plait.graph.operators.each import EACH
 from plait.graph.operators.fused import FUSED
+from plait.graph.operators.reduce_rows import REDUCE_ROWS
 from plait.graph.tensor import Array
 from plait.graph.traits import Part
 
@@ -37,7 +38,7 @@ OPERATORS = tuple(
     if ".graph.operators." in find_operator(name).module
     and find_operator(name).bounded is None
     and not name.startswith("Bounded.")
-    and name not in (*CONTROL_FLOW, EACH, FUSED, BOUNDED_CALL, *STATE)
+    and name not in (*CONTROL_FLOW, EACH, FUSED, *CALLS, REDUCE_ROWS, *STATE)
     and (find_operator(name).draws is None or name == "Dropout")
     and not name.startswith("cvm.")
 )

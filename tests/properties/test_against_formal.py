@@ -22,8 +22,9 @@ from node_strategies.drawing import NodeCase
 from plait.devices import Device
 from plait.graph.ir import Graph
 from plait.graph.operator import find_operator, operators
-from plait.graph.operators.bounded_call import BOUNDED_CALL
+from plait.graph.operators.bounded_call import CALLS
 from plait.graph.operators.each import EACH
+from plait.graph.operators.reduce_rows import REDUCE_ROWS
 from single_node import AnyArray, run_node, single_node_graph
 
 EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "15" if os.environ.get("CI") else "25"))
@@ -35,7 +36,7 @@ OPERATORS = tuple(
     for name in operators()
     if ".graph.operators." in find_operator(name).infer.__module__
     and not name.startswith(("cvm.", "Bounded."))
-    and name not in (*RUN_BY_SESSIONS, BOUNDED_CALL, EACH)
+    and name not in (*RUN_BY_SESSIONS, *CALLS, REDUCE_ROWS, EACH)
     and (find_operator(name).draws is None or name == "Dropout")
 )
 """All that have a kernel, or one for what they compute into larger buffers.

@@ -42,6 +42,8 @@ class ItemRun:
     ----------
     is_part : bool, default False
         True when it is only one of the plans that an item goes through.
+    owns_inputs : bool, default False
+        True when nobody else writes to its inputs until it is done.
     take : callable, default `copies`
         Takes what lies in the slot when all has run; called on any thread.
     holds : bool, default False
@@ -103,6 +105,7 @@ class ItemRun:
         "on_cancel",
         "on_done",
         "outcome",
+        "owns_inputs",
         "part",
         "results",
         "take",
@@ -114,12 +117,14 @@ class ItemRun:
         self,
         *,
         is_part: bool = False,
+        owns_inputs: bool = False,
         take: Callable[[Results], Results] = copies,
         holds: bool = False,
         on_done: Callable[[ItemRun], object] | None = None,
         marks: Timestamps | None = None,
     ) -> None:
         self.is_part = is_part
+        self.owns_inputs = owns_inputs
         self.take = take
         self.holds = holds
         self.on_done = on_done

@@ -209,7 +209,7 @@ class ItemLauncher:
     ) -> None:
         """Be prepared for the loss of a device that an item runs on."""
         if attempt is None:
-            attempt = self._replays.keep(slots, arrays, owned=item_run.is_part)
+            attempt = self._replays.keep(slots, arrays, owned=item_run.owns_inputs)
             if attempt.inputs is not arrays:
                 room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
                 await self.copying(arrays.values(), partial(_copy, room, arrays))

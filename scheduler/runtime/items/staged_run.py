@@ -165,7 +165,7 @@ class StagedRunner:
                 slots = await self._open(plan, key, shapes, item_run)
             assert slots is not None, "the plan of a part is static"
             self._check(item_run)
-            part = item_run.part = ItemRun(is_part=True)
+            part = item_run.part = ItemRun(is_part=True, owns_inputs=True)
             part.age, part.variant = item_run.age, item_run.variant
             await self._launcher.start(part, slots, inputs)
             item_run.age = part.age

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from typing import Any, Protocol
@@ -237,7 +238,9 @@ class _RowServer:
             while True:
                 runs = self._choose()
                 if runs:
-                    item_run, scope = ItemRun(is_part=True), trio.CancelScope()
+                    is_copy = len(runs) > 1
+                    item_run = ItemRun(is_part=True, owns_inputs=is_copy)
+                    scope = trio.CancelScope()
                     self._under_way[item_run] = runs, scope
                     nursery.start_soon(self._run, item_run, runs, scope, self._driver.ticket())
                     continue
@@ -289,9 +292,7 @@ class _RowServer:
         try:
             with scope:
                 await self._driver.in_order(ticket)
-                inputs = await self._stacked(runs)
-                in_flight = self._plan.in_flight
-                await self._starter.admit_on(self._shape_plans, inputs, in_flight, item_run)
+                await self._admit(item_run, runs)
                 is_started = True
                 await item_run.done.wait()
         except Exception as error:
@@ -314,23 +315,27 @@ class _RowServer:
             item_run.let_go()
             self._look()
 
-    async def _stacked(self, runs: Sequence[RowRun[RowBlock]]) -> dict[str, Array]:
-        """Return the inputs of a batch: copies, as items that are cancelled leave their memory."""
+    async def _admit(self, item_run: ItemRun, runs: Sequence[RowRun[RowBlock]]) -> None:
+        """Start a batch.
+
+        Rows of one block are read where they lie: the batch ends with it. Those of several are
+        copied, as each of these may end before the batch does.
+        """
         parts = [
             [run.block.values[index][run.start : run.stop] for run in runs]
             for index in range(len(self._names))
         ]
-        for run in runs:
-            run.block.readers += 1
-        try:
-            stack = partial(_stack, self._names, parts)
-            arrays: dict[str, Array] = await self._starter.copying(chain(*parts), stack)
-            return arrays
-        finally:
+        with ExitStack() as reading:
             for run in runs:
-                run.block.readers -= 1
-                run.block.unread.set()
-                run.block.unread = trio.Event()
+                reading.enter_context(run.block.reading())
+            if len(runs) > 1:
+                stack = partial(_stack, self._names, parts)
+                inputs = await self._starter.copying(chain(*parts), stack)
+                reading.close()
+            else:
+                inputs = {name: one for name, (one,) in zip(self._names, parts, strict=True)}
+            in_flight = self._plan.in_flight
+            await self._starter.admit_on(self._shape_plans, inputs, in_flight, item_run)
 
     def _end(
         self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +32,7 @@ class RowBlock(RowGroup):
     left : int
         How many have not ended.
     readers : int
-        How many batches are copying from `values`; `unread` is set when one has.
+        How many batches are reading `values`; `unread` is set when one has.
     """
 
     since_ns: int
@@ -46,6 +47,17 @@ class RowBlock(RowGroup):
 
     def __post_init__(self) -> None:
         self.left = self.rows
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Have whoever owns the memory of `values` wait until they are read."""
+        self.readers += 1
+        try:
+            yield
+        finally:
+            self.readers -= 1
+            self.unread.set()
+            self.unread = trio.Event()
 
     def put(self, start: int, stop: int, arrays: Sequence[Array]) -> None:
         """Take over the results of some rows.

@@ -20,8 +20,9 @@ from plait.devices.codegen.kernel import Code, Kernel, Parameter
 from plait.devices.codegen.pieces import Launch, Piece
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import scratch_name
+from plait.devices.function_steps import Step
 from plait.devices.memory import View, host_arena, host_view
-from plait.devices.program import BoundProgram, Step, bind_node
+from plait.devices.program import BoundProgram, bind_node
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call, Specs
 from plait.graph.tensor import Array, TensorSpec

@@ -388,7 +388,7 @@ def test_lengths_that_the_graph_of_the_rows_does_not_tell_are_named_with_what_he
     def planned(*told: int) -> pl.Plan:
         body = pl.GraphBuilder("body")
         x = body.input("x", "float32", ("rows", 4))
-        lengths = body.op("Abs", body.op("Shape", x))
+        lengths = body.op("Add", body.op("Shape", x), body.op("Cast", x.min() - 1.0, to="int64"))
         made = body.op("Reshape", x, lengths)
         body.output("y", body.op("Reshape", made, np.array(told)) if told else made)
         b = pl.GraphBuilder("rows")
@@ -399,3 +399,26 @@ def test_lengths_that_the_graph_of_the_rows_does_not_tell_are_named_with_what_he
         planned()
     ones = np.ones((3, 4), "float32")
     assert np.array_equal(pl.run(planned(0, 4), {"x": ones})["y"], ones)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_lengths_that_a_graph_computes_from_shapes_need_not_be_told(batch: int) -> None:
+    body = pl.GraphBuilder("body")
+    x = body.input("x", "float32", ("rows", 4, 1))
+    flat = body.op("Flatten", x)
+    body.output("y", body.op("Reshape", flat, body.op("Shape", x)))
+    b = pl.GraphBuilder("rows")
+    made = b.each(b.input("x", "float32", ("n", 4, 1)), body.build(), batch=batch, name="y")
+    assert str(b.spec(made)) == "float32[n, 4, 1]"
+    b.output("y", made)
+    ones = np.arange(12, dtype="float32").reshape(3, 4, 1)
+    assert np.array_equal(pl.run(pl.plan(b.build(), bounds={"n": 3}), {"x": ones})["y"], ones)
+
+
+def test_a_graph_with_a_number_of_rows_written_down_is_refused() -> None:
+    body = pl.GraphBuilder("body")
+    x = body.input("x", "float32", ("rows", 4, 2))
+    body.output("y", body.op("Reshape", x, np.array([1, -1, 2])))
+    b = pl.GraphBuilder("rows")
+    with pytest.raises(pl.ShapeError, match=r"\[1, 8, 2\] for 2 rows(.|\n)*a row for each row"):
+        b.each(b.input("x", "float32", ("n", 4, 2)), body.build(), batch=2)

@@ -1,0 +1,302 @@
+"""Steps of programs that call Python functions: what they are given, and where results go."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
+from inspect import isasyncgenfunction, iscoroutinefunction
+from itertools import accumulate
+from typing import Any, Protocol, TypeAlias
+
+from ..graph.generators import (
+    RowTarget,
+    RowWriter,
+    gather_rows,
+    gather_rows_async,
+    yields_rows,
+)
+from ..graph.ir import Node
+from ..graph.nested import called
+from ..graph.operator_lifecycle import OperatorLifecycle, has_life
+from ..graph.operators.reduce_rows import RowReducer, row_specs
+from ..graph.python import check_results, check_within
+from ..graph.tensor import Array, TensorSpec, read_only, spec_of
+from .donation import Donation, unshared
+from .event import CancelledWorkError, Event
+from .memory import View
+
+Step: TypeAlias = Callable[[], Any]
+
+UNSTOPPED = Event()
+"""What programs run with that nobody can cancel."""
+
+
+class Running(Protocol):
+    """What a program looks at between two nodes, and leaves its times with."""
+
+    node_ns: tuple[int, ...] | None
+
+    @property
+    def cancelled(self) -> bool:
+        """True when the program is to stop."""
+        ...
+
+
+class AwaitedStep:
+    """A call of an async function: `fetch` awaits it, the step itself stores what it returned.
+
+    Parameters
+    ----------
+    call : callable
+        Calls the function on bound arrays.
+    storing : callable
+        Returns the step that stores what a function of the same arguments returns.
+    target : RowTarget, optional
+        Where the function yields rows: what is done with them.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], Awaitable[Any]],
+        storing: Callable[[Callable[..., Any]], Step],
+        target: RowTarget | None = None,
+    ) -> None:
+        self.target = target
+        self._call = call
+        # In a list, as what stores them is not to refer to the step: arrays would be in a cycle.
+        results = self._results = list[Any]()
+        self._store = storing(lambda *inputs, **attributes: results.pop())
+
+    async def fetch(self) -> None:
+        """Await the function, on the event loop that it is for."""
+        self._results[:] = [await self._call()]
+
+    def __call__(self) -> None:
+        """Check what it returned, and write it to where it belongs."""
+        self._store()
+
+
+class GeneratorStep:
+    """A call of a generator function: its rows are written where its results lie, or folded.
+
+    Parameters
+    ----------
+    call : callable
+        Returns the generator, for bound arrays.
+    target : RowTarget
+    store : callable
+        Takes note of what was written.
+
+    Attributes
+    ----------
+    event : Running
+        Of the program that it is part of; the generator ends when that is cancelled.
+    """
+
+    event: Running = UNSTOPPED
+
+    def __init__(
+        self,
+        call: Callable[[], Generator[Any, None, Any]],
+        target: RowTarget,
+        store: Callable[[tuple[Array | None, ...]], None],
+    ) -> None:
+        self._call = call
+        self.target = target
+        self._store = store
+
+    def __call__(self) -> None:
+        """Run the generator to its end."""
+        self._store(gather_rows(self._call(), self.target, self._check))
+
+    def _check(self) -> None:
+        if self.event.cancelled:
+            raise CancelledWorkError("the work was cancelled in a generator function")
+
+
+def array_of(name: str, views: Mapping[str, View], constants: Mapping[str, Array]) -> Array | None:
+    """Return a constant, or where a tensor lies; None for what is left out."""
+    if not name:
+        return None
+    return constants[name] if name in constants else views[name].array
+
+
+def function_of(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> Callable[..., Any]:
+    """Return what a Python operator's node calls: a function, or a method of what it owns."""
+    if has_life(node.operator):
+        assert living is not None, f"{node} is on a device that keeps no lives"
+        return living[node.name].run
+    function = node.operator.function
+    assert function is not None
+    return function
+
+
+def function_step(
+    node: Node,
+    function: Callable[..., Any],
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+    specs: list[TensorSpec | None],
+) -> Step:
+    """Return a step that calls a Python function on read-only inputs and checks its results."""
+    attributes = dict(node.attributes)
+    label = str(node)
+    arguments = _arguments(node.inputs, views, constants)
+    outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
+
+    def call() -> Any:
+        return function(*_values(arguments), **attributes)
+
+    if yields_rows(function):
+        largest = [views[name].array if name else None for name in node.outputs]
+
+        def store(written: tuple[Array | None, ...]) -> None:
+            check_results(label, written, specs)
+            for index, view in outputs:
+                _hold(view, written[index])
+
+        return _rows_step(function, call, RowWriter(label, largest), store)
+    if iscoroutinefunction(function):
+        return AwaitedStep(call, lambda one: function_step(node, one, views, constants, specs))
+
+    def step() -> None:
+        results = call()
+        are_free = unshared(results)
+        arrays = check_results(label, results, specs)
+        for index, view in outputs:
+            _put(view, arrays[index], is_free=are_free[index])
+
+    return step
+
+
+def bounded_step(
+    node: Node,
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+    function: Callable[..., Any] | None = None,
+) -> Step:
+    """Return a step that calls a Python function whose results may be of any length in bounds.
+
+    It is the node's own unless another one is given.
+    """
+    body, dims = node.attributes["body"], node.attributes["dims"]
+    (inner,) = body.nodes
+    attributes, label = dict(inner.attributes), str(inner)
+    chosen = function or inner.operator.function
+    assert chosen is not None
+    arguments = _arguments(inner.inputs, views, constants)
+    *outputs, shapes = (views[name] for name in node.outputs)
+    largest = [view.array for view in outputs]
+
+    def call() -> Any:
+        return chosen(*_values(arguments), **attributes)
+
+    if yields_rows(chosen):
+        firsts = _first_dims(dims, largest)
+
+        def store(written: tuple[Array | None, ...]) -> None:
+            arrays, shapes.array[...] = check_within(label, written, largest, dims)
+            for view, array in zip(outputs, arrays, strict=True):
+                _hold(view, array)
+
+        return _rows_step(chosen, call, RowWriter(label, largest, firsts), store)
+    if iscoroutinefunction(chosen):
+        return AwaitedStep(call, partial(bounded_step, node, views, constants))
+
+    def step() -> None:
+        results = call()
+        are_free = unshared(results)
+        arrays, shapes.array[...] = check_within(label, results, largest, dims)
+        for view, array, is_free in zip(outputs, arrays, are_free, strict=True):
+            _put(view, array, is_free=is_free)
+
+    return step
+
+
+def _rows_step(
+    function: Callable[..., Any],
+    call: Callable[[], Any],
+    target: RowTarget,
+    store: Callable[[tuple[Array | None, ...]], None],
+) -> Step:
+    """Return a step that calls a generator function, asynchronous or not."""
+    if not isasyncgenfunction(function):
+        return GeneratorStep(call, target, store)
+    return AwaitedStep(
+        lambda: gather_rows_async(call(), target), lambda one: lambda: store(one()), target
+    )
+
+
+def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
+    """Return a step that calls a generator function, and folds each row as it is yielded."""
+    given = [
+        views[name].spec if name in views else spec_of(constants[name]) for name in node.inputs
+    ]
+    inner = called(node.attributes["body"], given)
+    generator, reduction = inner.nodes
+    function, attributes = generator.operator.function, dict(generator.attributes)
+    assert function is not None
+    count = len(node.outputs)
+    outputs = [views[name] for name in node.outputs]
+    arguments = _arguments(generator.inputs, views, constants)
+    initial = _arguments(reduction.inputs[:count], views, constants)
+
+    def call() -> Any:
+        return function(*_values(arguments), **attributes)
+
+    def store(values: tuple[Array | None, ...]) -> None:
+        for view, value in zip(outputs, values, strict=True):
+            assert value is not None
+            _put(view, value, is_free=False)  # whoever folds may keep what it returns
+
+    (fold,) = reduction.attributes["body"].nodes
+    target = RowReducer(
+        fold,
+        states=[view.spec for view in outputs],
+        rows=row_specs([inner.tensors.get(name) for name in generator.outputs]),
+        picks=[generator.outputs.index(name) for name in reduction.inputs[count:]],
+        initial=lambda: [one for one in _values(initial) if one is not None],
+    )
+    return _rows_step(function, call, target, store)
+
+
+def _first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
+    """Return the first of each result's dimensions, which are listed one behind the other."""
+    places = accumulate((array.ndim for array in largest[:-1]), initial=0)
+    return [dims[place] for place in places]
+
+
+def _hold(view: View, array: Array | None) -> None:
+    """Have a result read where it was written."""
+    if view.donation is not None and array is not None:
+        view.donation.array = array
+
+
+def _put(view: View, array: Array, *, is_free: bool) -> None:
+    """Hand a function's result on as it is, or copy it to its place in planned memory."""
+    if view.donation is not None and is_free and array.dtype == view.array.dtype:
+        view.donation.array = array
+        return
+    target = view.array[(*map(slice, array.shape), ...)]
+    target[...] = array
+    if view.donation is not None:
+        view.donation.array = target
+
+
+def _arguments(
+    names: Sequence[str], views: Mapping[str, View], constants: Mapping[str, Array]
+) -> list[Array | Donation | None]:
+    """Return what a function is called with; what is left out at the end is left to it."""
+    found: list[Array | Donation | None] = []
+    for name in names:
+        donation = views[name].donation if name in views else None
+        array = array_of(name, views, constants)
+        found.append(donation or (None if array is None else read_only(array)))
+    while found and found[-1] is None:
+        found.pop()
+    return found
+
+
+def _values(arguments: list[Array | Donation | None]) -> list[Array | None]:
+    """Return what a function is called with now."""
+    return [read_only(one.array) if isinstance(one, Donation) else one for one in arguments]

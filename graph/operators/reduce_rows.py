@@ -1,0 +1,228 @@
+"""ReduceRows: a Python function that folds the rows of tensors into values, in their order.
+
+Where a generator function yields the rows for it alone, a pass makes one node of both,
+`ReducedCall`: each row is folded as soon as it is yielded, and no row is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..attribute import Attribute, Kind
+from ..errors import GraphError, ShapeError
+from ..generators import Receive, parts_of, row_error
+from ..ir import Graph, Node
+from ..nested import result_specs
+from ..operator import Call, Operator, Specs, define, register_operator
+from ..python import check_results
+from ..tensor import Array, Dim, TensorSpec, read_only
+from ..traits import OWN_DTYPES, Part
+from .each import common_rows
+from .inputs import may_equal
+
+REDUCE_ROWS = "ReduceRows"
+REDUCED_CALL = "ReducedCall"
+
+
+class RowReducer:
+    """Folds rows into values, one after the other.
+
+    Parameters
+    ----------
+    node : Node
+        The one that calls the function, in the body of a `ReduceRows`.
+    states : sequence of TensorSpec
+        What the values are.
+    rows : sequence of TensorSpec or None
+        What a row is of each part of what is yielded, None for any; lengths that are not known are
+        those of the first one.
+    picks : sequence of int
+        Which parts the function gets.
+    initial : callable
+        Returns the values before the first row.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        states: Sequence[TensorSpec],
+        rows: Sequence[TensorSpec | None],
+        picks: Sequence[int],
+        initial: Callable[[], Sequence[Array]],
+    ) -> None:
+        function = node.operator.function
+        assert function is not None
+        self.receivers: list[Receive] = []
+        self._function = function
+        self._attributes = dict(node.attributes)
+        self._at = str(node)
+        self._states, self._declared, self._picks = states, rows, picks
+        self._rows = rows
+        self._initial = initial
+        self._count = 0
+        self._values: Sequence[Array] = ()
+
+    def restart(self) -> None:
+        """Begin with the first row again."""
+        self._count, self._rows = 0, self._declared
+        self._values = list(map(read_only, self._initial()))
+
+    def put(self, value: Any) -> None:
+        """Fold one row.
+
+        Raises
+        ------
+        GraphError
+            If it is not what is declared, or the function returns other values than it was given.
+        """
+        rows = parts_of(value, len(self._rows), self._count, self._at)
+        self._check(rows)
+        given = [read_only(rows[pick]) for pick in self._picks]
+        made = self._function(*self._values, *given, **self._attributes)
+        arrays = check_results(self._at, made, self._states)
+        # A copy of what is a part of the row: the next one may be yielded in the same memory.
+        self._values = [
+            read_only(
+                array.copy() if any(np.may_share_memory(array, row) for row in given) else array
+            )
+            for array in arrays
+        ]
+        self._count += 1
+
+    def written(self) -> tuple[Array, ...]:
+        """Return the values after the last row, and keep none."""
+        values, self._values = tuple(self._values), ()
+        return values
+
+    def _check(self, rows: Sequence[Array]) -> None:
+        for index, (row, spec) in enumerate(zip(rows, self._rows, strict=True)):
+            if spec is None:
+                continue
+            if row.dtype.newbyteorder("=") != spec.dtype or not _may_be(row.shape, spec.shape):
+                raise row_error(row, spec, index, self._count, self._at)
+        if not self._count:  # what is open in the declaration is what the first row has
+            self._rows = [TensorSpec(row.dtype, row.shape) for row in rows]
+
+
+def _may_be(shape: Sequence[Dim], wanted: Sequence[Dim] | None) -> bool:
+    return wanted is None or (len(shape) == len(wanted) and all(map(may_equal, shape, wanted)))
+
+
+def _row_spec(spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(spec.dtype, spec.shape and spec.shape[1:])
+
+
+def row_specs(specs: Sequence[TensorSpec | None]) -> list[TensorSpec | None]:
+    """Return what a row is of each of some tensors."""
+    return [None if one is None else _row_spec(one) for one in specs]
+
+
+def _reduce_rows(*inputs: Array, body: Graph) -> tuple[Array, ...]:
+    """Return the values after all rows."""
+    (node,) = body.nodes
+    count = len(body.outputs)
+    initial, tensors = inputs[:count], inputs[count:]
+    states = [TensorSpec(one.dtype, one.shape) for one in initial]
+    rows = [TensorSpec(one.dtype, one.shape[1:]) for one in tensors]
+    reducer = RowReducer(node, states, rows, range(len(rows)), lambda: initial)
+    reducer.restart()
+    for row in zip(*tensors, strict=True):
+        reducer.put(row)
+    return tuple(value.copy() for value in reducer.written())
+
+
+def _infer(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the values, which stay what they are at the beginning."""
+    body: Graph = call.attributes["body"]
+    count = len(body.outputs)
+    states = tuple(map(call.spec, range(count)))
+    tensors = tuple(map(call.spec, range(count, len(call.inputs))))
+    common_rows(tensors)
+    made = result_specs(body, [*states, *row_specs(tensors)])
+    for index, (state, one) in enumerate(zip(states, made, strict=True)):
+        if not _fits(one, state):
+            raise ShapeError(
+                f"value {index} is {state} at first, and {one} after a row",
+                fix="return what the function is given: same dtype, same shape",
+            )
+    return states
+
+
+def _fits(one: TensorSpec, other: TensorSpec) -> bool:
+    return one.dtype == other.dtype and (one.shape is None or _may_be(one.shape, other.shape))
+
+
+def _operations(call: Call, outputs: Specs) -> int:
+    """Count an operation for each element that is read: what the function does is not known."""
+    return sum(spec.size for spec in call.inputs if spec is not None)
+
+
+register_operator(
+    Operator(
+        REDUCE_ROWS,
+        "x+",
+        "y+",
+        {"body": Attribute(Kind.GRAPH)},
+        _infer,
+        _operations,
+        function=_reduce_rows,
+        module=__name__,
+        float16=OWN_DTYPES,
+        lacks=dict.fromkeys(Part, "it calls a Python function"),
+    )
+)
+
+
+@define(
+    REDUCED_CALL,
+    inputs="x*",
+    outputs="y+",
+    attributes={"body": Attribute(Kind.GRAPH)},
+    float16=OWN_DTYPES,
+    lacks=dict.fromkeys(Part, "it is in plans alone, and stands for two others"),
+)
+def _infer_call(call: Call) -> Sequence[TensorSpec]:
+    """Infer: the values that are left of what is yielded."""
+    return result_specs(call.attributes["body"], call.inputs)
+
+
+def reducing_body(
+    name: str, operator: Operator, states: Specs, tensors: Specs, attributes: Mapping[str, Any]
+) -> Graph:
+    """Return the graph of a call that folds one row of some tensors into values.
+
+    Raises
+    ------
+    GraphError
+        If the function is not one that returns as many values.
+    """
+    count = len(operator.outputs.split())
+    if operator.is_async or count != len(states):
+        what = "is async" if operator.is_async else f"returns {count} values, not {len(states)}"
+        raise GraphError(
+            f"operator {operator.name!r} {what}",
+            at=f"node {name!r} ({REDUCE_ROWS})",
+            fix="give an ordinary function that takes the values so far and a row, and returns "
+            "the values with it",
+        )
+    inputs = tuple(f"value{i}" for i in range(count))
+    inputs += tuple(f"row{i}" for i in range(len(tensors)))
+    outputs = tuple(f"next{i}" for i in range(count))
+    node = Node(name, operator.name, inputs, outputs, operator.complete(attributes, name))
+    specs = [*states, *map(_row_spec, tensors)]
+    made = operator.infer(Call(tuple(specs), (None,) * len(specs), node.attributes, count))
+    named = dict(zip((*inputs, *outputs), (*specs, *made), strict=True))
+    return Graph(name, inputs, outputs, (node,), named, {})
+
+
+def reduced_call(generator: Node, reduction: Node, tensors: dict[str, TensorSpec]) -> Graph:
+    """Return the graph of a generator function and what folds its rows, as one call has it."""
+    count = len(reduction.attributes["body"].outputs)
+    read = tuple(dict.fromkeys((*filter(None, generator.inputs), *reduction.inputs[:count])))
+    named = (*read, *filter(None, generator.outputs), *reduction.outputs)
+    specs = {name: tensors[name] for name in named}
+    nodes = generator, reduction
+    return Graph(reduction.name, read, reduction.outputs, nodes, specs, {})

@@ -1,0 +1,40 @@
+"""Generator functions whose rows are folded into values: one node, which keeps no row."""
+
+from __future__ import annotations
+
+from ..generators import yields_rows
+from ..ir import Graph, Node
+from ..operators.reduce_rows import REDUCE_ROWS, REDUCED_CALL, reduced_call
+from .merging import MayMerge, always
+from .pipeline import gated
+from .rewriting import Rewriter
+
+
+@gated(REDUCE_ROWS)
+def reduce_yielded(graph: Graph, may_merge: MayMerge = always) -> Graph:
+    """ReduceRows of what a generator function yields for it alone -> one ReducedCall.
+
+    How many rows there are is the length of nothing then, and needs no bound.
+    """
+    rewriter = Rewriter(graph, may_merge)
+    for node in rewriter.find(REDUCE_ROWS):
+        generator = _generator_of(rewriter, node)
+        if generator is None:
+            continue
+        body = reduced_call(generator, node, rewriter.tensors)
+        one = rewriter.make(REDUCED_CALL, body.inputs, node.outputs, name=node.name, body=body)
+        if rewriter.may_merge([generator, node], one):
+            rewriter.replace([generator, node], [one])
+    return rewriter.result()
+
+
+def _generator_of(rewriter: Rewriter, node: Node) -> Node | None:
+    """Return the generator function that yields all rows of a node, and nothing else."""
+    count = len(node.attributes["body"].outputs)
+    generator = rewriter.producer(node.inputs[count])
+    if generator is None or not yields_rows(generator.operator.function):
+        return None
+    yielded = [name in generator.outputs for name in node.inputs]
+    if yielded != [False] * count + [True] * (len(yielded) - count) or "" in node.outputs:
+        return None
+    return generator if rewriter.only_consumer(generator) is node else None

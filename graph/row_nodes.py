@@ -1,0 +1,154 @@
+"""Nodes for the rows of tensors: those that `GraphBuilder.each` and `reduce` add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .errors import GraphError, PlaitError, ShapeError
+from .infer import infer_shapes
+from .ir import Graph, Node, with_renamed
+from .names import Names
+from .nested import called, result_specs
+from .operator import Operator, find_operator
+from .operators.each import EACH, check_body
+from .operators.reduce_rows import REDUCE_ROWS, reducing_body
+from .tensor import Array, Shape, TensorSpec, spec_of
+
+if TYPE_CHECKING:
+    from .builder import GraphBuilder
+
+PROBED = 2
+"""With how many rows it is found out what the lengths are that no row has a say in."""
+
+
+def add_each(
+    b: GraphBuilder,
+    values: str | Sequence[str],
+    body: Graph,
+    name: str,
+    batch: int | None,
+    max_delay_s: float,
+    on_error: str,
+    keep: int | None,
+    drop: str,
+) -> Any:
+    """Add what runs a graph for each row: see `GraphBuilder.each`."""
+    tensors = _listed(values)
+    if batch is not None:
+        check_body(body, f"node {name!r} (Each)", batch)
+        body = with_told_lengths(body, [b.spec(one) for one in tensors])
+        if keep is not None and (keep < batch or on_error != "value"):
+            raise GraphError(
+                f"{keep} rows are to be kept, of batches of {batch}, with {on_error=}",
+                at=f"node {name!r} (Each)",
+                fix='keep a batch or more, with on_error="value": dropped rows are not ok',
+            )
+        options: dict[str, Any] = {"batch": batch, "max_delay_s": max_delay_s}
+        options |= {"on_error": on_error, "keep": keep or 0, "drop": drop, "queue": name}
+        outputs = _outputs(name, len(body.outputs) + (on_error == "value"))
+        return b.op(EACH, *tensors, name=name, outputs=outputs, body=body, **options)
+    if max_delay_s or on_error != "item" or keep is not None:
+        raise GraphError(
+            "max_delay_s, on_error and keep are about batches",
+            at=f"node {name!r} (Each)",
+            fix="say how large they are: batch=8",
+        )
+    ranks = [
+        (b.spec(one).rank, body.tensors[fed].rank)
+        for one, fed in zip(tensors, body.inputs, strict=False)
+    ]
+    if len(tensors) == len(body.inputs) and all(given == own for given, own in ranks):
+        made = b.include(body, dict(zip(body.inputs, tensors, strict=True)), f"{name}/")
+        found = tuple(made[output] for output in body.outputs)
+        return found[0] if len(found) == 1 else found
+    outputs = _outputs(name, len(body.outputs))
+    return b.op(
+        "Scan", *tensors, name=name, outputs=outputs, body=body, num_scan_inputs=len(tensors)
+    )
+
+
+def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
+    """Return a graph for rows whose results have the lengths that they have for two rows.
+
+    Models reshape by shapes that they compute. What these come to is known when the number of rows
+    is; the other lengths do not depend on it, so that they can be told ahead.
+    """
+    rows = [TensorSpec(one.dtype, one.shape and (PROBED, *one.shape[1:])) for one in specs]
+    try:
+        symbolic = result_specs(body, specs)
+        open_ones = [
+            name
+            for name, spec in zip(body.outputs, symbolic, strict=True)
+            if spec.shape is None or not all(isinstance(dim, int) for dim in spec.shape[1:])
+        ]
+        if not open_ones or not all(one.is_static for one in rows):
+            return body
+        from .passes import fold_constants
+
+        known = fold_constants(called(body, rows)).tensors
+    except PlaitError:
+        return body  # the node's own rule says what is wrong
+    for name in open_ones:
+        shape = known[name].shape or ()
+        if shape and known[name].is_static:
+            if shape[0] != PROBED:
+                raise ShapeError(
+                    f"output {name!r} of the graph is {known[name]} for {PROBED} rows",
+                    fix="let each output have a row for each row of the inputs: a number of rows "
+                    "may be written down in the graph, as in a Reshape",
+                )
+            body = _reshaped(body, name, (0, *shape[1:]))
+    return body
+
+
+def _reshaped(body: Graph, output: str, shape: Shape) -> Graph:
+    """Return a graph whose output is reshaped at the end: 0 for as many rows as there are."""
+    if output not in body.producers or 0 in shape[1:]:
+        return body
+    names = Names(body.tensors)
+    before, lengths = names.take(f"{output}/before"), names.take(f"{output}/lengths")
+    array = np.array(shape, np.int64)
+    array.flags.writeable = False
+    name = Names(node.name for node in body.nodes).take(f"{output}/reshape")
+    attributes = find_operator("Reshape").complete({}, name)
+    last = Node(name, "Reshape", (before, lengths), (output,), attributes)
+    renamed = with_renamed(body, {output: before})
+    return infer_shapes(
+        replace(
+            renamed,
+            outputs=body.outputs,
+            nodes=(*renamed.nodes, last),
+            tensors={**renamed.tensors, lengths: spec_of(array)},
+            constants={**renamed.constants, lengths: array},
+        )
+    )
+
+
+def add_reduce(
+    b: GraphBuilder,
+    values: str | Sequence[str],
+    operator: Operator,
+    initial: str | Array | float | Sequence[str | Array | float],
+    name: str,
+    attributes: Mapping[str, Any],
+) -> Any:
+    """Add what folds rows by a function: see `GraphBuilder.reduce`."""
+    tensors = _listed(values)
+    given = initial if isinstance(initial, list | tuple) else [initial]
+    states = [one if isinstance(one, str) else b.constant(one) for one in given]
+    specs = tuple(map(b.spec, tensors))
+    body = reducing_body(name, operator, tuple(map(b.spec, states)), specs, attributes)
+    outputs = _outputs(name, len(states))
+    return b.op(REDUCE_ROWS, *states, *tensors, name=name, outputs=outputs, body=body)
+
+
+def _listed(values: str | Sequence[str]) -> list[str]:
+    return [values] if isinstance(values, str) else list(values)
+
+
+def _outputs(name: str, count: int) -> int | list[str]:
+    return 1 if count == 1 else [f"{name}.{index}" for index in range(count)]
