@@ -139,7 +139,7 @@ def function_step(
     specs: list[TensorSpec | None],
 ) -> Step:
     """Return a step that calls a Python function on read-only inputs and checks its results."""
-    attributes = dict(node.attributes)
+    attributes = node.arguments
     label = str(node)
     arguments = _arguments(node.inputs, views, constants)
     outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
@@ -181,7 +181,7 @@ def bounded_step(
     """
     body, dims = node.attributes["body"], node.attributes["dims"]
     (inner,) = body.nodes
-    attributes, label = dict(inner.attributes), str(inner)
+    attributes, label = inner.arguments, str(inner)
     chosen = function or inner.operator.function
     assert chosen is not None
     arguments = _arguments(inner.inputs, views, constants)
@@ -234,7 +234,7 @@ def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, 
     ]
     inner = called(node.attributes["body"], given)
     generator, reduction = inner.nodes
-    function, attributes = generator.operator.function, dict(generator.attributes)
+    function, attributes = generator.operator.function, generator.arguments
     assert function is not None
     count = len(node.outputs)
     outputs = [views[name] for name in node.outputs]

@@ -15,7 +15,10 @@ from .errors import OperatorError
 
 Attributes: TypeAlias = Mapping[str, Any]
 
-RESERVED = ("name", "outputs")
+LENGTHS = "lengths"
+"""The attribute of calls of Python functions that says what lengths they decide are called."""
+
+RESERVED = ("name", "outputs", LENGTHS)
 """What no attribute is called: methods that add nodes take these words themselves."""
 
 LONGEST_SHOWN = 500

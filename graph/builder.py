@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .attribute import LENGTHS
 from .check import check_precision, check_structure
 from .errors import GraphError, OperatorError, ShapeError
 from .exact_number import exact_number
@@ -18,6 +19,7 @@ from .ir import ASSIGN, VARIABLE, Graph, Node, call_of, with_renamed
 from .named_tensor import Tensor
 from .operator import find_operator
 from .operators.state import AFTER, GROUP
+from .own_lengths import OwnLengths, listed
 from .python import operator_of
 from .row_nodes import add_each, add_reduce
 from .state import check_assignable, initial_value
@@ -51,6 +53,7 @@ class GraphBuilder:
         self._constants: dict[str, Array] = {}
         self._precisions: dict[str, int] = {}
         self._outputs: dict[str, str] = {}
+        self.own_lengths = OwnLengths()
 
     def input(
         self, name: str, dtype: DTypeLike, shape: Sequence[Dim], precision: int | None = None
@@ -155,12 +158,17 @@ class GraphBuilder:
         *inputs: str | Array | float | None,
         name: str | None = None,
         outputs: Sequence[str] | None = None,
+        lengths: Mapping[str, str] | None = None,
         **attributes: Any,
     ) -> Any:
         """Add a call of a Python function that is decorated with `@plait.operator`.
 
-        Returns its output, or a tuple if it has several. `outputs` names them.
+        Returns its output, or a tuple if it has several. `outputs` names them. A length that the
+        function decides is called as declared or, if it has been called before, by a name of its
+        own. `lengths` calls it otherwise, ``{"crops": "faces"}``: lengths of one name are equal.
         """
+        if lengths is not None:
+            attributes[LENGTHS] = listed(lengths)
         operator = operator_of(function)
         count = len(operator.outputs.split())
         names = outputs if outputs is not None else count
@@ -384,6 +392,11 @@ class GraphBuilder:
         return found
 
     @property
+    def specs(self) -> Mapping[str, TensorSpec]:
+        """The specs of the tensors so far, by name."""
+        return self._tensors
+
+    @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes so far, in order."""
         return tuple(self._nodes)
@@ -507,6 +520,9 @@ class GraphBuilder:
             _check_distinct(made, at)
         node = Node(node_name, op, names, made, attributes)
         call = call_of(node, self._tensors, self._constants)
+        if LENGTHS in attributes:
+            node = self.own_lengths.named(node, call, self._tensors, self._inputs)
+            call = replace(call, attributes=node.attributes)
         for tensor, spec in zip(made, infer_node(node, call), strict=True):
             if tensor:
                 self._tensors[tensor] = spec
@@ -546,7 +562,7 @@ class GraphBuilder:
         if not name:
             raise GraphError("a tensor needs a name", at=self.name, fix="choose one")
         name = str(name)
-        if self._is_taken(name):
+        if name in self:
             raise GraphError(f"the name {name!r} is taken", at=self.name, fix="choose another")
         return name
 
@@ -561,14 +577,11 @@ class GraphBuilder:
             )
         return str(tensor) if tensor in self._tensors else self._outputs.get(tensor)
 
-    def _is_taken(self, name: str) -> bool:
-        return name in self
-
     def _fresh(self, stem: str, exact: bool = False) -> str:
-        if exact and not self._is_taken(stem):
+        if exact and stem not in self:
             return stem
         number = len(self._tensors) + len(self._outputs)
-        while self._is_taken(f"{stem}.{number}"):
+        while f"{stem}.{number}" in self:
             number += 1
         return f"{stem}.{number}"
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from .attribute import LENGTHS
 from .errors import GraphError
 from .ir import Graph
 from .named_tensor import Tensor
+from .own_lengths import IncludedLengths
 
 if TYPE_CHECKING:
     from .builder import GraphBuilder
@@ -22,14 +24,18 @@ def include_graph(
     for tensor, value in graph.constants.items():
         precision = graph.precisions.get(tensor)
         names[tensor] = str(b.constant(value, prefix + tensor, precision=precision))
+    lengths = IncludedLengths(graph, b.own_lengths)
     for node in graph.nodes:
         names.update({tensor: prefix + tensor for tensor in node.outputs if tensor})
+        attributes = dict(node.attributes)
+        if LENGTHS in attributes:
+            attributes[LENGTHS] = lengths.of(node, b.specs)
         b.op(
             node.op,
             *(names[tensor] or None for tensor in node.inputs),
             name=prefix + node.name,
             outputs=[names[tensor] for tensor in node.outputs],
-            **node.attributes,
+            **attributes,
         )
     return {tensor: b.tensor(names[tensor]) for tensor in graph.outputs}
 

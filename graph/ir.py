@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from .attribute import Attributes
+from .attribute import LENGTHS, Attributes
 from .errors import GraphError
 from .escaping import listing
 from .names import did_you_mean
@@ -63,6 +63,11 @@ class Node:
     def operator(self) -> Operator:
         """The operator, from the registry."""
         return find_operator(self.op, at=self)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The attributes that a Python function is called with."""
+        return {name: value for name, value in self.attributes.items() if name != LENGTHS}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Node, (self.name, self.op, self.inputs, self.outputs, dict(self.attributes))

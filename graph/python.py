@@ -17,14 +17,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .attribute import RESERVED, Attribute, Kind
+from .attribute import LENGTHS, RESERVED, Attribute, Kind
 from .dims import broadcast, computable
 from .dtypes import TEXT, as_text
 from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
 from .generators import check_has_rows, yields_rows
 from .operator import Call, InferRule, Operator, elements, register_operator
 from .operator_lifecycle import OperatorLifecycle, check_class, run_of
-from .tensor import Array, Dim, TensorSpec
+from .tensor import Array, Dim, TensorSpec, symbols_of
 from .traits import NO_TRAITS, Trait
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -228,6 +228,8 @@ def _make(
             f"the outputs of operator {label!r} are given by an async or generator function",
             fix="use an ordinary function: it is called while a graph is built",
         )
+    if not isinstance(function, type) and _may_decide_lengths(outputs, inputs):
+        attributes[LENGTHS] = Attribute(Kind.STRINGS, ())
     names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
     rule = _rule(label, outputs, inputs)
     if yields_rows(function):
@@ -329,19 +331,30 @@ def _kind_of_value(value: Any) -> Kind | None:
 
 def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> InferRule:
     def told(call: Call) -> Sequence[TensorSpec]:
-        made = outputs(*call.inputs, **call.attributes)
+        attributes = {name: value for name, value in call.attributes.items() if name != LENGTHS}
+        made = outputs(*call.inputs, **attributes)
         return (made,) if isinstance(made, TensorSpec) else tuple(made)
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         symbols = _bind(label, inputs, call) if inputs is not None else {}
         if outputs is None:
             return _like_inputs(label, call)
+        own = call.attributes.get(LENGTHS, ())  # what each is declared as, and called
+        names = {**dict(zip(own[::2], own[1::2], strict=True)), **symbols}
         if callable(outputs):
-            return _answer(told, call) or ()
+            return tuple(_substitute(spec, names) for spec in _answer(told, call) or ())
         declared = (outputs,) if isinstance(outputs, TensorSpec) else outputs
-        return tuple(_substitute(spec, symbols) for spec in declared)
+        return tuple(_substitute(spec, names) for spec in declared)
 
     return infer
+
+
+def _may_decide_lengths(outputs: Any, inputs: Sequence[TensorSpec] | None) -> bool:
+    """True where results may have a length of their own: one that no input has."""
+    if outputs is None or callable(outputs):
+        return outputs is not None
+    declared = (outputs,) if isinstance(outputs, TensorSpec) else outputs
+    return not symbols_of(declared).keys() <= symbols_of(inputs or ()).keys()
 
 
 def _with_rows(label: str, declared: InferRule) -> InferRule:

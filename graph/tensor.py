@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -171,3 +171,8 @@ def read_only(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def symbols_of(specs: Iterable[TensorSpec]) -> dict[str, None]:
+    """Return the lengths of tensors that are no numbers."""
+    return {dim: None for spec in specs for dim in spec.shape or () if isinstance(dim, str)}

@@ -154,7 +154,7 @@ def _call_python(
     given = list(inputs)
     while given and given[-1] is None:
         given.pop()
-    results = function(*given, **node.attributes)
+    results = function(*given, **node.arguments)
     if yields_rows(function):
         largest = [
             None if spec is None else np.empty(spec.static_shape, spec.dtype) for spec in specs

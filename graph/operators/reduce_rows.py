@@ -57,7 +57,7 @@ class RowReducer:
         assert function is not None
         self.receivers: list[Receive] = []
         self._function = function
-        self._attributes = dict(node.attributes)
+        self._attributes = node.arguments
         self._at = str(node)
         self._states, self._declared, self._picks = states, rows, picks
         self._rows = rows

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ...graph.aliasing import runs_of
 from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import describe
 from ...graph.ir import Graph, Node
+from ...graph.own_lengths import original_lengths
 from ..errors import FeedError, PlanError
 from ..plans.plan import Plan
 from ..plans.request import Pins
@@ -129,11 +130,26 @@ def all_bounds(graph: Graph, bounds: object) -> Bounds:
         If they are malformed, or bound only some of the lengths that are fed.
     """
     known = computed_symbols(graph)
+    if isinstance(bounds, Mapping):
+        bounds = _of_every_call(graph, known, bounds)
     if not isinstance(bounds, Mapping) or known.keys().isdisjoint(bounds):
         return checked_bounds(graph, bounds)
     fed = {symbol: bound for symbol, bound in bounds.items() if symbol not in known}
     computed = {s: _pair(s, bound, least=0) for s, bound in bounds.items() if s in known}
     return {**(checked_bounds(graph, fed) if fed else NO_BOUNDS), **computed}
+
+
+def _of_every_call(
+    graph: Graph, known: Collection[str], bounds: Mapping[Any, Any]
+) -> Mapping[Any, Any]:
+    """Return bounds with those of declared lengths for each call whose own ones have none."""
+    found = dict(bounds)
+    for name, declared in original_lengths(graph).items():
+        if name in known and declared in bounds:
+            found.setdefault(name, bounds[declared])
+            if declared not in known:  # each call has one of its own
+                found.pop(declared, None)
+    return found
 
 
 def computed_symbols(graph: Graph) -> Mapping[str, str]:
