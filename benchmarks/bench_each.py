@@ -1,12 +1,14 @@
 """What do batches across images bring where lines of text are read, against other ways?
 
 Drawn pages of text, the same networks on ONNX Runtime, the same stage that finds the lines (see
-`benchmarks/pipelines/ocr.py`), six pages under way. Lines of one width are read together: by
-`each`, whichever pages they are of; those of a page alone; or line by line. Beside them rapidocr's
-own loop, page after page, each network on all cores. All take turns, on new pages in each round;
-the first round is not counted. Texts are compared with those that were read line by line. How much
-processor time each way takes is told, too, and how much a line takes when ONNX Runtime alone reads
-several at once: what batches could save at all.
+`benchmarks/pipelines/ocr.py`), six pages under way. Lines of one width are read by `each`, one by
+one or together, whichever pages they are of; those of a page together; or line by line. Beside them
+rapidocr's own loop, page after page, each network on all cores. As that does, all these make up to
+six lines of a page as wide as the widest of them, but for one way in which every line is as wide as
+it is. All take turns, on new pages in each round; the first round is not counted. Texts are
+compared with those that were read line by line, and with what was drawn. How much processor time
+each way takes is told, too, and how much a line takes when ONNX Runtime alone reads several at
+once: what batches could save at all.
 
 A detector's crops are classified one by one, in batches across images, or those of an image as part
 of it, which is what `each` does without `batch`. Beside them the best that one writes by hand, as
@@ -35,6 +37,7 @@ import trio
 from bench_pipelines import compare as compare_pipelines
 from measure import save
 from pipelines import detector, ocr
+from pipelines.images import texts_of_pages
 from pipelines.pipeline import Pipeline, ort_session
 from quiet import Watch
 
@@ -43,12 +46,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import ocr_images
 from ocr_pipeline import alphabet, characters_graph, in_order, model
 
-OWN_LOOP, EACH, PAGES, LINES = "rapidocr's own loop", "each", "lines of a page", "line by line"
+OWN_LOOP, PAGES, LINES = "rapidocr's own loop", "lines of a page", "line by line"
+OWN_WIDTHS = "each, batch=1, every line as wide as it is"
+EACH = {"each, batch=1": 1, "each, batch=2": 2, OWN_WIDTHS: 1}
 GOALS = {
     "times as fast as the better of own loop and lines of a page": 1.3,
     "a detector's crops by each, times as fast as by hand, at least": 1.0,
 }
-IN_FLIGHT, BATCH, MOST_LINES, MOST_WIDTH = 6, 2, 32, 1280
+IN_FLIGHT, MOST_LINES, MOST_WIDTH = 6, 32, 1280
 WIDTHS = (512, 1024, 2048)
 LINE_WIDTHS, AT_ONCE = (320, 640), (1, 2, 4, 8)
 CROP_BATCHES = (1, 4)
@@ -57,12 +62,12 @@ Read: TypeAlias = Callable[[Any], Awaitable[dict[str, Any]]]
 """Reads lines of one width, ``[lines, 3, height, width]``."""
 
 
-def lines_graph() -> pl.Graph:
+def lines_graph(batch: int) -> pl.Graph:
     """Return the graph that reads lines in batches with those of other pages."""
     network = characters_graph()
     b = pl.GraphBuilder("lines")
     shape = ("count", *(network.tensors["x"].shape or ())[1:])
-    best, probability = b.each(b.input("x", "float32", shape), network, name="read", batch=BATCH)
+    best, probability = b.each(b.input("x", "float32", shape), network, name="read", batch=batch)
     b.output("best", best)
     b.output("probability", probability)
     return b.build()
@@ -72,18 +77,22 @@ def lines_graph() -> pl.Graph:
 async def reading(name: str) -> AsyncIterator[Read]:
     """Open a way to read lines."""
     width = (32, MOST_WIDTH)
-    if name == EACH:
+    if name in EACH:
         bounds = {"count": (1, MOST_LINES), "width": width}
         devices = ["ort:2..3", "cpu"]
         plan = pl.plan(
-            lines_graph(), devices, bounds=bounds, pin={"read/*": "ort:2..3"}, max_in_flight=16
+            lines_graph(EACH[name]),
+            devices,
+            bounds=bounds,
+            pin={"read/*": "ort:2..3"},
+            max_in_flight=16,
         )
     else:
         bounds = {"lines": (1, 1 if name == LINES else MOST_LINES), "width": width}
         plan = pl.plan(characters_graph(), ["ort:2..3"], bounds=bounds, max_in_flight=IN_FLIGHT)
     async with pl.Session(plan) as session:
         yield lambda x: session.run({"x": x})
-        if name == EACH:
+        if name in EACH:
             print(session.profile().row_batches)
 
 
@@ -107,8 +116,9 @@ async def pages(name: str) -> AsyncIterator[Callable[[Sequence[Any]], Awaitable[
                 ocr_images.crop, loaded.image, found["boxes"][: found["count"].item()]
             )
             sizes = (1,) if name == LINES else range(1, MOST_LINES + 1)
+            alike = 1 if name == OWN_WIDTHS else ocr_images.READ_ALIKE
             batches = await trio.to_thread.run_sync(
-                list, ocr_images.for_reading(lines, sizes, ocr.STEP)
+                list, ocr_images.for_reading(lines, sizes, ocr.STEP, alike)
             )
             texts = [""] * len(lines)
 
@@ -135,39 +145,55 @@ async def compare(rounds: int, images: int) -> dict[str, Any]:
     pipeline = ocr.pipeline(images)
     own = ocr.by_package()
     async with AsyncExitStack() as stack:
-        ways = {name: await stack.enter_async_context(pages(name)) for name in (LINES, PAGES, EACH)}
+        ways = {
+            name: await stack.enter_async_context(pages(name)) for name in (LINES, PAGES, *EACH)
+        }
         seconds: dict[str, list[float]] = {name: [] for name in (OWN_LOOP, *ways)}
         cpu_seconds: dict[str, list[float]] = {name: [] for name in seconds}
-        equal = dict.fromkeys(seconds, 0)
+        equal, right, drawn = dict.fromkeys(seconds, 0), dict.fromkeys(seconds, 0), 0
         watch = Watch()
         for turn in range(rounds + 1):
             jpegs = pipeline.items(turn)
+            written = texts_of_pages(turn, images, ocr.LINES)
+            drawn += sum(map(len, written))
             wanted: Sequence[Any] = ()
-            for name in (LINES, PAGES, EACH, OWN_LOOP):
+            for name in (*ways, OWN_LOOP):
                 start, start_cpu = time.perf_counter(), time.process_time()
                 found = own(jpegs) if name == OWN_LOOP else await ways[name](jpegs)
                 cpu_seconds[name].append((time.process_time() - start_cpu) / images)
                 seconds[name].append((time.perf_counter() - start) / images)
                 wanted = wanted or found
                 equal[name] += sum(map(pipeline.same, wanted, found))
+                right[name] += sum(map(_count_alike, written, found))
     medians = {name: statistics.median(each[1:]) for name, each in seconds.items()}
     return {
         "disturbance": watch.disturbance(),
         "ms per page": {name: 1e3 * each for name, each in medians.items()},
-        "each, times as fast: median, least, greatest": ratios(seconds),
-        "each, as many times less processor time: median, least, greatest": ratios(cpu_seconds),
+        "times as fast: median, least, greatest": ratios(seconds),
+        "as many times less processor time: median, least, greatest": ratios(cpu_seconds),
         "same texts": {name: f"{each} of {images * (rounds + 1)}" for name, each in equal.items()},
+        "lines read as they were drawn": {
+            name: f"{each} of {drawn}" for name, each in right.items()
+        },
     }
 
 
-def ratios(seconds: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float, float]]:
+def _count_alike(lines: Sequence[str], others: Sequence[str]) -> int:
+    return sum(one == other for one, other in zip(lines, others, strict=False))
+
+
+def ratios(
+    seconds: Mapping[str, Sequence[float]],
+) -> dict[str, dict[str, tuple[float, float, float]]]:
     """Return how many times less `each` takes than other ways, round by round but the first."""
-    found = {}
-    for other in seconds.keys() - {EACH}:
-        pairs = zip(seconds[other], seconds[EACH], strict=True)
-        each = [theirs / own for theirs, own in pairs][1:]
-        found[other] = statistics.median(each), min(each), max(each)
-    return found
+
+    def against(name: str, other: str) -> tuple[float, float, float]:
+        pairs = zip(seconds[other], seconds[name], strict=True)
+        found = [theirs / own for theirs, own in pairs][1:]
+        return statistics.median(found), min(found), max(found)
+
+    others = [name for name in seconds if name not in EACH]
+    return {name: {other: against(name, other) for other in others} for name in EACH}
 
 
 def row_ms(path: Path, row: Sequence[int], rounds: int) -> dict[str, float]:

@@ -221,19 +221,21 @@ def for_direction(lines: Sequence[Pixels], sizes: Sequence[int]) -> Iterator[Bat
     return _batches([DIRECTION_WIDTH] * len(lines), lines, sizes)
 
 
-def for_reading(lines: Sequence[Pixels], sizes: Sequence[int], step: int) -> Iterator[Batch]:
+def for_reading(
+    lines: Sequence[Pixels], sizes: Sequence[int], step: int, alike: int = READ_ALIKE
+) -> Iterator[Batch]:
     """Yield lines in widths that are multiples of a step; a step of 1 is what rapidocr does.
 
     The longer the step, the fewer are the shapes that the network is planned for; but what stands
-    behind a line has some influence on how it is read.
+    behind a line has some influence on how it is read. So many lines are read `alike`.
     """
     ratios = [line.shape[1] / line.shape[0] for line in lines]
     by_length = sorted(range(len(lines)), key=ratios.__getitem__)
     widths = [0] * len(lines)
-    for first in range(0, len(lines), READ_ALIKE):
-        alike = by_length[first : first + READ_ALIKE]
-        width = max(READING_WIDTH, int(LINE_HEIGHT * ratios[alike[-1]]))
-        for index in alike:
+    for first in range(0, len(lines), alike):
+        group = by_length[first : first + alike]
+        width = max(READING_WIDTH, int(LINE_HEIGHT * ratios[group[-1]]))
+        for index in group:
             widths[index] = ceil(width / step) * step
     return _batches(widths, lines, sizes)
 

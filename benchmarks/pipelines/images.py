@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -36,7 +36,16 @@ def photographs(turn: int, count: int) -> Sequence[bytes]:
 
 def pages(turn: int, count: int, lines: int) -> Sequence[bytes]:
     """Return drawn pages of up to so many lines of words, as JPEG files of any size."""
-    random, words, found = np.random.default_rng([turn, count]), WORDS.split(), []
+    return [jpeg for _, jpeg in _drawn(turn, count, lines)]
+
+
+def texts_of_pages(turn: int, count: int, lines: int) -> Sequence[Sequence[str]]:
+    """Return the lines that stand on such pages."""
+    return [rows for rows, _ in _drawn(turn, count, lines)]
+
+
+def _drawn(turn: int, count: int, lines: int) -> Iterator[tuple[Sequence[str], bytes]]:
+    random, words = np.random.default_rng([turn, count]), WORDS.split()
     font = ImageFont.load_default(26)
     for _ in range(count):
         rows = [
@@ -45,8 +54,7 @@ def pages(turn: int, count: int, lines: int) -> Sequence[bytes]:
         ]
         page = Image.new("RGB", (int(random.integers(736, 900)), 60 + 46 * len(rows)), "white")
         ImageDraw.Draw(page).multiline_text((20, 20), "\n".join(rows), "black", font, spacing=20)
-        found.append(_jpeg(np.asarray(page)))
-    return found
+        yield rows, _jpeg(np.asarray(page))
 
 
 def decode(jpeg: Any) -> Any:
