@@ -233,13 +233,15 @@ def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, 
         views[name].spec if name in views else spec_of(constants[name]) for name in node.inputs
     ]
     inner = called(node.attributes["body"], given)
+    # Inside, inputs have the names of when the two became one; here others may be called so by now.
+    outside = {"": "", **dict(zip(inner.inputs, node.inputs, strict=True))}
     generator, reduction = inner.nodes
     function, attributes = generator.operator.function, generator.arguments
     assert function is not None
     count = len(node.outputs)
     outputs = [views[name] for name in node.outputs]
-    arguments = _arguments(generator.inputs, views, constants)
-    initial = _arguments(reduction.inputs[:count], views, constants)
+    arguments = _arguments([outside[name] for name in generator.inputs], views, constants)
+    initial = _arguments([outside[name] for name in reduction.inputs[:count]], views, constants)
 
     def call() -> Any:
         return function(*_values(arguments), **attributes)

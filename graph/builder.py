@@ -259,7 +259,7 @@ class GraphBuilder:
             with it, of the same dtype and shape. It must not write to what it is given.
         initial : str, array or number, or a sequence of these
             The value before the first row, and the result if there are no rows; where the function
-            has several results, as many values.
+            has several results, as many values. Numbers get the dtypes that the function declares.
         name : str, optional
             The node's name.
         **attributes

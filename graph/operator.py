@@ -156,6 +156,8 @@ class Operator:
         How many calls of an async function a session has under way at most.
     version : int
         That of its domain since which ONNX models have it in this form.
+    declared : tuple of TensorSpec
+        What the inputs of a Python function are declared to be, if they are.
     by_value : callable, optional
         Pickles its function, and the arguments of `plait.operator`, for processes that cannot
         import it.
@@ -181,6 +183,7 @@ class Operator:
     lacks: Mapping[Part, str] = field(default_factory=dict, compare=False)
     concurrency: int | None = None
     version: int = 1
+    declared: Specs = ()
     by_value: Callable[[], bytes] | None = field(default=None, compare=False)
 
     @property

@@ -244,6 +244,7 @@ def _make(
         effects=effects,
         function=function,
         traits=traits,
+        declared=tuple(inputs or ()),
     )
 
 

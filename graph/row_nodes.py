@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .errors import GraphError, PlaitError, ShapeError
+from .exact_number import exact_number
 from .infer import infer_shapes
 from .ir import Graph, Node, with_renamed
 from .names import Names
@@ -139,11 +141,20 @@ def add_reduce(
     """Add what folds rows by a function: see `GraphBuilder.reduce`."""
     tensors = _listed(values)
     given = initial if isinstance(initial, list | tuple) else [initial]
-    states = [one if isinstance(one, str) else b.constant(one) for one in given]
     specs = tuple(map(b.spec, tensors))
+    states = [
+        one if isinstance(one, str) else b.constant(_in_dtype(one, spec.dtype, name))
+        for one, spec in zip_longest(given, operator.declared[: len(given)], fillvalue=specs[0])
+    ]
     body = reducing_body(name, operator, tuple(map(b.spec, states)), specs, attributes)
     outputs = _outputs(name, len(states))
     return b.op(REDUCE_ROWS, *states, *tensors, name=name, outputs=outputs, body=body)
+
+
+def _in_dtype(value: Any, dtype: np.dtype[Any], name: str) -> Any:
+    """Return a number in a dtype; arrays have their own."""
+    plain = isinstance(value, bool | int | float)
+    return exact_number(value, dtype, f"node {name!r} ({REDUCE_ROWS})") if plain else value
 
 
 def _listed(values: str | Sequence[str]) -> list[str]:

@@ -64,6 +64,12 @@ def larger(so_far: Array, row: Array) -> Array:
     return np.maximum(so_far, row)
 
 
+@pl.operator((ROW, COUNT), inputs=[ROW, COUNT, ROW, ROW], name="test_reduce.peak_of")
+def peak_of(so_far: Array, count: Array, row: Array, same: Array) -> tuple[Array, Array]:
+    assert np.array_equal(row, same)
+    return np.maximum(so_far, row), count + 1
+
+
 @pl.operator(ROW, inputs=[ROW, ROW], name="test_reduce.wrong")
 def wrong(so_far: Array, row: Array) -> Any:
     return row[:3] if row[0] == 2 else so_far
@@ -148,6 +154,18 @@ def test_what_is_fetched_alone_is_folded_as_it_is_yielded() -> None:
 def test_a_bound_of_rows_that_nobody_keeps_is_no_mistake() -> None:
     plan = pl.plan(graph(), bounds={"n": 3})
     assert pl.run(plan, {"count": np.int64(50)})["peak"].tolist() == [49.0] * 256
+
+
+def test_several_are_folded_from_what_is_equal_at_the_beginning() -> None:
+    b = pl.GraphBuilder("both")
+    for side in ("left", "right"):
+        rows = b.call(counted, b.input(side, "int64", ()), name=side)
+        peak, count = b.reduce([rows, rows], peak_of, [ZEROS.copy(), 0], name=f"of {side}")
+        b.output(f"{side} peak", peak)
+        b.output(f"{side} count", count)
+    found = pl.run(b.build(), {"left": np.int64(3), "right": np.int64(5)})
+    assert [found[f"{side} count"].item() for side in ("left", "right")] == [3, 5]
+    assert [found[f"{side} peak"][0] for side in ("left", "right")] == [2, 4]
 
 
 def test_saved_graphs_fold_as_well(tmp_path: Any) -> None:
