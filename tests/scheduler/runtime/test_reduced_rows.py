@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import weakref
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,9 @@ import plait as pl
 import pytest
 import trio
 from moments import cancel_at_each_moment
+from patience import WAIT_S
 from plait.devices.errors import KernelError
+from plait.devices.worker.device import WorkerDevice
 from plait.scheduler.errors import PlanError
 
 Array = np.ndarray[Any, Any]
@@ -212,6 +217,24 @@ async def test_whoever_is_cancelled_at_any_moment_closes_the_generator() -> None
             assert outputs["peak"].tolist() == [1.0] * 256
 
         assert await cancel_at_each_moment(work, check) > 5
+
+
+async def test_a_worker_that_is_killed_folds_its_items_from_the_beginning() -> None:
+    worker = WorkerDevice("worker:0")
+
+    def source() -> Iterator[dict[str, Any]]:
+        for count in range(1, 61):
+            if count in (10, 40):
+                assert worker.pid is not None
+                with suppress(ProcessLookupError):  # it may not be back yet
+                    os.kill(worker.pid, signal.SIGKILL)
+            yield {"count": np.int64(count)}
+
+    plan = pl.plan(graph(), worker, max_in_flight=4)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session, session.stream(source()) as results:
+            found = [item["peak"][0] async for item in results]
+    assert found == [*range(60)]
 
 
 def test_profiles_and_predictions_have_the_call_as_one_node() -> None:
