@@ -153,6 +153,7 @@ class _RowServer:
         recorder: Recorder,
     ) -> None:
         self._plan = plan
+        self._in_flight = plan.in_flight  # which takes long to tell, and is asked for each batch
         self._names = plan.fed.inputs
         self._outputs = plan.fed.outputs
         self._shape_plans = ShapePlanCache(plan, open_plans, (EACH, queue))
@@ -171,7 +172,7 @@ class _RowServer:
         """Open the plan if its shapes are known."""
         if not self._plan.is_static:
             return []
-        return await self._shape_plans.open_own(self._shape_plans.count(self._plan.in_flight))
+        return await self._shape_plans.open_own(self._shape_plans.count(self._in_flight))
 
     async def run(
         self,
@@ -259,7 +260,7 @@ class _RowServer:
 
     @property
     def _has_room(self) -> bool:
-        return len(self._under_way) < self._plan.in_flight
+        return len(self._under_way) < self._in_flight
 
     def _choose(self) -> Sequence[RowRun[RowBlock]]:
         """Take the rows of the next batch out of the queue; none where none may start now."""
@@ -334,8 +335,7 @@ class _RowServer:
                 reading.close()
             else:
                 inputs = {name: one for name, (one,) in zip(self._names, parts, strict=True)}
-            in_flight = self._plan.in_flight
-            await self._starter.admit_on(self._shape_plans, inputs, in_flight, item_run)
+            await self._starter.admit_on(self._shape_plans, inputs, self._in_flight, item_run)
 
     def _end(
         self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None
