@@ -14,7 +14,7 @@ from typing import Any
 from ..graph.aliasing import Run, only_copies, runs_of
 from ..graph.dtypes import TEXT
 from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
-from ..graph.generators import Receive
+from ..graph.generators import Receive, RowWriter
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.operator_lifecycle import OperatorLifecycle, has_life
@@ -102,8 +102,9 @@ class BoundProgram:
     def hand_rows(self, name: str, receive: Receive) -> None:
         """Have somebody receive the rows that a node's generator yields: see `RowWriter`."""
         for node, step in zip(self._nodes, self._steps, strict=True):
-            if node.name == name and isinstance(step, GeneratorStep | AwaitedStep) and step.target:
-                step.target.receivers.append(receive)
+            target = step.target if isinstance(step, GeneratorStep | AwaitedStep) else None
+            if node.name == name and isinstance(target, RowWriter):
+                target.receivers.append(receive)
 
     async def fetch(self) -> None:
         """Await the async function of the only node; what it returned, `run` stores.

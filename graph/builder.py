@@ -268,7 +268,8 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If the function is async, or has another number of results than there are values.
+            If the function is async, a generator or a class, or has another number of results than
+            there are values.
         ShapeError
             If the function returns another value than it is given, or the numbers of rows differ.
 

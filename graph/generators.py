@@ -67,8 +67,6 @@ def row_error(row: Array, wanted: TensorSpec, index: int, number: int, at: str) 
 class RowTarget(Protocol):
     """What is done with each value that a generator function yields."""
 
-    receivers: list[Receive]
-
     def restart(self) -> None:
         """Begin with the first row again."""
         ...

@@ -143,18 +143,21 @@ def add_reduce(
     given = initial if isinstance(initial, list | tuple) else [initial]
     specs = tuple(map(b.spec, tensors))
     states = [
-        one if isinstance(one, str) else b.constant(_in_dtype(one, spec.dtype, name))
+        one if isinstance(one, str) else _in_dtype(one, spec.dtype, name)
         for one, spec in zip_longest(given, operator.declared[: len(given)], fillvalue=specs[0])
     ]
-    body = reducing_body(name, operator, tuple(map(b.spec, states)), specs, attributes)
+    begin = tuple(b.spec(one) if isinstance(one, str) else spec_of(one) for one in states)
+    body = reducing_body(name, operator, begin, specs, attributes)
     outputs = _outputs(name, len(states))
     return b.op(REDUCE_ROWS, *states, *tensors, name=name, outputs=outputs, body=body)
 
 
-def _in_dtype(value: Any, dtype: np.dtype[Any], name: str) -> Any:
+def _in_dtype(value: Any, dtype: np.dtype[Any], name: str) -> Array:
     """Return a number in a dtype; arrays have their own."""
     plain = isinstance(value, bool | int | float)
-    return exact_number(value, dtype, f"node {name!r} ({REDUCE_ROWS})") if plain else value
+    return (
+        exact_number(value, dtype, f"node {name!r} ({REDUCE_ROWS})") if plain else np.array(value)
+    )
 
 
 def _listed(values: str | Sequence[str]) -> list[str]:

@@ -13,10 +13,11 @@ import numpy as np
 
 from ..attribute import Attribute, Kind
 from ..errors import GraphError, ShapeError
-from ..generators import Receive, parts_of, row_error
+from ..generators import parts_of, row_error, yields_rows
 from ..ir import Graph, Node
 from ..nested import result_specs
 from ..operator import Call, Operator, Specs, define, register_operator
+from ..operator_lifecycle import has_life
 from ..python import check_results
 from ..tensor import Array, Dim, TensorSpec, read_only
 from ..traits import OWN_DTYPES, Part
@@ -55,7 +56,6 @@ class RowReducer:
     ) -> None:
         function = node.operator.function
         assert function is not None
-        self.receivers: list[Receive] = []
         self._function = function
         self._attributes = node.arguments
         self._at = str(node)
@@ -200,8 +200,7 @@ def reducing_body(
         If the function is not one that returns as many values.
     """
     count = len(operator.outputs.split())
-    if operator.is_async or count != len(states):
-        what = "is async" if operator.is_async else f"returns {count} values, not {len(states)}"
+    if what := _why_not(operator, len(states)):
         raise GraphError(
             f"operator {operator.name!r} {what}",
             at=f"node {name!r} ({REDUCE_ROWS})",
@@ -216,6 +215,18 @@ def reducing_body(
     made = operator.infer(Call(tuple(specs), (None,) * len(specs), node.attributes, count))
     named = dict(zip((*inputs, *outputs), (*specs, *made), strict=True))
     return Graph(name, inputs, outputs, (node,), named, {})
+
+
+def _why_not(operator: Operator, count: int) -> str:
+    """Return why an operator cannot fold rows into so many values; nothing if it can."""
+    returned = len(operator.outputs.split())
+    if has_life(operator):
+        return "is a class"
+    if operator.is_async:
+        return "is async"
+    if yields_rows(operator.function):
+        return "yields its results"
+    return "" if returned == count else f"returns {returned} values, not {count}"
 
 
 def reduced_call(generator: Node, reduction: Node, tensors: dict[str, TensorSpec]) -> Graph:

@@ -96,6 +96,12 @@ async def later(so_far: Array, row: Array) -> Array:
     return row
 
 
+@pl.operator(ROW, inputs=[ROW, ROW], name="test_reduce.kept")
+class Kept:
+    def run(self, so_far: Array, row: Array) -> Array:
+        return so_far
+
+
 @pl.operator(pl.TensorSpec("float64", (256,)), inputs=[ROW, ROW], name="test_reduce.wider")
 def wider(so_far: Array, row: Array) -> Array:
     return row.astype("float64")
@@ -182,14 +188,18 @@ def test_saved_graphs_fold_as_well(tmp_path: Any) -> None:
 def test_functions_that_cannot_fold_are_refused_when_the_graph_is_built() -> None:
     with pytest.raises(pl.GraphError, match="returns 2 values, not 1"):
         graph(fold=two)
-    with pytest.raises(pl.GraphError, match="is async"):
-        graph(fold=later)
+    for fold, what in ((later, "is async"), (counted, "yields its results"), (Kept, "is a class")):
+        with pytest.raises(pl.GraphError, match=what):
+            graph(fold=fold)
     with pytest.raises(pl.ShapeError, match=r"value 0 is float32\[256\] at first, and float64"):
         graph(fold=wider)
     b = pl.GraphBuilder("rows")
     x, y = (b.input(name, "float32", (length, 256)) for name, length in (("x", 2), ("y", 3)))
     with pytest.raises(pl.ShapeError, match="2 and 3 rows"):
-        b.reduce([x, y], larger, ZEROS)
+        b.reduce([x, y], peak_of, [ZEROS, 0])
+    with pytest.raises(pl.ShapeError, match="input 0"):
+        b.reduce(x, larger, np.zeros(3, "float32"))
+    assert [*b.specs] == ["x", "y"]
 
 
 def test_what_is_wrong_at_run_time_names_the_node_and_closes_the_generator() -> None:
