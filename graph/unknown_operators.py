@@ -35,6 +35,7 @@ def advise(ops: Iterable[str], otherwise: str) -> str:
     except UnknownOperatorError as error:
         return f"{error.what}: {error.fix}; or {otherwise}"
     return (
-        f"onnxruntime {runtime.__version__} lacks them, too, or they take graphs or tensors as "
-        f"attributes: install another release, or {otherwise}"
+        f"onnxruntime {runtime.__version__} lacks them, too, or they hold graphs, as beam searches "
+        f"do: install another release, export what they hold alone and search in Python, or "
+        f"{otherwise}"
     )

@@ -12,6 +12,7 @@ from plait.graph import evaluation
 from plait.graph.ir import Graph
 from plait.graph.passes import decode_constants
 from plait.graph.tensor import Array
+from plait.scheduler.planner.partition.cutting import cuts
 
 WIDTH = 32
 X = {"x": np.random.default_rng(1).standard_normal((3, WIDTH)).astype(np.float32)}
@@ -107,3 +108,21 @@ def test_weights_that_are_decoded_again_and_again_stay(monkeypatch: pytest.Monke
     b.output("y", b.op("Sum", *floats))
     left = [node.op for node in decode_constants(b.build()).nodes]
     assert left == ["DequantizeLinear"] * 6 + ["Sum"]
+
+
+@pl.operator(lambda x: x, name="test_quantized_plans.passed_on")
+def passed_on(x: Array) -> Array:
+    return x.copy()
+
+
+def test_weights_are_decoded_where_they_are_read_also_behind_a_function() -> None:
+    """Else each would be a step of its own, which runs while the function does."""
+    b = pl.GraphBuilder("behind")
+    last = b.call(passed_on, b.input("x", "float32", (3, WIDTH)), name="before")
+    for layer in range(6):
+        network = dequantised(weights() + np.int8(layer))
+        last = b.include(network, {"x": last}, f"{layer}/")["y"]
+    b.output("y", b.call(passed_on, last, name="after"))
+    graph = b.build()
+    devices = ["cpu" if node.name in ("before", "after") else "ort" for node in graph.nodes]
+    assert [len(parts) for parts in cuts(graph, devices)] == [3]

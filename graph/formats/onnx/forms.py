@@ -173,6 +173,13 @@ def output_types(op: str, index: int) -> Collection[str]:
     return types
 
 
+def has_tensors_alone(op: str) -> bool:
+    """True unless ONNX lets an input or output be nothing but sequences, optional values or maps."""
+    schema = _schema(op, None)
+    formals = () if schema is None else (*schema.inputs, *schema.outputs)
+    return all(any(type_.startswith("tensor(") for type_ in one.types) for one in formals)
+
+
 @cache
 def _schema(op: str, opset: int | None) -> Any:
     """Return an operator's newest schema up to an opset, None if there is none."""

@@ -18,6 +18,7 @@ from ...unknown_operators import advise
 from ..files import reading
 from ..sources import Source, content_of
 from .expansion import expand
+from .forms import has_tensors_alone
 from .graphs import GraphReader, Model
 from .nested import all_nodes
 from .nodes import DEFAULT_DOMAINS, operator_name
@@ -164,6 +165,11 @@ def _check_operators(model: Any, at: str) -> None:
         fix = advise(
             missing, "define them with @plait.operator(name=...), or export the model without them"
         )
+        if not all(map(has_tensors_alone, missing)):
+            fix = (
+                "export the model with tensors in place of sequences, optional values and maps, "
+                "such as Concat for a sequence that is joined, and Split for one that is taken apart"
+            )
         if model.functions:  # left over: they are of another opset than the model
             fix = "write out its functions: onnx.inliner.inline_local_functions(model, True)"
         raise UnknownOperatorError(

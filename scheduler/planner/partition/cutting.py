@@ -18,6 +18,10 @@ such levels, and so several cuts:
 Components that wait for the same nodes, and that the same wait for, may also be one subgraph, where
 a device runs that as one program: a fifth cut.
 
+What follows from constants alone, such as weights that are decoded for each item, waits for no one.
+It goes with what reads it, in every cut: a device that runs a subgraph as one program may decode
+them in the product, or once and for all.
+
 An async function is no work of its device: each is a subgraph of its own, as if on a device of its
 own.
 
@@ -48,7 +52,18 @@ def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:
     """Return the subgraphs by the early levels, in a topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
     labels = labelled(devices, awaiting(graph))
-    return extracted(graph, devices, components(graph.producer_indices, labels))
+    parts = components(graph.producer_indices, labels, following_constants(graph))
+    return extracted(graph, devices, parts)
+
+
+def following_constants(graph: Graph) -> frozenset[int]:
+    """Return the nodes of a graph that follow from constants alone."""
+    known, found = set(graph.constants), set[int]()
+    for index, node in enumerate(graph.nodes):
+        if known.issuperset(filter(None, node.inputs)) and node.operator.function is None:
+            found.add(index)
+            known.update(node.outputs)
+    return frozenset(found)
 
 
 def awaiting(graph: Graph) -> frozenset[int]:
@@ -69,7 +84,7 @@ def labelled(devices: Sequence[object], alone: Collection[int]) -> Sequence[obje
 def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:
     """Return the different cuts of an assignment, the freest first."""
     producers = graph.producer_indices
-    early = _early(producers, devices)
+    early = _early(producers, devices, following_constants(graph))
     late = _late(producers, devices, early)
     distinct = dict.fromkeys(map(tuple, (map(add, early, late), early, late, _in_order(devices))))
     found: dict[frozenset[tuple[int, ...]], Parts] = {}
@@ -111,19 +126,32 @@ def extracted(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgr
     return tuple(found)
 
 
-def components(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> Parts:
-    """Return the nodes of each subgraph by the early levels; nodes are given in an order."""
-    return _grouped(producers, devices, _early(producers, devices))
+def components(
+    producers: Sequence[Sequence[int]],
+    devices: Sequence[object],
+    following: Collection[int] = (),
+) -> Parts:
+    """Return the nodes of each subgraph by the early levels; nodes are given in an order.
+
+    `following` are those that follow from constants alone.
+    """
+    return _grouped(producers, devices, _early(producers, devices, following))
 
 
-def freest(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> Parts:
+def freest(
+    producers: Sequence[Sequence[int]],
+    devices: Sequence[object],
+    following: Collection[int] = (),
+) -> Parts:
     """Return the nodes of each subgraph where none waits for more than it has to."""
-    early = _early(producers, devices)
+    early = _early(producers, devices, following)
     late = _late(producers, devices, early)
     return _grouped(producers, devices, [*map(add, early, late)])
 
 
-def _early(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> list[int]:
+def _early(
+    producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int]
+) -> list[int]:
     levels: list[int] = []
     for node, device in enumerate(devices):
         level = 0
@@ -131,7 +159,25 @@ def _early(producers: Sequence[Sequence[int]], devices: Sequence[object]) -> lis
             there = levels[producer] + (devices[producer] != device)
             level = there if there > level else level
         levels.append(level)
+    if following:
+        _raise_to_readers(levels, producers, devices, following)
     return levels
+
+
+def _raise_to_readers(
+    levels: list[int],
+    producers: Sequence[Sequence[int]],
+    devices: Sequence[object],
+    following: Collection[int],
+) -> None:
+    """Give nodes that wait for nothing the highest levels at which their readers have them."""
+    highest: dict[int, int] = {}
+    for node in reversed(range(len(levels))):
+        levels[node] = highest.get(node, levels[node])
+        for producer in producers[node]:
+            if producer in following:
+                there = levels[node] - (devices[producer] != devices[node])
+                highest[producer] = min(highest.get(producer, there), there)
 
 
 def _late(

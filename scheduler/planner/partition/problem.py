@@ -7,7 +7,7 @@ plan really costs is said by the simulator, for the few assignments that are wor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -19,12 +19,12 @@ from ....graph.ir import Graph
 from ...costs import Costs
 from ...plans.io_devices import ON_HOST, IoDevices
 from .capacity import Capacity
-from .cutting import Parts, awaiting, components, labelled
+from .cutting import Parts, awaiting, components, following_constants, labelled
 from .latency_estimate import CopyTime, LatencyEstimate
 from .tasks import TaskGraph
 
 TYPICAL_BYTES = 1 << 20
-Cutter: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[object]], Parts]
+Cutter: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[object], Collection[int]], Parts]
 
 OUTSIDE = -1
 """Stands for the caller, who feeds and fetches, where a device is asked for."""
@@ -101,6 +101,7 @@ class PartitionProblem:
         self._indices = {node.name: index for index, node in enumerate(graph.nodes)}
         self.producers = graph.producer_indices
         self.awaiting = awaiting(graph)
+        self.following = following_constants(graph)
 
     @property
     def n_nodes(self) -> int:
@@ -234,7 +235,7 @@ class PartitionProblem:
 
     def estimate(self, assignment: Sequence[int], *, by: Cutter = components) -> Estimate:
         """Return what an assignment would cost that is cut in some way."""
-        parts = by(self.producers, labelled(assignment, self.awaiting))
+        parts = by(self.producers, labelled(assignment, self.awaiting), self.following)
         excess = self.excess(assignment)
         if self.max_subgraphs is not None:
             # Not refused: a search that may pass through what is not allowed finds more of what is.

@@ -118,6 +118,7 @@ def test_what_onnxruntime_lacks_too_is_named(op: str) -> None:
     with pytest.raises(pl.UnknownOperatorError, match=op) as caught:
         read_model(model, "model.onnx")
     assert onnxruntime.__version__ in str(caught.value.fix)
+    assert "beam searches" in str(caught.value.fix)
 
 
 def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

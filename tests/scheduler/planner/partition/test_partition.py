@@ -9,7 +9,7 @@ from fake_devices import PrivateDevice
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
-from plait.scheduler.planner.partition.cutting import components, cuts
+from plait.scheduler.planner.partition.cutting import components, cuts, freest
 from random_graphs import graphs
 
 
@@ -58,6 +58,23 @@ def test_parts_of_one_device_in_a_row_are_apart_only_to_wait_for_another(
         read = {producer for node in part for producer in producers[node]} - {*part}
         own = devices[part[0]]
         assert not read or any(devices[producer] != own for producer in read)
+
+
+@given(graphs(), st.integers(0, 1 << 30))
+def test_what_waits_for_nothing_goes_with_the_first_that_reads_it(graph: Graph, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    devices = [int(random.integers(2)) for _ in graph.nodes]
+    # As if these read constants alone, though they may read what is fed.
+    first = {node for node, read in enumerate(graph.producer_indices) if not read}
+    for cutter in (components, freest):
+        parts = cutter(graph.producer_indices, devices, first)
+        home = {node: index for index, part in enumerate(parts) for node in part}
+        for node in first:
+            readers = [n for n, read in enumerate(graph.producer_indices) if node in read]
+            if readers and all(devices[reader] == devices[node] for reader in readers):
+                assert home[node] == min(home[reader] for reader in readers)
+        for node, reads in enumerate(graph.producer_indices):
+            assert all(home[producer] <= home[node] for producer in reads)
 
 
 @given(graphs(), st.integers(0, 1 << 30))
