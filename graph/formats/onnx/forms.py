@@ -174,7 +174,7 @@ def output_types(op: str, index: int) -> Collection[str]:
 
 
 def has_tensors_alone(op: str) -> bool:
-    """True unless ONNX lets an input or output be nothing but sequences, optional values or maps."""
+    """True unless ONNX has an input or output be a sequence, an optional value or a map."""
     schema = _schema(op, None)
     formals = () if schema is None else (*schema.inputs, *schema.outputs)
     return all(any(type_.startswith("tensor(") for type_ in one.types) for one in formals)

@@ -168,7 +168,7 @@ def _check_operators(model: Any, at: str) -> None:
         if not all(map(has_tensors_alone, missing)):
             fix = (
                 "export the model with tensors in place of sequences, optional values and maps, "
-                "such as Concat for a sequence that is joined, and Split for one that is taken apart"
+                "such as Concat for a sequence that is joined, and Split for one of parts"
             )
         if model.functions:  # left over: they are of another opset than the model
             fix = "write out its functions: onnx.inliner.inline_local_functions(model, True)"
