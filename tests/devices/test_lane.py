@@ -42,11 +42,16 @@ def test_work_runs_in_order(lane: ThreadLane) -> None:
 
 def test_a_lane_without_work_can_be_kept_from_it(lane: ThreadLane) -> None:
     entered, going, ended = threading.Event(), threading.Event(), Event()
+
+    def wait() -> None:
+        entered.set()
+        going.wait(WAIT_S)
+
     pause = lane.pause
     assert pause is not None
     with pause:
         assert lane.pause is None
-        lane.put(ended, lambda: (entered.set(), going.wait(WAIT_S)))
+        lane.put(ended, wait)
         assert not entered.is_set()
     assert entered.wait(WAIT_S)
     assert lane.pause is None

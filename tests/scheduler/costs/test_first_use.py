@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.device import Varying
+from plait.devices.device import Device, Varying
 from plait.devices.errors import DeviceUnavailableError
 from plait.devices.kinds import guess
 from plait.devices.model import DeviceModel
 from plait.devices.opencl.device import OpenClDevice
 from plait.scheduler.costs import Costs, first_use
+from plait.scheduler.costs.figures import Link
 from plait.scheduler.costs.first_use import FOLDER, with_first_use
 from plait.scheduler.planner import request
 from pocl import pocl_device
@@ -222,11 +225,23 @@ def test_opencl_is_such_a_device(folder: Path) -> None:
     assert spare.hardware() == device.hardware()
 
 
-@pytest.mark.slow
-def test_a_processor_in_the_place_of_a_card_is_found_out(folder: Path) -> None:
+def test_a_plan_for_opencl_goes_by_what_is_found_of_a_spare(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     device = OpenClDevice(device=pocl_device())
-    plan = pl.plan(network(), [device, "cpu"])
-    assert set(plan.assignment.values()) == {"cpu"}
-    model = plan.costs.model("opencl:0")
-    assert model != device.model
-    assert [*folder.iterdir()]
+    measured = list[Device]()
+
+    def measure(devices: Mapping[str, Device], **_: object) -> Costs:
+        ((name, spare),) = devices.items()
+        measured.append(spare)
+        links = {("host", name): Link(1e-5, 2e9), (name, "host"): Link(3e-5, 2e9)}
+        return Costs({name: replace(device.model, flops_per_s=5e9, is_guess=False)}, links=links)
+
+    monkeypatch.setattr(first_use, "measure", measure)
+    model = pl.plan(network(), [device, "cpu"]).costs.model("opencl:0")
+    assert model.flops_per_s == 5e9
+    assert model.copy_bytes_per_s == pytest.approx(2e9)
+    assert model.copy_latency_s == pytest.approx(2e-5)
+    assert measured[0] is not device
+    (path,) = folder.iterdir()
+    assert Costs.load(path).models == {"opencl": model}
