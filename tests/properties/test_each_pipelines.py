@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import plait as pl
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from poisoned_slots import poison_released_slots
 
 Array = np.ndarray[Any, Any]
 ITEM = pl.TensorSpec("float32", ("numbers",))
@@ -141,6 +143,13 @@ numbers = st.sampled_from([0.0, 1.0, 2.0, 2.5, 3.0, 5.0, 7.0])
 items = st.lists(st.lists(numbers, min_size=1, max_size=MOST), min_size=1, max_size=8)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def released() -> Iterator[list[int]]:
+    """Poison what items give back: whoever still read it would have other numbers."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield poison_released_slots(monkeypatch)
+
+
 def check(shape: Shape, item: pl.Item, fed: Sequence[float]) -> None:
     wanted = shape.expected(fed)
     if wanted is None:
@@ -156,9 +165,10 @@ def check(shape: Shape, item: pl.Item, fed: Sequence[float]) -> None:
 @settings(max_examples=25)
 @given(shape=shapes, items=items, ordered=st.booleans())
 def test_rows_in_batches_are_what_they_are_alone(
-    shape: Shape, items: list[list[float]], ordered: bool
+    released: list[int], shape: Shape, items: list[list[float]], ordered: bool
 ) -> None:
     most.clear()
+    released.clear()
 
     async def stream() -> list[int]:
         source = ({"numbers": np.array(fed, np.float32)} for fed in items)
@@ -175,6 +185,8 @@ def test_rows_in_batches_are_what_they_are_alone(
     seen = trio.run(stream)
     assert sorted(seen) == [*range(len(items))]
     assert seen == sorted(seen) or not ordered
+    assert len(released) >= len(items)
+    assert all(released)
     for (batch, _), label in zip(shape.stages, STAGES, strict=False):
         limit = 2 if shape.is_nested else batch  # rows of several outer batches meet in there
         assert not limit or most.get(label, 0) <= limit
