@@ -166,6 +166,7 @@ def _number(value: Any) -> bool | int | float:
 
 
 def _bool(value: Any) -> bool:
+    # ONNX has no booleans among its attributes: models say 0 or 1.
     if isinstance(value, bool | np.bool_) or value in (0, 1):
         return bool(value)
     raise TypeError(value)

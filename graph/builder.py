@@ -519,6 +519,8 @@ class GraphBuilder:
         else:
             made = tuple(self._claim(out) if out else "" for out in outputs)
             _check_distinct(made, at)
+        # Nothing is kept before all is inferred: a node that does not fit leaves the builder as it
+        # was.
         node = Node(node_name, op, names, made, attributes)
         call = call_of(node, self._tensors, self._constants)
         if LENGTHS in attributes:
@@ -581,6 +583,7 @@ class GraphBuilder:
     def _fresh(self, stem: str, exact: bool = False) -> str:
         if exact and stem not in self:
             return stem
+        # Counted from here, not from 1: with n names like this, finding the next takes no n steps.
         number = len(self._tensors) + len(self._outputs)
         while f"{stem}.{number}" in self:
             number += 1

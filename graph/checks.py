@@ -116,6 +116,7 @@ class Amount:
         return self._compare(comparisons.le, "≤ ", number)
 
     def _compare(self, holds: Callable[[Any, Any], bool], sign: str, number: float) -> Self:
+        # What is absent, or not known before a run, passes: it is checked again once it is known.
         if isinstance(self._value, tuple):
             for index, each in enumerate(self._value):
                 element = f"{self._argument}, element {index},"

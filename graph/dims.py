@@ -29,6 +29,8 @@ def add(a: Dim, b: Dim) -> Dim:
         return b
     if b == 0:
         return a
+    # Sums bring their parentheses along, so that what is made of them can be read as it is
+    # computed.
     return f"({a}-{-b})" if isinstance(b, int) and b < 0 else f"({a}+{b})"
 
 
@@ -50,6 +52,7 @@ def floordiv(a: Dim, b: int) -> Dim:
     """Return ⌊a / b⌋."""
     if isinstance(a, int):
         return a // b
+    # Read from the left, as Python does: a is a name, a product, or a sum in parentheses.
     return a if b == 1 else f"{a}//{b}"
 
 
@@ -167,6 +170,7 @@ def _meet(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
             f"shapes {listed} do not broadcast together",
             fix="make the lengths equal, or 1 where one is to be repeated",
         )
+    # A symbol beside a number above 1 is that number, or 1: both give the number.
     if numbers:
         return numbers.pop()
     if not symbols:

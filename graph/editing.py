@@ -226,6 +226,7 @@ class Editor:
 
     def link(self, writer: str, tensor: str, reader: str) -> bool:
         """Undo `unlink`; return whether anything changed."""
+        # The reader still names the tensor, so that there is nothing to restore but the link.
         changes = self._names(writer, tensor, reader) and (reader, tensor) in self._unlinked
         self._unlinked.discard((reader, tensor))
         return changes
@@ -346,6 +347,8 @@ class Editor:
             If tensors no longer fit together.
         """
         self.check()
+        # Only those move that must: an edit in one place leaves listings, and so plans, alike
+        # elsewhere.
         nodes, cycle = in_order(self.nodes)
         if cycle:
             names = ", ".join(repr(node.name) for node in cycle)

@@ -261,6 +261,8 @@ def all_told(errors: list[Any]) -> BaseException:
     One that is to end the program, such as Ctrl-C, comes before all others. Raise what is returned
     without a name for it: a frame with a name for an error keeps what the error's frames keep.
     """
+    # False is before True: what is not an Exception comes first, all others in the order that they
+    # had.
     ranked = sorted(errors, key=lambda error: isinstance(error, Exception))
     errors.clear()
     for other in ranked[1:]:

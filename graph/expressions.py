@@ -62,6 +62,7 @@ _SUMS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
+    # Lengths stay integers where nothing is left over; 7 / 2 is 3.5, not 3 as in C.
     "/": lambda a, b: a // b if a % b == 0 and isinstance(a // b, int) else a / b,
     "%": operator.mod,
     "**": _power,
@@ -124,6 +125,7 @@ class _Reader:
         if level == len(_LEVELS):
             return self._single()
         made = self._level(level + 1)
+        # A loop, not a recursion: signs of one level bind from the left, a - b - c is (a - b) - c.
         while self._next() in _LEVELS[level]:
             sign = self._take()[1]
             made = _joined(sign, made, self._level(level + 1), self._error)
@@ -209,6 +211,8 @@ def _joined(
     sign: str, left: Formula, right: Formula, error_of: Callable[[str], ParseError]
 ) -> Formula:
     """Return what two formulas make with a sign between them."""
+    # These two look at their right side only if they must: the left one may say whether that is
+    # there.
     if sign == "&&":
         return lambda lookup: bool(left(lookup)) and bool(right(lookup))
     if sign == "||":

@@ -119,6 +119,7 @@ def infer_changed(
     tensors = {**{name: spec_of(array) for name, array in constants.items()}, **inputs}
     given = (*before.inputs, *before.prepared)
     same = {name for name in given if inputs.get(name) == before.tensors.get(name)}
+    # By identity: comparing elements could take longer than inferring.
     same |= {name for name, array in before.constants.items() if constants.get(name) is array}
     for node in nodes:
         if node == known.get(node.name) and same.issuperset(filter(None, node.inputs)):
@@ -128,6 +129,8 @@ def infer_changed(
         for name, spec in zip(node.outputs, found, strict=False):
             if name and spec is not None:
                 tensors[name] = spec
+                # So a change ends where specs are what they were, and what lies behind it is not
+                # asked.
                 if name in before.producers and spec == before.tensors[name]:
                     same.add(name)
     return tensors

@@ -311,8 +311,10 @@ def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     layer_of: dict[str, int] = {}
     layers: list[list[Node]] = []
     for node in graph.nodes:
+        # What no node writes is there before layer 0.
         index = 1 + max((layer_of.get(name, -1) for name in node.inputs), default=-1)
         layer_of.update((name, index) for name in node.outputs if name)
+        # In a topological order layers grow one by one: each was filled by what this one reads.
         if index == len(layers):
             layers.append([])
         layers[index].append(node)

@@ -184,6 +184,8 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
 
     def __getattr__(self, name: str) -> Callable[..., Tensor]:
         """Return the method that an operator is, or numpy's reduction that one computes."""
+        # Only for names that the class lacks: operators that are called like a method of text are
+        # not reached.
         found = method_names().get(name)
         if found is None:
             text = f"a tensor has no method or attribute {name!r}"

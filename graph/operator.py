@@ -362,6 +362,8 @@ def register_operator(operator: Operator) -> None:
     """
     if not isinstance(operator.name, str) or not operator.name:
         raise GraphError(f"{operator.name!r} is not the name of an operator", fix="use some text")
+    # Plait's own come first, whatever was imported before: a second one of a name is refused, and
+    # never plait's.
     if not operator.module.startswith(f"{_PACKAGE}."):
         _import_own()
         load_own(OPERATORS, operator.name)
@@ -447,6 +449,7 @@ def _is_installed(name: str) -> bool:
                 found(name)
         if name in _operators:
             return True
+        # Of a package that offers the first parts of a name, not every name must be there.
         if found is not None and offer == name:
             raise OperatorError(
                 f"package {package_of(OPERATORS, name)} offers an operator {name!r}, but importing "
@@ -459,6 +462,7 @@ def _is_installed(name: str) -> bool:
 @contextmanager
 def _all_or_none() -> Iterator[None]:
     """Unregister what was registered inside if that raises."""
+    # What an import that failed had defined would be defined twice by the next attempt.
     token = _registered.set([])
     try:
         yield

@@ -108,6 +108,7 @@ class OperatorLifecycle:
             What the class raises.
         """
         self._expect("open", State.CHECKED)
+        # Set first: one that fails to open is neither opened nor closed after that.
         self.state = State.ENDED
         self._call("open", tuple(inputs))
         self.state = State.READY

@@ -167,6 +167,8 @@ def attribute_texts(node: Node) -> list[str]:
 
 def _told(node: Node) -> Iterator[tuple[str, Any]]:
     """Yield the attributes that differ from their defaults."""
+    # Graphs are printed to find out what is wrong with them: an operator may be the one that is
+    # missing.
     known = node.operator.attributes if is_operator(node.op) else {}
     for name, value in node.attributes.items():
         if name not in known or known[name].default != value:

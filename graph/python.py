@@ -300,6 +300,7 @@ def _evaluated(annotation: Any, function: Any) -> Any:
     # Decorators may wrap a function into one of another module: names are those of the inner.
     owner = run_of(function) if isinstance(function, type) else function
     try:
+        # Text of the function's own source, which Python has run already: no file's, no feed's.
         return eval(annotation, inspect.unwrap(owner).__globals__)
     except Exception:  # what is imported for type checkers alone is not there
         return inspect.Parameter.empty
@@ -310,6 +311,7 @@ def _kind_of_annotation(annotation: Any) -> tuple[Kind | None, bool]:
     parts = typing.get_args(annotation)
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
+        # `int | None` may be absent. Of two types nobody can say which a value is to become.
         others = [part for part in parts if part is not type(None)]
         kind = _kind_of_annotation(others[0])[0] if len(others) == 1 else None
         return kind, len(others) < len(parts)

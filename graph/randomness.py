@@ -170,6 +170,7 @@ def _dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
     dtype = builder.spec(x).dtype
     wide = _wide(dtype)
     u = drawing.numbers(UNIFORM, builder.lengths(x), wide)
+    # ONNX drops a half where no ratio is given.
     share = builder.cast(ratio, wide) if ratio else builder.constant(np.asarray(0.5, wide))
     dropped = builder("Reshape", builder("Where", training, share, builder.zero(u)), [])
     mask = builder("GreaterOrEqual", u, dropped)
@@ -187,6 +188,7 @@ def _multinomial(drawing: _Drawing, x: str) -> str:
     """
     builder = drawing.builder
     count = builder.attributes["sample_size"]
+    # Inverse transform sampling: u, times the whole sum, falls into the part that is its class'.
     wide = builder.cast(x, "float64")
     classes, last = [1], [2]
     powers = builder(
@@ -233,6 +235,8 @@ def _loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
     seed, number, vector, key, one = map(
         names.take, ("loop_seed", "iteration", "iterations", RANDOM_KEY, "one")
     )
+    # A key is two numbers. Here: one that the Loop drew, so that it differs by item and by node,
+    # and that of the iteration, which is the body's first input.
     first = body.inputs[0]
     nodes = Names(node.name for node in body.nodes)
     made = (

@@ -63,6 +63,7 @@ def add_each(
         (b.spec(one).rank, body.tensors[fed].rank)
         for one, fed in zip(tensors, body.inputs, strict=False)
     ]
+    # A body with an axis of rows takes all of them at once: its nodes become those of the item.
     if len(tensors) == len(body.inputs) and all(given == own for given, own in ranks):
         made = b.include(body, dict(zip(body.inputs, tensors, strict=True)), f"{name}/")
         found = tuple(made[output] for output in body.outputs)

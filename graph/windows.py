@@ -132,6 +132,7 @@ def _resolved(
         spatial, kernel, strides, dilations, pads, strict=True
     ):
         reach = extent(size, dilation)
+        # Here outputs do not depend on the padding: with a symbol that alone is unknown.
         if auto_pad.startswith("SAME"):
             axes.append(_same(dim, ceildiv(dim, stride), stride, reach, auto_pad))
         else:
@@ -157,6 +158,7 @@ def resolve_transposed_window(
     strides, dilations = _steps(attributes, kernel, rank)
     pads, extra = _pads(attributes, rank), _per_axis(attributes, "output_padding", rank, 0)
     same = attributes["auto_pad"].startswith("SAME")
+    # SAME is about lengths here too: strides times those of the input. The padding follows.
     wanted: Shape | None = tuple(map(mul, spatial, strides)) if same else None
     if attributes["output_shape"] is not None:
         wanted = _sized(attributes, "output_shape", rank)
@@ -276,6 +278,7 @@ def _window(
     sizes = tuple(size for size in kernel if isinstance(size, int))
     begins = tuple(axis.begin for axis in axes if axis.begin is not None)
     ends = tuple(axis.end for axis in axes if axis.end is not None)
+    # One axis that is not known is enough: kernels take all of a window, or none.
     if not len(sizes) == len(begins) == len(ends) == len(axes):
         return None, outputs
     return Window(sizes, strides, dilations, begins, ends), outputs

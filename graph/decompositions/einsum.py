@@ -35,6 +35,8 @@ def einsum(builder: DecompositionBuilder, *operands: str) -> str | None:
             return None
     left, *others = map(_Term, operands, equation.inputs)
     for place, right in enumerate(others, 1):
+        # An axis may be summed as soon as neither the output nor a later operand has it: sums are
+        # linear.
         later = {axis for axes in equation.inputs[place + 1 :] for axis in axes}
         left = _product(builder, left, right, {*equation.output, *later}, lengths)
     left = _summed(builder, left, set(equation.output))
@@ -49,9 +51,12 @@ def _product(
     lengths: dict[int, int],
 ) -> _Term:
     """Return a product of two tensors, with the axes that are kept."""
+    # Before the product: what one factor alone has, and nobody wants, makes it smaller.
     left = _summed(builder, left, kept | {*right.axes})
     right = _summed(builder, right, kept | {*left.axes})
     both = [axis for axis in left.axes if axis in right.axes]
+    # Every axis is one of four: in both and kept, in both and summed, or in one of the two alone.
+    # That is a stack of products of matrices.
     batch = [axis for axis in both if axis in kept]
     summed = [axis for axis in both if axis not in kept]
     rows = [axis for axis in left.axes if axis not in both]

@@ -102,11 +102,13 @@ def gru(
         (h,) = state
         mine, theirs = cell.split(share), cell.split(cell.of_state(h))
         z, q = (cell.apply(0, builder("Add", mine[gate], theirs[gate])) for gate in (0, 1))
+        # Where the reset gate is applied: to R·h + Rb behind the product, else to h before it.
         if linear:
             kept = builder("Mul", q, theirs[2])
         else:
             kept = cell.split(cell.of_state(builder("Mul", q, h)))[2]
         n = cell.apply(1, builder("Add", mine[2], kept))
+        # ONNX has (1 - z)·n + z·h, which takes one product more.
         return (builder("Add", n, builder("Mul", z, builder("Sub", h, n))),)
 
     return _unrolled(builder, step, GRU_FUNCTIONS, (x, w, r, *_padded(rest, 3)), 1)
@@ -134,6 +136,7 @@ def lstm(
 
         take = gate(i, seen[0], c)
         keep = gate(f, seen[2], c)
+        # Coupled gates: what is not taken in is kept.
         if builder.attributes["input_forget"]:
             keep = builder("Add", builder("Neg", take), 1.0)
         taken = builder("Mul", take, cell.apply(1, g))

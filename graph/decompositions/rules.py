@@ -200,6 +200,8 @@ def decomposed(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node
     if narrow:
         wide = {n: builder.cast(n, "float32") for n in inputs if n and _is_narrow(builder.spec(n))}
         inputs = [wide.get(name, name) for name in inputs]
+    # Nothing is in the graph yet: a rule may write some nodes, and find that it is not for this
+    # one.
     found = rule.write(builder, *inputs)
     if found is None:
         return None

@@ -124,6 +124,8 @@ class FunctionDefinition:
                 fix="give it a rule without conditions, or fix the shapes that they ask for",
             )
         found: list[Node] = []
+        # This ends: an operator is made of those that were there before, `DEEPEST` within each
+        # other.
         for one in made:
             inner = _defined(one.op)
             found += [one] if inner is None else inner.written_out(rewriter, one)
@@ -131,6 +133,7 @@ class FunctionDefinition:
 
     def _tried(self, call: Call) -> tuple[Rewriter, list[Node]]:
         """Return the nodes for a call, in a graph of nothing but its inputs."""
+        # Whoever asks for specs or costs has no graph at hand, and rules are about nodes of one.
         formals = [formal.rstrip("?") for formal in self.inputs]
         given = zip(formals, call.inputs, call.values, strict=False)
         known = [(f"self.{name}", spec, value) for name, spec, value in given if spec is not None]
@@ -208,9 +211,11 @@ def load_operators(source: Source) -> tuple[str, ...]:
             name = _register(as_object(entry, f"operators[{index}], {at}"), made, at)
             names.append(name)
     except BaseException:
+        # All or none: a graph that was built with half of a file could not be built again.
         for name in made:
             unregister_operator(name)
         raise
+    # Once for each name: `_write` asks what the operator is by the time it is written out.
     decomposition(*(made.keys() - _definitions.keys()), wide=False)(_write)
     _definitions.update(made)
     return tuple(names)
@@ -223,6 +228,7 @@ def _register(fields: Mapping[str, Any], made: dict[str, FunctionDefinition], at
     if not isinstance(name, str) or not _OPERATOR.fullmatch(name):
         refuse(f"{name!r} is not the name of an operator: words with dots between", at)
     at = f"operator {name}, {at}"
+    # A notebook's cell is run again: what says the same is the same operator.
     text = json.dumps(fields, sort_keys=True)
     known = _defined(name) if is_operator(name) else None
     if known is not None and known.text == text:
@@ -257,7 +263,10 @@ def _definition(
     )
     if not rules or any(rule.keeps for rule in rules):
         refuse("an operator has rules, each with replace or err: it cannot stay as it is", at)
+    # Of this file first: it may define anew what another one had.
     inner = [[made.get(new.op) or _defined(new.op) for new in rule.new] for rule in rules]
+    # Counted before anything is written out: a few operators that each stand for many of the one
+    # before would fill the memory.
     nodes = max(sum(1 if one is None else one.nodes for one in listed) for listed in inner)
     depth = 1 + max((one.depth for listed in inner for one in listed if one), default=0)
     if nodes > MOST_NODES or depth > DEEPEST:

@@ -125,6 +125,8 @@ def _from_object(source: object, format: str | None, has_parameters: bool) -> Gr
 
 def _told(source: bytes | Path, head: bytes, suffix: str, at: str) -> Format | str:
     """Return the format, or the name of one that is not registered, by content or else suffix."""
+    # From what cannot be mistaken to what is likely: magic, suffix, sniffing. ONNX has no magic,
+    # and is what remains.
     if (registered := format_of(head, suffix)) is not None:
         return registered
     if PLANS.starts(head):

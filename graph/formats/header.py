@@ -147,6 +147,7 @@ class _Reader(ScalarReader):
         whole = self.graph()
         precisions = dict[str, int]()
         if left := self.left:
+            # Nothing else may follow, now or from a later version: it would be read as nothing.
             if self.scalar() != PRECISIONS:
                 raise ValueError(f"{left} bytes too many")
             precisions.update(self.listed(lambda: (self.text(), self.count())))
@@ -194,6 +195,8 @@ class _Reader(ScalarReader):
         name, op = self.text(), self.text()
         inputs = self.listed(self.text)
         outputs: list[str] = []
+        # One by one, not a list of that length: a damaged count comes to the end of the bytes
+        # first.
         for _ in range(self.count()):
             outputs.append(self.text())
             if outputs[-1]:

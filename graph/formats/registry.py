@@ -313,6 +313,7 @@ def _register(format: Format) -> None:
         if suffix in taken:
             raise GraphError(f"the suffix {suffix} is taken", at=at, fix="choose another one")
     for magic in (GRAPHS.magic, PLANS.magic, *(known.magic for known in _formats.values())):
+        # Where one magic begins with another, a file could be of both.
         if (
             format.magic
             and magic
@@ -388,6 +389,7 @@ def format_of_object(source: object) -> Format | None:
     for known in _formats.values():
         if not names.isdisjoint(known.objects):
             return known
+    # From the module up to the package: the closest that offers a format knows the class best.
     for module in leading_parts(type(source).__module__):
         found = _installed(module)
         if found is not None and not names.isdisjoint(found.objects):

@@ -193,6 +193,7 @@ class _Replacing:
     def _node_of(self, name: str, draft: _Draft) -> Node:
         inputs = [draft.inputs.get(i, "") for i in range(max(draft.inputs, default=-1) + 1)]
         outputs = [draft.outputs.get(i, "") for i in range(max(draft.outputs, default=-1) + 1)]
+        # Pins and profiles know the node by its name: it goes to who writes the first output.
         takes_name = self._node.outputs[0] in outputs
         called = self._node.name if takes_name else f"{self._node.name}/{name}"
         return _made(self._rewriter, called, draft.op, inputs, outputs, draft.attributes)

@@ -198,6 +198,8 @@ def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
     """Raise GraphError if specs follow from the values of these constants, and change."""
     for name in names:
         for node in before.consumers[name]:
+            # A constant may be a shape, or a list of axes, and the specs behind it were inferred
+            # from that.
             if _specs(before, node) != _specs(after, node):
                 raise GraphError(
                     f"with another {name!r} its outputs have other shapes or dtypes",

@@ -49,6 +49,8 @@ class _Heads(NamedTuple):
         if self.queries == self.shared:
             return x
         formula = x.formula
+        # Heads that share keys are neighbours: behind one another they are one matrix, without a
+        # copy.
         rows = formula.shape_of(x, 2, 3) * (self.queries // self.shared)
         head = formula.joined(formula.shape_of(x, 0, 1), formula.constant([self.shared]))
         return x.reshaped(formula.joined(head, rows, formula.shape_of(x, 3)))
@@ -86,6 +88,7 @@ def attention(at: Adjoint) -> Gradients:
         yield MASK, _of_mask(at, g)
     g = _with_scores(at, CAPPED, g)
     g = _with_scores(at, RAW, g if slope is None else g * slope) * scale
+    # As rows of one matrix, heads that share keys are summed by the products that follow.
     across = heads.folded(g)
     if at.wants(0):
         made = heads.unfolded(across.op("MatMul", key), rows)
@@ -201,6 +204,7 @@ def _outside(at: Adjoint, rows: Term, keys: Term) -> list[Term]:
     found = []
     if used is not None:
         used = used.cast("int64").op("Unsqueeze", formula.constant([1, 2, 3]))
+        # The last query stands at the last key that is used, the others before it.
         place = row + used - rows
         found.append((column < used).op("Not"))
     else:

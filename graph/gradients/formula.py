@@ -75,6 +75,7 @@ class Formula:
             lengths = [dim for dim in dims if isinstance(dim, int)]
             if len(lengths) == len(dims):
                 return self.constant(lengths)
+        # Of the original: what is computed again has the same shape, which is there without that.
         key = ("shape", x.original, start, end)
         if key not in self._constants:
             self._constants[key] = self.op("Shape", self.term(x.original), start=start, end=end)
@@ -99,6 +100,7 @@ class Formula:
         """Return vectors, one behind the other; constants where all parts are."""
         values = [part.value for part in parts]
         known = [value for value in values if value is not None]
+        # Shapes are joined all the time, and mostly of numbers: as a constant they cost no node.
         if len(known) == len(values):
             return self.constant(np.concatenate(known), parts[0].dtype)
         return self.op("Concat", *parts, axis=0)
@@ -107,6 +109,7 @@ class Formula:
         self, op: str, inputs: Sequence[Term | None], outputs: int, attributes: dict[str, Any]
     ) -> Any:
         names = [None if term is None else term.name for term in inputs]
+        # Absent inputs at the end are left out, as operators count them.
         while names and names[-1] is None:
             names.pop()
         name = self._names.take(stem := f"{self.prefix}{op.lower()}")

@@ -30,6 +30,7 @@ def slice_(at: Adjoint) -> Gradients:
             "how many axes it slices is not known", "pass its axes as a constant"
         )
     listed = range(count) if value is None else [int(axis) for axis in value.reshape(-1)]
+    # Axis by axis: slices of different axes do not interfere, so the order does not matter.
     made = at.dy
     for place, axis in enumerate(listed):
         made = _along(made, x, axis % x.rank, [_one(b, place) for b in (starts, ends, paces)])
@@ -53,6 +54,7 @@ def _pads_around(at: Adjoint, x: Term) -> list[int] | None:
         if bounds[2] != 1 or not isinstance(length, int):
             return None
         taken = slice_range(length, *bounds)
+        # An empty slice has no first cell, and the axis below puts back nothing.
         if not taken:
             return None
         pads[axis], pads[axis + x.rank] = taken[0], length - 1 - taken[-1]
@@ -167,6 +169,7 @@ def one_hot(at: Adjoint) -> Gradients:
     bounds = at.formula.constant([0, 1], values.dtype)
     hot = at.input(0).op("OneHot", at.input(1), bounds, axis=at["axis"])
     on = (dy * hot).op("ReduceSum", keepdims=False)
+    # What is not hot is off: the rest of the whole sum.
     off = dy.op("ReduceSum", keepdims=False) - on
     axis = at.formula.constant([0])
     yield 2, at.formula.op("Concat", off.op("Unsqueeze", axis), on.op("Unsqueeze", axis), axis=0)
@@ -205,6 +208,8 @@ def _scatter(at: Adjoint) -> Gradients:
         yield 0, dy
         yield 2, places.read(dy)
     elif how == "mul":
+        # y = data · Π updates: the slope of each factor is the product of all others, which is y
+        # over it.
         yield 0, dy * places.write(at.formula.like(data, 1), updates, "mul")
         yield 2, places.read(dy * y) / updates
     else:

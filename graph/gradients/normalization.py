@@ -124,6 +124,7 @@ def batch_normalization(at: Adjoint) -> Gradients:
     if at.wants(1) or at.wants(4):
         centred = _per_channel(dy * (x - _behind(mean, x.rank)))
         yield 1, centred * inverse
+        # (v + ε)^-½ has the slope -½ (v + ε)^-3/2 in v.
         yield 4, centred * factor * inverse * inverse * -0.5
     if at.wants(2) or at.wants(3):
         total = _per_channel(dy)
@@ -165,6 +166,7 @@ def _through_running(at: Adjoint, made: Term, normal: Standard) -> Term:
 
     if mean is not None:
         made = made + shared(mean, share)
+    # var x changes by 2 (x - mean) / n with each x, and x - mean is values / inverse.
     if variance is not None:
         made = made + shared(variance, 2 * share) * (normal.values / normal.inverse)
     return made

@@ -56,11 +56,14 @@ class Reverse:
         if parts is None:
             return None
         if len(parts) > 1:
+            # Kept as one: an output may be asked for again, by its node and as an x.
             self._parts[tensor] = [parts[0].op("Add" if len(parts) == 2 else "Sum", *parts[1:])]
         return self._parts[tensor][0]
 
     def sweep(self) -> None:
         """Go back through all nodes, from the last one to the first."""
+        # Against the order of the graph: all readers of a tensor have added to its gradient by the
+        # time that its writer is asked.
         for node in reversed(self._nodes):
             wanted = [self._is_changing(t) and not self._is_empty(t) for t in node.inputs]
             depends = any(tensor in self._parts for tensor in node.outputs)

@@ -86,6 +86,7 @@ def binary_cross_entropy(
         If the shapes differ: they are not broadcast.
     """
     x, t = _pair(builder, "binary_cross_entropy", logits, wanted)
+    # -log σ(x) is softplus(-x), and -log(1 - σ(x)) is softplus(x).
     return _reduced(t * (-x).op("Softplus") + (1 - t) * x.op("Softplus"), reduction)
 
 
@@ -106,6 +107,7 @@ def softmax_cross_entropy(
         If the shapes differ: they are not broadcast.
     """
     x, t = _pair(builder, "softmax_cross_entropy", logits, wanted)
+    # Not Log of Softmax: that is -inf where the share rounds to 0.
     losses = (t * x.op("LogSoftmax", axis=axis)).sum([axis], keepdims=False)
     return _reduced(-losses, reduction)
 

@@ -126,6 +126,7 @@ def _if(call: Call) -> Sequence[TensorSpec]:
     _check_scalar(call, 0, BOOLS, "the condition")
     specs, values = call.inputs[1:], call.values[1:]
     condition = call.value(0)
+    # The other branch need not fit: it is never run.
     if condition is not None:
         return _checked(result_specs(chosen_branch(call, condition.item()), specs, values), call)
     # Not known which: what holds for both is known, and no more.
@@ -236,6 +237,7 @@ def _scan(call: Call) -> Sequence[TensorSpec]:
                 f"scanned inputs have lengths {length} and {spec.shape[axis]}",
                 fix="scan tensors of one length",
             )
+        # All are of one length, so that a number tells what a symbol is.
         length = spec.shape[axis] if isinstance(length, str) else length
         slices.append(_slice(call, count + index, index))
     states, results = _settled(body, (), call.inputs[:count], call, count + n_scanned, 0, slices)

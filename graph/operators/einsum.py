@@ -54,6 +54,8 @@ def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
     width = _width_of_dots(terms, ranks, text)
     if not arrow:
         dots = ELLIPSIS if ELLIPSIS in left else ""
+        # By numpy's rule: letters that occur once, in alphabetical order, behind the axes of the
+        # dots.
         right = dots + "".join(c for c in letters if counts[c] == 1)
     wanted = _letters(right, text)
     if len(set(wanted)) != len(wanted) or not set(wanted) <= set(letters):
@@ -108,6 +110,8 @@ def _lengths(call: Call, equation: Equation) -> dict[int, Dim]:
     lengths: dict[int, Dim] = {}
     for index, axes in enumerate(equation.inputs):
         for axis, length in zip(axes, call.spec(index).shape or (), strict=True):
+            # A length of 1 is repeated, as everywhere: the letter has the longest length that it
+            # meets.
             (lengths[axis],) = broadcast(((lengths.get(axis, 1),), (length,)))
     return lengths
 

@@ -46,6 +46,7 @@ def infer_gather_nd(call: Call) -> Sequence[TensorSpec]:
             f"data {data} and indices {indices} differ in their {batch} batch dimensions",
             fix="make them equal, or use a smaller batch_dims",
         )
+    # The batch axes are the first ones of both, and come once.
     return (TensorSpec(data.dtype, (*indices.shape[:-1], *data.shape[batch + depth :])),)
 
 

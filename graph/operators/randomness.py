@@ -72,6 +72,7 @@ def infer_philox(call: Call) -> Sequence[TensorSpec]:
     Source: Salmon, Moraes, Dror, Shaw, *Parallel Random Numbers: As Easy as 1, 2, 3* (2011).
     """
     key, dtype = call.spec(0), TensorSpec(call.attributes["dtype"], ()).dtype
+    # Inside of a Loop the key is made by nodes, so that its length may be known only later.
     fits = key.shape is None or (key.rank == 1 and may_equal(key.shape[0], 2))
     if key.dtype != KEY_SPEC.dtype or not fits:
         raise ShapeError(f"the key is {key}", fix=f"pass {KEY_SPEC}: a seed and a number")

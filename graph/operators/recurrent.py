@@ -118,6 +118,7 @@ def _infer(gates: int, usual: Sequence[str]) -> InferRule:
         activations_of(call.attributes, usual)
         _check(call, 0, (None, None, None), "x")
         _check(call, 2, (None, None, None), "r")
+        # The length of the state comes from its own weights: w may have any number of features.
         x, hidden = call.spec(0).shape, _hidden_size(call)
         if x is None or hidden is None:
             return (TensorSpec(dtype, None),) * 3

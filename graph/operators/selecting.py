@@ -89,6 +89,7 @@ def _bound_compress(call: Call) -> Sequence[TensorSpec]:
 )
 def infer_compress(call: Call) -> Sequence[TensorSpec]:
     """Infer: x, or x flattened, with some slices along the axis left out."""
+    # What is wrong for the largest result is wrong for any: one rule checks for both.
     (most,) = _bound_compress(call)
     return (_with_unknown(most, call.attributes["axis"] or 0),)
 

@@ -67,6 +67,7 @@ def _blocks_are_cells(rewriter: Rewriter, node: Node) -> bool:
 
 
 def _pools_nothing(rewriter: Rewriter, node: Node) -> bool:
+    # Strides and pads change the spec; a second output, of places, is no input of the node.
     cells = all(length == 1 for length in node.attributes["kernel_shape"])
     return cells and len(node.outputs) == 1 and _keeps_spec(rewriter, node)
 
@@ -85,6 +86,7 @@ def _resizes_nothing(rewriter: Rewriter, node: Node) -> bool:
     known = all(name in rewriter.constants for name in node.inputs[2:] if name)
     if node.attributes["mode"] != "nearest" or not x.is_static or not known:
         return False
+    # A crop reads another region: if it is as large as x, its spec does not tell.
     if node.attributes["coordinate_transformation_mode"] == CROP or not _keeps_spec(rewriter, node):
         return False
     axes = resample_axes(x.static_shape, node.attributes, read_target(values, node.attributes))
@@ -162,6 +164,7 @@ def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
     if writer is None or writer.op != "Clip" or None in (low, high):
         return False
     closer = _bounds(rewriter, writer)
+    # The chain below fails for nan, and for bounds that cross: Clip makes one bound of all x then.
     if closer[0] is None or closer[1] is None or low is None or high is None:
         return False
     return bool(low <= closer[0] <= closer[1] <= high)
@@ -191,6 +194,7 @@ _QUESTIONS: Mapping[str, Question] = {
     "Div": _second_is(1),
     "Pow": _second_is(1),
     "Add": _adds_nothing,
+    # -0.0 - 0.0 is -0.0, unlike -0.0 + 0.0: here it is 0.0 that changes nothing.
     "Sub": _second_is(0),
     "And": _second_is(1),
     **dict.fromkeys(("Or", "Xor", "BitwiseOr", "BitwiseXor", "BitShift"), _second_is(0)),
@@ -202,6 +206,7 @@ _QUESTIONS: Mapping[str, Question] = {
 
 
 def _question(node: Node) -> Question | None:
+    # Any rounding yields whole numbers, and every rounding leaves those as they are.
     return _follows(ROUNDS) if ROUNDS in node.operator.traits else _QUESTIONS.get(node.op)
 
 
@@ -214,6 +219,8 @@ def bypass_identities(graph: Graph, may_merge: MayMerge = always) -> Graph:
     and an output.
     """
     rewriter = Rewriter(graph, may_merge)
+    # By name, as a node is another object once its input has been bypassed; in order, so that one
+    # sweep takes out a whole chain.
     for name in [node.name for node in graph.nodes if _question(node)]:
         node = rewriter.node(name)
         source = _source(rewriter, node)

@@ -49,6 +49,8 @@ class _Folding:
         self._made: dict[str, Array] = {}
 
     def run(self) -> Graph:
+        # In the order of the graph: of several in a row, each meets a convolution that has taken in
+        # those before it.
         for node in self._graph.nodes:
             affine = affine_of(self._graph, node, self._graph.constants)
             if affine is None or not self._fold_behind(node, affine):
@@ -88,6 +90,8 @@ class _Folding:
         bias = np.broadcast_to(bias, per_feature.shape)
         if not self._set(conv, _Weights(weights.w * per_feature.reshape(shape), bias)):
             return False
+        # The convolution keeps its own name, by which it is pinned, and writes what the scale
+        # wrote.
         self._keep(replace(self._kept[conv.name], outputs=node.outputs))
         return True
 
@@ -107,6 +111,8 @@ class _Folding:
                 return
             w, bias = weights
             by_input = _per_input(affine, w, conv.attributes["group"])
+            # Σ w·(a·x + b) = Σ (w·a)·x + Σ w·b: where no window is cut, the last sum is one number
+            # for each feature.
             if np.any(affine.shift != 0):
                 shift = np.broadcast_to(affine.shift, (_channels(w, conv),))
                 added = _shift_through(w, shift, conv.attributes["group"])
@@ -121,6 +127,7 @@ class _Folding:
         """x·a, then + b, then Conv -> x + b/a, then Conv with other weights."""
         scales = self._kept.get(self._producers.get(shift.source, ""))
         weights = self._weights(conv)
+        # (x·a + b) = (x + b/a)·a, and padded zeros stay what they are, since 0·a is 0.
         if scales is None or weights is None or not shift.only_shifts:
             return
         scale = affine_of(self._graph, scales, self._graph.constants)
@@ -128,6 +135,7 @@ class _Folding:
             return
         if not self._may_merge(self._graph, [scales, conv], conv):
             return
+        # Where a is 0 there is no such b/a.
         with np.errstate(all="ignore"):
             less = shift.shift / scale.scale
         if not np.isfinite(less).all():

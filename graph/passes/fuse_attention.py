@@ -60,6 +60,7 @@ def _fuse(rewriter: Rewriter, softmax: Node) -> None:
         return
     if scores.rank != _RANK or softmax.attributes["axis"] not in (-1, _RANK - 1):
         return
+    # In front: what it writes is what is replaced, and its name is the one that stays.
     found.nodes.insert(0, last)
     product = _up_to_product(rewriter, softmax.inputs[0], found)
     if product is None:
@@ -224,6 +225,7 @@ def _read_in_place(rewriter: Rewriter, attention: Node) -> None:
         return
     if not _turns(turned) or not _flattens(rewriter, last, turned.outputs[0], last.outputs[0]):
         return
+    # With three axes Attention splits the last one into heads itself, and joins them again.
     inputs, found = [], [last, turned, attention]
     for tensor in attention.inputs[:3]:
         heads = rewriter.producer(tensor)

@@ -192,6 +192,7 @@ def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) 
     for rule in rules:
         for op in rule.pattern.ops:
             by_op.setdefault(op, []).append(rule)
+    # One scan, in order; what a rule wrote comes next, as further rules may fit it.
     waiting = deque(rewriter.find(*by_op))
     left = max(LEAST_BUDGET, 2 * len(rewriter.graph.nodes)) if budget is None else budget
     while waiting:
@@ -217,6 +218,8 @@ def _apply_one(
 ) -> tuple[Rule, Sequence[Node]] | None:
     writers = {n.op for name in node.inputs if (n := rewriter.producer(name)) is not None}
     for rule in rules:
+        # Cheap, and enough to refuse most nodes: matching is only tried where the writers could
+        # fit.
         if any(writers.isdisjoint(ops) for ops in rule.needs):
             continue
         for match in matches(rewriter, rule.pattern, node):

@@ -64,6 +64,7 @@ def _rule_of(node: Node) -> Rule | None:
 def _elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
     """Constants are turned, scalars stay; anything else must have as many axes as the result."""
     rank, moved, constants = len(order), list[int](), dict[int, Array]()
+    # More axes than the order names come from another input, which broadcasting puts in front.
     if rewriter.tensors[node.outputs[0]].rank != rank:
         return None
     for index, name in enumerate(node.inputs):
@@ -132,6 +133,7 @@ def _reduction(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None
     axes = _integers(rewriter, node, 1)
     if axes is None:
         return None
+    # An empty list names all axes or, if the attribute says so, none.
     if not axes:
         all_of_them = len(node.inputs) < 2 or not node.attributes["noop_with_empty_axes"]
         found = Reordered((0,), {}, node.attributes)
@@ -196,6 +198,8 @@ def _tile(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
 
 def _expand(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
     shape, missing = _integers(rewriter, node, 1), 0
+    # Shapes are aligned from behind, and a length of 1 keeps what is there. A longer shape adds
+    # axes in front, which are in no order.
     if shape is None or (missing := len(order) - len(shape)) < 0:
         return None
     return Reordered((0,), {1: _placed((1,) * missing + shape, order)}, node.attributes)
@@ -240,6 +244,8 @@ def _placed(values: Sequence[int] | Array, order: Order) -> Array:
     """Return one number for each axis, in the other order."""
     given = np.asarray(values)
     made = np.empty_like(given)
+    # Not given[order]: number i is about axis i behind the Transpose, which is axis order[i] before
+    # it.
     made[list(order)] = given
     return made
 

@@ -223,7 +223,7 @@ class Rewriter:
         if not old:
             raise GraphError("no node is replaced", fix="insert behind a node")
         # All that can refuse comes first, and then the change as a whole: half of one is a broken
-        # graph.
+        # graph. In order, as patterns list their nodes from the last to the first.
         ranked = sorted(old, key=self._wiring.rank)
         check_replacement(self, ranked, new)
         at = self._wiring.stand_in(ranked, new)
@@ -270,6 +270,7 @@ class Rewriter:
         if any(self.tensors[tensor] != self.tensors[to[tensor]] for tensor in needed):
             return False
         self._wiring.remove(node)
+        # Readers of private outputs change over first, to the name that the source has at the end.
         renamed = {to[tensor]: tensor for tensor in public}
         for tensor in needed:
             if tensor not in public:

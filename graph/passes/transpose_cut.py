@@ -108,11 +108,14 @@ class Cut:
 
     def chosen(self) -> set[str]:
         """Return the names of the nodes that should."""
+        # Such an order leads there and back, so that before and behind are no sides. Regions get
+        # colours instead, and the sides are whether a node stays with its own.
         if self._undoes_itself:
             self._colour()
         vertex = {name: index + 2 for index, name in enumerate(self._candidates)}
         flow = Flow(len(vertex) + 2)
         edges = [edge for edge in self._edges(vertex, flow) if len(edge.ends) > 1]
+        # A tensor pays once, however many of its readers are on the other side.
         for ends, price in edges:
             flow.some_across(ends[0], ends[1:], price, price)
         now = [0, 1, *map(self._colour_of, vertex)]
@@ -152,6 +155,8 @@ class Cut:
                     if other not in colours:
                         colours[other] = 1 - colours[here]
                         waiting.append(other)
+                    # Around a ring of an odd number, one Transpose leads back to its own colour: it
+                    # is no link.
                     if colours[other] != colours[here]:
                         self._links.add(node.name)
         for name in (*region, *beyond):

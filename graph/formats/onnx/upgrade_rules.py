@@ -55,6 +55,8 @@ def _aligned_at_axis(node: Node, context: Context) -> Sequence[Node]:
     missing = 0
     if axis is not None:
         rank, rank_b = _rank(a, node, context), _rank(b, node, context)
+        # Then b's first dimension was aligned with a's at `axis`; now the last ones of both are. So
+        # b lacks one for each that a has behind.
         missing = rank - rank_b - normalize_axis(axis, rank)
     nodes, b = _with_trailing_dimensions(b, missing, node, context)
     return (*nodes, replace(node, inputs=(a, b), attributes={}))
@@ -64,6 +66,7 @@ def _aligned_at_axis(node: Node, context: Context) -> Sequence[Node]:
 def _slope_per_channel(node: Node, context: Context) -> Sequence[Node]:
     """PRelu(x, slope of length c) -> PRelu(x, slope of shape c, 1, 1)."""
     x, slope = node.inputs
+    # One slope for each channel, axis 1: today a vector would be aligned with the last axis.
     missing = max(_rank(x, node, context) - 2, 0) if _rank(slope, node, context) == 1 else 0
     nodes, slope = _with_trailing_dimensions(slope, missing, node, context)
     return (*nodes, replace(node, inputs=(x, slope)))
@@ -97,10 +100,13 @@ def _along_flattened_axes(node: Node, context: Context) -> Sequence[Node]:
     """Softmax(x, axis) -> Softmax over all axes from `axis` on, as one; often just the last."""
     (x,), (y,) = node.inputs, node.outputs
     axis, rank = int(node.attributes.get("axis", 1)), context.spec(x).rank
+    # x was made a matrix first, of the axes before `axis` and of those from there on. With the last
+    # axis alone in the second group each row is a line of x.
     if rank is not None and (axis == -1 or axis == rank - 1):
         return (replace(node, attributes={"axis": -1}),)
     flat, done = context.names.take(f"{y}/flat"), context.names.take(f"{y}/done")
     shape, measuring = _shape_of(x, node.name, context)
+    # A computed shape tells the Reshape nothing of its symbols; y is like x in any case.
     context.declared[y] = context.spec(x)
     return (
         Node(f"{node.name}/Flatten", "Flatten", (x,), (flat,), {"axis": axis}),
@@ -135,6 +141,7 @@ def _rename_modes(node: Node, context: Context) -> Sequence[Node]:
 
 @rule("RoiAlign", before=16)
 def _without_half_pixel(node: Node, context: Context) -> Sequence[Node]:
+    # What was the only way then, of moving no coordinate by half a pixel, has this name now.
     mode = {"coordinate_transformation_mode": "output_half_pixel"}
     return (replace(node, attributes={**node.attributes, **mode}),)
 
@@ -169,6 +176,7 @@ def _per_channel(node: Node, context: Context) -> Sequence[Node]:
 
 def _repeated(stem: str, name: str, length: int, times: int, context: Context) -> Iterator[Node]:
     """Yield the nodes that repeat each of a vector's elements some times over."""
+    # Channels of one group are neighbours: each value is repeated in place, not the whole vector.
     shapes = {"Reshape": (length, 1), "Expand": (length, times), "Flat": (length * times,)}
     for part, shape in shapes.items():
         wanted = context.constant(f"{stem}/{part}/shape", shape, "int64")
@@ -187,6 +195,8 @@ def _asymmetric(node: Node, context: Context) -> Sequence[Node]:
     resize_downsample_scales_nearest of opset 10 has it); an image of which one side grows while
     the other shrinks is therefore resized twice.
     """
+    # Old Resize rounded down to enlarge and up to shrink, whatever the axis; today a node rounds
+    # one way for all of them.
     x, scales = _with_scales(node, context)
     (y,) = node.outputs
     mode, value = str(node.attributes.get("mode", "nearest")), context.value(scales)

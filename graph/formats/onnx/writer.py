@@ -217,5 +217,6 @@ def _laid_out(constants: Mapping[str, Array]) -> dict[str, int]:
 
 def _padded(arrays: Iterator[Array]) -> Iterator[bytes]:
     for array in arrays:
+        # ONNX has the low byte first, whatever the machine has.
         yield array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
         yield bytes(-array.nbytes % ALIGNMENT)
