@@ -24,8 +24,8 @@ import trio
 from measure import save
 from plait.graph.passes import PASSES, fold_constants, run_passes
 from plait.graph.tensor import Array
+from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.plan import Plan
-from plait.scheduler.plans.steps import Transfer
 from plait.scheduler.shapes.specialise import specialise
 from real_models import REAL_MODELS
 

@@ -16,8 +16,8 @@ from .options import EXIT_FAILED, PATH
 from .output import check_writable, print_json, print_text
 
 if TYPE_CHECKING:
-    from ..scheduler.packing.blocks import Packing
     from ..scheduler.packing.packing import Solver
+    from ..scheduler.packing.relation import Packing
 
 
 EXAMPLES = """

@@ -9,7 +9,6 @@ True
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from ..graph.evaluation import evaluate_with
 from ..graph.ir import Node
@@ -27,73 +26,8 @@ from .device import (
     scratch_specs,
 )
 from .options import Option, affinity, spinning, threads
-from .ort.providers import device_names, options_of, place_of
-from .registry import DeviceStatus, device, find, names, probe, register, unregister
-
-
-def _cpu(name: str, **options: Any) -> Device:
-    from .cpu import CpuDevice
-
-    return CpuDevice(name, **options)
-
-
-def _worker(name: str, **options: Any) -> Device:
-    from .worker.device import WorkerDevice
-
-    return WorkerDevice(name, **options)
-
-
-def _sim(name: str) -> Device:
-    from .sim.device import SimDevice
-
-    return SimDevice(name)
-
-
-def _formal(name: str) -> Device:
-    from .formal.device import FormalDevice
-
-    return FormalDevice(name)
-
-
-def _ort(name: str, **options: Any) -> Device:
-    place = place_of(name)
-    if place is not None:
-        from .ort.provider_device import device_on
-
-        return device_on(name, place, **options)
-    from .ort.device import OrtDevice
-
-    return OrtDevice(name, **options)
-
-
-def _compiled(name: str, **options: Any) -> Device:
-    from .compiled.device import CompiledDevice
-
-    return CompiledDevice(name, **options)
-
-
-def _cuda(name: str) -> Device:
-    from .cuda.device import CudaDevice
-
-    return CudaDevice(name)
-
-
-def _cuda_names() -> tuple[str, ...]:
-    from .cuda.device import cuda_names
-
-    return cuda_names()
-
-
-def _opencl(name: str) -> Device:
-    from .opencl.device import OpenClDevice
-
-    return OpenClDevice(name)
-
-
-def _opencl_names() -> tuple[str, ...]:
-    from .opencl.device import opencl_names
-
-    return opencl_names()
+from .ort.providers import device_names, options_of
+from .registry import DeviceStatus, device, find, later, names, probe, register, unregister
 
 
 def _evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
@@ -105,19 +39,23 @@ def _evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, 
 evaluate_with(_evaluate)
 _HOST: Mapping[str, Option] = {"threads": threads, "affinity": affinity}
 
-register("cpu", _cpu, options=_HOST)
-register("worker", _worker, instances=lambda: ("worker:0",), options=_HOST)
-register("sim", _sim, instances=lambda: ("sim:npu",))
-register("formal", _formal)
+register("cpu", later(".cpu:CpuDevice"), options=_HOST)
+register(
+    "worker", later(".worker.device:WorkerDevice"), instances=lambda: ("worker:0",), options=_HOST
+)
+register("sim", later(".sim.device:SimDevice"), instances=lambda: ("sim:npu",))
+register("formal", later(".formal.device:FormalDevice"))
 register(
     "ort",
-    _ort,
+    later(".ort.device:ort_device"),
     instances=device_names,
     options=partial(options_of, own={**_HOST, "spinning": spinning}),
 )
-register("compiled", _compiled, options=_HOST)
-register("cuda", _cuda, instances=_cuda_names)
-register("opencl", _opencl, instances=_opencl_names)
+register("compiled", later(".compiled.device:CompiledDevice"), options=_HOST)
+register("cuda", later(".cuda.device:CudaDevice"), instances=later(".cuda.device:cuda_names"))
+register(
+    "opencl", later(".opencl.device:OpenClDevice"), instances=later(".opencl.device:opencl_names")
+)
 
 __all__ = [
     "Capabilities",

@@ -13,11 +13,10 @@ from ..graph.tensor import TensorSpec
 from . import program as programs
 from .blas import lift_limit, limit_threads
 from .device import Capabilities, Program, Support
-from .host import HostDevice, physical_memory
+from .host import HostDevice, given, physical_memory
 from .kernels.fused import takes
 from .memory import HOST, SHARED, View
 from .operator_instances import OperatorInstances
-from .options import given
 
 
 class CpuDevice(HostDevice):

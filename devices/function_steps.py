@@ -17,7 +17,7 @@ from ..graph.generators import (
 )
 from ..graph.ir import Node
 from ..graph.nested import called
-from ..graph.operator_lifecycle import OperatorLifecycle, has_life
+from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.reduce_rows import RowReducer, row_specs
 from ..graph.python import check_results, check_within
 from ..graph.tensor import Array, TensorSpec, read_only, spec_of
@@ -123,7 +123,7 @@ def array_of(name: str, views: Mapping[str, View], constants: Mapping[str, Array
 
 def function_of(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> Callable[..., Any]:
     """Return what a Python operator's node calls: a function, or a method of what it owns."""
-    if has_life(node.operator):
+    if node.operator.owns:
         assert living is not None, f"{node} is on a device that keeps no lives"
         return living[node.name].run
     function = node.operator.function

@@ -105,6 +105,18 @@ class HostDevice:
         self._lane.close()
 
 
+def given(
+    threads: int | None, affinity: Sequence[int] | None, spinning: bool | None = None
+) -> dict[str, Any]:
+    """Return those of the options of devices on the host that are given."""
+    every = {
+        "threads": threads,
+        "affinity": None if affinity is None else tuple(affinity),
+        "spinning": spinning,
+    }
+    return {name: value for name, value in every.items() if value is not None}
+
+
 def may_run_anywhere(device: object) -> TypeGuard[HostDevice]:
     """Say whether any thread may run a device's programs: it submits them in no way of its own."""
     return isinstance(device, HostDevice) and type(device).submit is HostDevice.submit

@@ -95,7 +95,8 @@ def device_kind(name: str) -> str:
     >>> device_kind("worker:0"), device_kind("ort:second"), device_kind("ort:openvino:0")
     ('worker', 'ort', 'ort:openvino')
     """
-    return kind_of(name) or name.partition(":")[0]
+    kind, colon, _ = name.partition(":")
+    return (kind_of(name) or kind) if colon and kind == KIND else kind
 
 
 def model_of(device: object, name: str) -> DeviceModel:

@@ -47,10 +47,10 @@ class ThreadLane:
         self._elsewhere = Context()
         self._elsewhere.run(np.seterr, all="ignore")
         self._elsewhere.run(_is_work.set, True)
-        give_up_in_children(self)
 
     def open(self) -> None:
         """Take work from now on."""
+        give_up_in_children(self)  # before the lock, which a child may inherit held
         with self._lock:
             if self._queue is None:
                 self._queue = SimpleQueue()

@@ -13,7 +13,7 @@ from functools import partial
 
 from ..graph.errors import PlaitError, all_told, is_ctrl_c
 from ..graph.ir import Graph, Node
-from ..graph.operator_lifecycle import OperatorLifecycle, has_life
+from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.tensor import Array, read_only
 from .memory import View
 from .program import kernel_error
@@ -55,7 +55,7 @@ class OperatorInstances:
         KernelError, DeviceMemoryError
             If one cannot be opened; those before it are closed with the plan.
         """
-        nodes = [node for node in graph.nodes if has_life(node.operator)]
+        nodes = [node for node in graph.nodes if node.operator.owns]
         with self._lock:
             missing = [node for node in nodes if node.name not in self._open]
             if missing:

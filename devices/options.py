@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from ..graph.names import did_you_mean
@@ -45,18 +45,6 @@ def spinning(value: Any) -> bool:
     if not isinstance(found, bool):
         raise ValueError("True or False; as text yes or no")
     return found
-
-
-def given(
-    threads: int | None, affinity: Sequence[int] | None, spinning: bool | None = None
-) -> dict[str, Any]:
-    """Return those of the options of devices on the host that are given."""
-    every = {
-        "threads": threads,
-        "affinity": None if affinity is None else tuple(affinity),
-        "spinning": spinning,
-    }
-    return {name: value for name, value in every.items() if value is not None}
 
 
 def checked(name: str, known: Mapping[str, Option], given: Mapping[str, object]) -> dict[str, Any]:

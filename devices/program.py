@@ -17,7 +17,7 @@ from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
 from ..graph.generators import Receive, RowWriter
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
-from ..graph.operator_lifecycle import OperatorLifecycle, has_life
+from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.bounded_call import BOUNDED_CALL, CALLS
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.operators.reduce_rows import REDUCED_CALL
@@ -88,7 +88,7 @@ class BoundProgram:
     def rebound(self, views: Mapping[str, View]) -> BoundProgram | None:
         """Return it for other lengths where all it does is to call a function; else None."""
         node, constants = self.graph.nodes[0], self.graph.constants
-        if len(self.graph.nodes) > 1 or has_life(node.operator):
+        if len(self.graph.nodes) > 1 or node.operator.owns:
             return None
         if node.op == BOUNDED_CALL:
             step = bounded_step(node, views, constants)
@@ -196,7 +196,7 @@ def supports(
 
     Where the call is left out, one that serves for some calls only counts as one.
     """
-    if has_life(node.operator) and not keeps_lives:
+    if node.operator.owns and not keeps_lives:
         return Support(False, f"operators that own something do not run on {kind!r} devices")
     if node.op in CONTROL_FLOW and kind == "cpu" and call is not None:
         return nested.supports(node, call, partial(_supports_inside, kind))

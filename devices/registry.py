@@ -12,16 +12,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ..graph.errors import PlaitError, named_text, text_of
 from ..graph.installed import DEVICES, load, offered, own, package_of
 from ..graph.ir import Graph, Node
-from ..graph.names import did_you_mean
-from ..graph.registrations import note_registration
+from ..graph.registry import Registry
 from ..graph.tensor import TensorSpec
 from .device import Device
 from .errors import DeviceError, DeviceUnavailableError
@@ -71,9 +71,19 @@ class DeviceStatus:
     software: str = ""
 
 
-_factories: dict[str, Factory] = {}
-_instances: dict[str, Callable[[], tuple[str, ...]]] = {}
-_options: dict[str, Options] = {}
+class _Registered(NamedTuple):
+    factory: Factory
+    instances: Callable[[], tuple[str, ...]]
+    options: Options
+
+
+_registered: Registry[str, _Registered] = Registry(
+    lambda name: DeviceError(
+        f"device {name!r} is registered already", fix=f"unregister({name!r}) first"
+    ),
+    group=DEVICES,
+    counts=True,
+)
 
 
 def register(
@@ -118,14 +128,21 @@ def register(
                 if what == "factory"
                 else "pass a function that returns names",
             )
-    if name in _factories:
-        raise DeviceError(
-            f"device {name!r} is registered already", fix=f"unregister({name!r}) first"
-        )
-    _factories[name] = factory
-    note_registration()
-    _instances[name] = instances or (lambda: (name,))
-    _options[name] = options if callable(options) else dict(options or {})
+    takes = options if callable(options) else dict(options or {})
+    _registered.register(name, _Registered(factory, instances or (lambda: (name,)), takes))
+
+
+def later(place: str) -> Callable[..., Any]:
+    """Return what calls a function or class of this package, imported when it is first called.
+
+    ``".cpu:CpuDevice"`` is the one of that name in that module.
+    """
+    module, _, name = place.partition(":")
+
+    def call(*given: Any, **options: Any) -> Any:
+        return getattr(import_module(module, __package__), name)(*given, **options)
+
+    return call
 
 
 def unregister(name: str) -> None:
@@ -139,9 +156,9 @@ def unregister(name: str) -> None:
     >>> "npu" in pl.devices.names()
     False
     """
-    if name not in _factories:
+    if name not in _registered:
         raise _unknown_device_error(name)
-    del _factories[name], _instances[name], _options[name]
+    del _registered[name]
 
 
 def device(name: str, **options: Any) -> Device:
@@ -193,17 +210,17 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     if not isinstance(name, str):
         raise DeviceError(f"{name!r} is not the name of a device", fix="use one such as 'cpu'")
     slip = _ALMOST_RANGE.fullmatch(name)
-    if slip is not None and name not in _factories:
+    if slip is not None and name not in _registered:
         raise _range_error(name, slip)
     # From the particular to the general, and what was registered here before what is installed.
     known = tuple(dict.fromkeys((name, device_kind(name), name.partition(":")[0])))
-    registered = next((one for one in known if one in _factories), None)
+    registered = next((_registered[one] for one in known if one in _registered), None)
     installed = filter(None, map(_installed, known))
-    factory = _factories[registered] if registered else next(installed, None)
+    factory = registered.factory if registered else next(installed, None)
     if factory is None:
         raise _unknown_device_error(name)
-    takes = _options.get(registered or "", {})
-    chosen = checked(name, takes(name) if callable(takes) else takes, options)
+    takes = registered.options if registered and options else {}
+    chosen = checked(name, takes(name) if callable(takes) else takes, options) if options else {}
     try:
         return factory(name, **chosen)
     except PlaitError:
@@ -225,8 +242,8 @@ def names() -> tuple[str, ...]:
     >>> "cpu" in pl.devices.names()
     True
     """
-    listed = dict.fromkeys(name for listing in list(_instances.values()) for name in listing())
-    return tuple(dict.fromkeys((*listed, *(n for n in offered(DEVICES) if n not in _factories))))
+    listed = dict.fromkeys(name for one in list(_registered.values()) for name in one.instances())
+    return tuple(dict.fromkeys((*listed, *(n for n in offered(DEVICES) if n not in _registered))))
 
 
 def probe(name: str) -> DeviceStatus:
@@ -294,7 +311,7 @@ def _installed(name: str) -> Factory | None:
 
 def _origin(known: Sequence[str]) -> str | None:
     """Return which package a device comes from, None where it is plait's or registered here."""
-    if any(name in _factories or name in own(DEVICES) for name in known):
+    if any(name in _registered or name in own(DEVICES) for name in known):
         return None
     return f"package {package_of(DEVICES, next(one for one in known if one in offered(DEVICES)))}"
 
@@ -312,9 +329,8 @@ def _range_error(name: str, slip: re.Match[str]) -> DeviceError:
     )
 
 
-def _unknown_device_error(name: str) -> DeviceUnavailableError:
-    known = dict.fromkeys((*_factories, *own(DEVICES), *offered(DEVICES)))
+def _unknown_device_error(name: str) -> PlaitError:
+    ours = own(DEVICES)
+    known = dict.fromkeys((*_registered, *ours, *offered(DEVICES)))
     told = f"known kinds and names: {', '.join(known)}"
-    return DeviceUnavailableError(
-        f"there is no device {name!r}", fix=did_you_mean(name, known, told)
-    )
+    return _registered.unknown_error("device", name, told, DeviceUnavailableError, also=ours)

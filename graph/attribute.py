@@ -86,12 +86,14 @@ class Attribute:
     maximum: float | None = None
     choices: tuple[Any, ...] | None = None
 
-    def complete(self, op: str, name: str, given: Any, at: str) -> Any:
+    def complete(self, op: str, name: str, given: Any, at: object) -> Any:
         """Return the value to store, the default where none is given; raise OperatorError."""
         if given is None:
             if self.default is REQUIRED:
                 raise OperatorError(
-                    f"{op} needs the attribute {name!r}", at=at, fix=f"pass {name}={self.wanted}"
+                    f"{op} needs the attribute {name!r}",
+                    at=str(at),
+                    fix=f"pass {name}={self.wanted}",
                 )
             return self.default
         try:
@@ -103,10 +105,10 @@ class Attribute:
             raise self._refused_value_error(op, name, given, at)
         return value
 
-    def _refused_value_error(self, op: str, name: str, given: Any, at: str) -> OperatorError:
+    def _refused_value_error(self, op: str, name: str, given: Any, at: object) -> OperatorError:
         return OperatorError(
             f"{op}'s attribute {name!r} must be {self.wanted}, got {_shown(given)}",
-            at=at,
+            at=str(at),
             fix=f"pass {self.wanted}",
         )
 

@@ -131,7 +131,7 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
         if name and name not in defined:
             raise _broken_error(_undefined(graph, name), str(node))
     present = [bool(name) for name in node.inputs]
-    node.operator.check_arity(len(node.inputs), present, len(node.outputs), str(node))
+    node.operator.check_arity(len(node.inputs), present, len(node.outputs), node)
     _check_attributes(node)
     for value in node.attributes.values():
         if isinstance(value, Graph):
@@ -149,7 +149,7 @@ def _check_attributes(node: Node) -> None:
     """Raise GraphError unless a node has the very attributes that its operator would store."""
     if set(node.attributes) != set(node.operator.attributes):
         raise _broken_error("attributes are not complete", str(node))
-    for name, stored in node.operator.complete(node.attributes, str(node)).items():
+    for name, stored in node.operator.complete(node.attributes, node).items():
         given = node.attributes[name]
         same = given is stored or (type(given) is type(stored) and given == stored)
         if not same:

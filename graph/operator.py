@@ -1,7 +1,7 @@
 """Operators: their inputs, attributes, shape rule and cost. Kernels live with devices.
 
-The registry is a dict and a decorator: `define` registers, `find_operator` looks up. Plait's own
-are imported when one is asked for that is not there, or somebody else's is registered.
+`define` registers them, `find_operator` looks them up. Plait's own are imported when one is asked
+for that is not there, or somebody else's is registered.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from inspect import isasyncgenfunction, iscoroutinefunction
+from inspect import isasyncgenfunction, isclass, iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
-from .installed import OPERATORS, STANDARD, leading_parts, load, load_own, offered, package_of
-from .names import did_you_mean
-from .registrations import note_registration
+from .installed import OPERATORS, STANDARD, leading_parts, load, load_own, package_of
+from .registry import Registry
 from .tensor import Array, TensorSpec
 from .traits import IN_PLANS_ALONE, NO_TRAITS, NOTHING, UNSTATED, Float16, Part, Trait
 
@@ -191,29 +190,38 @@ class Operator:
         """True when its function is awaited on an event loop."""
         return iscoroutinefunction(self.function) or isasyncgenfunction(self.function)
 
-    def check_arity(self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: str) -> None:
+    @property
+    def owns(self) -> bool:
+        """True when its nodes are instances of a class."""
+        return isclass(self.function)
+
+    def check_arity(
+        self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: object
+    ) -> None:
         """Raise OperatorError unless the counts fit and required inputs are present."""
         low, high = _arity(self.inputs)
         if not low <= n_inputs <= high:
             raise OperatorError(
                 f"{self.name} takes {_between(low, high)} inputs ({self.inputs}), got {n_inputs}",
-                at=at,
+                at=str(at),
                 fix=f"pass {self.inputs}",
             )
         missing = [i for i in range(n_inputs) if not (present[i] or _optional(self.inputs, i))]
         if missing:
             names = ", ".join(_formal(self.inputs, i) for i in missing)
-            raise OperatorError(f"{self.name} needs its input {names}", at=at, fix=f"pass {names}")
+            raise OperatorError(
+                f"{self.name} needs its input {names}", at=str(at), fix=f"pass {names}"
+            )
         low, high = _arity(self.outputs)
         if not low <= n_outputs <= high:
             raise OperatorError(
                 f"{self.name} has {_between(low, high)} outputs ({self.outputs}), "
                 f"asked for {n_outputs}",
-                at=at,
+                at=str(at),
                 fix=f"ask for {self.outputs}",
             )
 
-    def complete(self, given: Mapping[str, Any], at: str) -> Attributes:
+    def complete(self, given: Mapping[str, Any], at: object) -> Attributes:
         """Return the attributes with types checked and defaults filled in.
 
         Raises
@@ -225,7 +233,7 @@ class Operator:
             if name not in self.attributes:
                 known = ", ".join(self.attributes) or "none"
                 raise OperatorError(
-                    f"{self.name} has no attribute {name!r}", at=at, fix=f"it has: {known}"
+                    f"{self.name} has no attribute {name!r}", at=str(at), fix=f"it has: {known}"
                 )
         return MappingProxyType(
             {
@@ -235,7 +243,18 @@ class Operator:
         )
 
 
-_operators: dict[str, Operator] = {}
+def _import_families() -> None:
+    from .operators import families  # noqa: F401
+
+
+_operators: Registry[str, Operator] = Registry(
+    lambda name: GraphError(
+        f"operator {name!r} is defined twice", fix="choose another name for one"
+    ),
+    own=_import_families,
+    group=OPERATORS,
+    counts=True,
+)
 _registered: ContextVar[list[str] | None] = ContextVar("plait registered", default=None)
 _PACKAGE = __name__.partition(".")[0]
 
@@ -365,15 +384,12 @@ def register_operator(operator: Operator) -> None:
     # Plait's own come first, whatever was imported before: a second one of a name is refused, and
     # never plait's.
     if not operator.module.startswith(f"{_PACKAGE}."):
-        _import_own()
+        _operators.import_own()
         load_own(OPERATORS, operator.name)
     known = _operators.get(operator.name)
-    if known is not None and not _redefines(operator, known):
-        raise GraphError(
-            f"operator {operator.name!r} is defined twice", fix="choose another name for one"
-        )
-    _operators[operator.name] = operator
-    note_registration()
+    if known is not None and _redefines(operator, known):
+        del _operators[operator.name]
+    _operators.register(operator.name, operator)
     noted = _registered.get()
     if noted is not None:
         noted.append(operator.name)
@@ -413,9 +429,8 @@ def find_operator(name: str, at: object = None) -> Operator:
         if is_operator(name):
             return _operators[name]
         listed = "list them: from plait.graph.operator import operators; operators()"
-        fix = did_you_mean(name, (*_operators, *offered(OPERATORS)), listed)
         where = None if at is None else str(at)
-        raise OperatorError(f"there is no operator {name!r}", at=where, fix=fix) from None
+        raise _operators.unknown_error("operator", name, listed, OperatorError, where) from None
 
 
 def is_operator(name: str) -> bool:
@@ -427,13 +442,8 @@ def is_operator(name: str) -> bool:
         If that package is broken.
     """
     if name not in _operators:
-        _import_own()
+        _operators.import_own()
     return name in _operators or _is_installed(name)
-
-
-def _import_own() -> None:
-    """Register plait's operators, once."""
-    from .operators import families  # noqa: F401
 
 
 def _is_installed(name: str) -> bool:
@@ -479,15 +489,13 @@ def operators_so_far() -> tuple[str, ...]:
 
     Those of dialects and packages are loaded when one is asked for: some import much for that.
     """
-    _import_own()
+    _operators.import_own()
     return tuple(_operators)
 
 
 def operators() -> tuple[str, ...]:
     """Return the names of all registered operators, sorted."""
-    _import_own()
-    load_own(OPERATORS)
-    return tuple(sorted(_operators))
+    return tuple(sorted(_operators.all()))
 
 
 def _arity(formals: str) -> tuple[int, float]:

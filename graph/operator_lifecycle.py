@@ -18,7 +18,7 @@ from typing import Any
 
 from .errors import OperatorError, PlaitError, named_text
 from .ir import Graph
-from .operator import Call, Operator
+from .operator import Call
 from .tensor import Array, TensorSpec
 
 HOOKS = {"prepare": 2, "open": 1, "close": 0}
@@ -174,14 +174,9 @@ def run_of(kind: Any) -> Callable[..., Any]:
     return method
 
 
-def has_life(operator: Operator) -> bool:
-    """True when an operator's nodes are instances of a class."""
-    return inspect.isclass(operator.function)
-
-
 def has_lives(graph: Graph) -> bool:
     """True when one of a graph's nodes is an instance of a class."""
-    return any(has_life(node.operator) for node in graph.nodes)
+    return any(node.operator.owns for node in graph.nodes)
 
 
 def check_class(kind: type) -> None:

@@ -20,7 +20,7 @@ from gpu.target import Target
 from plait.devices import Device
 from plait.devices.memory import HOST
 from plait.graph.ir import Graph
-from plait.scheduler.plans.steps import Outline
+from plait.scheduler.plans.placement import Outline
 
 GOAL = 0.9
 IN_FLIGHT = 4

@@ -11,12 +11,15 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from ...graph.errors import GraphError
+from ...graph.installed import CODEGEN
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
+from ...graph.registry import Registry
 from ...graph.tensor import TensorSpec
 from .functions import called_in
 from .kernel import Code, Kernel, Parameter
-from .registry import Question, generates, import_for
+from .registry import Question, generates
 from .types import ctype, store
 
 
@@ -39,7 +42,9 @@ class Epilogue(NamedTuple):
 Generator: TypeAlias = Callable[[Call, Specs, Epilogue], Code]
 """Returns the code of a node that leaves its results to an epilogue, all of it in one kernel."""
 
-_generators: dict[str, Generator] = {}
+_generators: Registry[str, Generator] = Registry(
+    lambda op: GraphError(f"two products of {op!r}", fix="remove one"), group=CODEGEN
+)
 
 
 def generates_product(
@@ -49,7 +54,7 @@ def generates_product(
 
     def decorate(generator: Generator) -> Generator:
         for op in ops:
-            _generators[op] = generator
+            _generators.register(op, generator)
             generates(op, unless=unless)(partial(_alone, generator))
         return generator
 
@@ -58,8 +63,7 @@ def generates_product(
 
 def takes_epilogue(op: str) -> bool:
     """True when the operator's generator leaves what becomes of its results to others."""
-    import_for(op)
-    return op in _generators
+    return _generators.find(op) is not None
 
 
 def generate_with(node: Node, call: Call, outputs: Specs, epilogue: Epilogue, title: str) -> Code:

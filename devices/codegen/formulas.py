@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
+from ...graph.errors import GraphError
+from ...graph.installed import CODEGEN
 from ...graph.operator import Call
+from ...graph.registry import Registry
 from ...graph.tensor import TensorSpec
-from .registry import Question, import_for
+from .registry import Question
 
 Formula: TypeAlias = Callable[[Call, Sequence[str]], str]
 """Returns the C expression of an element of the output, in its computed type.
@@ -44,7 +47,9 @@ class Rule(NamedTuple):
     unless: Question | None
 
 
-_rules: dict[str, Rule] = {}
+_rules: Registry[str, Rule] = Registry(
+    lambda op: GraphError(f"two formulas of {op!r}", fix="remove one"), group=CODEGEN
+)
 
 
 def all_inputs(call: Call) -> Sequence[Operand]:
@@ -63,7 +68,7 @@ def first_input(call: Call) -> Sequence[Operand]:
 
 def register_formula(op: str, rule: Rule) -> None:
     """Have an operator computed by a formula."""
-    _rules[op] = rule
+    _rules.register(op, rule)
 
 
 @dataclass(frozen=True)
@@ -107,14 +112,12 @@ class Member:
 
 def is_elementwise(op: str) -> bool:
     """True when the operator has a formula."""
-    import_for(op)
-    return op in _rules
+    return _rules.find(op) is not None
 
 
 def has_formula(op: str, call: Call) -> bool:
     """True when the operator has a formula, and it is for such a node."""
-    import_for(op)
-    rule = _rules.get(op)
+    rule = _rules.find(op)
     return rule is not None and (rule.unless is None or rule.unless(call) is None)
 
 

@@ -1,4 +1,4 @@
-"""The registry of generators: a dict and a decorator."""
+"""The registry of generators."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...graph.errors import GraphError, OperatorError
+from ...graph.errors import GraphError
 from ...graph.infer import infer_node
-from ...graph.installed import CODEGEN, load_for, load_own
+from ...graph.installed import CODEGEN
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
+from ...graph.registry import Registry
 from ...graph.tensor import TensorSpec
 from ...graph.traits import Part
 from .kernel import Code
@@ -30,7 +31,9 @@ class _Entry(NamedTuple):
     float64: Condition
 
 
-_generators: dict[str, _Entry] = {}
+_generators: Registry[str, _Entry] = Registry(
+    lambda op: GraphError(f"two generators for {op!r}", fix="remove one"), group=CODEGEN
+)
 
 
 def never(call: Call) -> bool:
@@ -55,9 +58,7 @@ def generates(
 
     def decorate(generator: Generator) -> Generator:
         for op in ops:
-            if op in _generators:
-                raise GraphError(f"two generators for {op!r}", fix="remove one")
-            _generators[op] = _Entry(generator, unless, float64)
+            _generators.register(op, _Entry(generator, unless, float64))
         return generator
 
     return decorate
@@ -65,22 +66,14 @@ def generates(
 
 def generated_ops() -> tuple[str, ...]:
     """Return the operators that have a generator, sorted."""
-    load_own(CODEGEN)
-    return tuple(sorted(_generators))
-
-
-def import_for(op: str) -> None:
-    """Import the generator for an operator that a dialect, or a package, has."""
-    if op not in _generators:
-        load_for(CODEGEN, op, OperatorError)
+    return tuple(sorted(_generators.all()))
 
 
 def why_not(node: Node, call: Call) -> str | None:
     """Return why a node cannot be generated; None if it can."""
     if {output for output, _ in node.operator.views}.issuperset(range(call.n_outputs)):
         return None  # bytes are copied, whatever they mean
-    import_for(node.op)
-    entry = _generators.get(node.op)
+    entry = _generators.find(node.op)
     if entry is None:
         reason = node.operator.lacks.get(Part.CODEGEN)
         return f"no kernel for {node.op!r} is generated" + (f": {reason}" if reason else "")
@@ -98,20 +91,19 @@ def computes_float64(node: Node, call: Call) -> bool:
     specs = (*call.inputs, *infer_node(node, call))
     if any(spec is not None and spec.dtype == np.float64 for spec in specs):
         return True
-    import_for(node.op)
-    entry = _generators.get(node.op)
+    entry = _generators.find(node.op)
     return entry is not None and entry.float64(call)
 
 
 def generate(node: Node, call: Call, outputs: Specs) -> Code:
     """Return the code of a node that `why_not` has no objection to."""
-    import_for(node.op)
-    return _generators[node.op].generator(call, outputs)
+    entry = _generators.find(node.op)
+    assert entry is not None, f"{node} has no generator"
+    return entry.generator(call, outputs)
 
 
 def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
     """Return the scratch buffers that a node's code needs; none where it has no code."""
-    import_for(node.op)
-    if node.op not in _generators or why_not(node, call) is not None:
+    if _generators.find(node.op) is None or why_not(node, call) is not None:
         return ()
     return generate(node, call, outputs).scratch

@@ -1,4 +1,4 @@
-"""The registry of definitions: a dict and a decorator.
+"""The registry of definitions.
 
 A definition says what an operator's outputs are, in the most obvious way: from the formula, element
 by element, in Python's exact integers and double floats. It is called as
@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from ...graph.errors import GraphError, OperatorError
-from ...graph.installed import DEFINITIONS, load_for, load_own
+from ...graph.errors import GraphError
+from ...graph.installed import DEFINITIONS
+from ...graph.registry import Registry
 
 DefiningFunction: TypeAlias = Callable[..., Any]
 _Function = TypeVar("_Function", bound=DefiningFunction)
@@ -38,7 +39,9 @@ class Definition:
     wants_outputs: bool
 
 
-_definitions: dict[str, Definition] = {}
+_definitions: Registry[str, Definition] = Registry(
+    lambda op: GraphError(f"two definitions of {op!r}", fix="remove one"), group=DEFINITIONS
+)
 
 
 def definition(op: str) -> Callable[[_Function], _Function]:
@@ -51,10 +54,8 @@ def definition(op: str) -> Callable[[_Function], _Function]:
     """
 
     def decorate(function: _Function) -> _Function:
-        if op in _definitions:
-            raise GraphError(f"two definitions of {op!r}", fix="remove one")
         wants_outputs = "outputs" in inspect.signature(function).parameters
-        _definitions[op] = Definition(op, function, wants_outputs)
+        _definitions.register(op, Definition(op, function, wants_outputs))
         return function
 
     return decorate
@@ -62,12 +63,9 @@ def definition(op: str) -> Callable[[_Function], _Function]:
 
 def find_definition(op: str) -> Definition | None:
     """Return the definition of an operator, None where there is none."""
-    if op not in _definitions:
-        load_for(DEFINITIONS, op, OperatorError)
-    return _definitions.get(op)
+    return _definitions.find(op)
 
 
 def definitions() -> tuple[str, ...]:
     """Return the names of all operators that have a definition, sorted."""
-    load_own(DEFINITIONS)
-    return tuple(sorted(_definitions))
+    return tuple(sorted(_definitions.all()))

@@ -1,4 +1,4 @@
-"""The kernel registry: a dict and a decorator.
+"""The registry of kernels.
 
 A kernel writes into memory that the plan already owns: ``kernel(xp, inputs, outputs, attributes)``
 for any array module. One that declares scratch gets it as a fifth argument. One that says
@@ -23,6 +23,7 @@ from ...graph.errors import GraphError, OperatorError
 from ...graph.installed import KERNELS, load_for, load_own
 from ...graph.operator import Call, Specs
 from ...graph.registrations import note_registration
+from ...graph.registry import Registry
 from ...graph.tensor import Array, TensorSpec
 from .families import FAMILIES, FAMILY_OF
 from .steps import Step
@@ -93,7 +94,12 @@ class Kernel:
         return bound() if self.binds else bound
 
 
-_kernels: dict[tuple[str, str], Kernel] = {}
+_kernels: Registry[tuple[str, str], Kernel] = Registry(
+    lambda key: GraphError(
+        f"two kernels for {key[0]!r} on {key[1]!r}",
+        fix="remove one, or say by when= or score= which of them serves for what",
+    )
+)
 _others: dict[str, list[Kernel]] = {}
 """Beside the usual ones, by operator."""
 
@@ -154,12 +160,7 @@ def kernel(
         if not made.is_usual:
             _others.setdefault(op, []).append(made)
             return function
-        if (op, device) in _kernels:
-            raise GraphError(
-                f"two kernels for {op!r} on {device!r}",
-                fix="remove one, or say by when= or score= which of them serves for what",
-            )
-        _kernels[op, device] = made
+        _kernels.register((op, device), made)
         return function
 
     return decorate

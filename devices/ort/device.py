@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import inf
+from typing import Any
 
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.printing import counted
 from ...graph.tensor import TensorSpec
 from ..device import Capabilities, Program, Support
-from ..host import HostDevice, core_count, physical_memory
+from ..host import HostDevice, core_count, given, physical_memory
 from ..memory import HOST, SHARED, View
-from ..options import given
 from .engine import PROCESSOR, Engine
 from .profiling import shares_of
 from .program import OrtProgram
+from .providers import place_of
 from .runtime import newest_opset, runtime
 from .session import Sessions
 from .support import Answers
@@ -143,3 +144,14 @@ class OrtDevice(HostDevice):
         share = cores if bound is None else min(cores, len(bound))
         most: int = self.options.get("threads", share)
         return most
+
+
+def ort_device(name: str, **options: Any) -> OrtDevice:
+    """Return the device of a name: of the provider that it names, or of ONNX Runtime's own."""
+    place = place_of(name)
+    if place is None:
+        return OrtDevice(name, **options)
+    from .provider_device import AcceleratorDevice, ProviderDevice
+
+    made = ProviderDevice if place.hardware == "cpu" else AcceleratorDevice
+    return made(name, place, **options)

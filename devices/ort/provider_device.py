@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from ..device import Capabilities
-from ..options import given
+from ..host import given
 from .device import OrtDevice
 from .plugins import ProviderEngine, find
 from .providers import Place
@@ -89,9 +88,3 @@ class AcceleratorDevice(ProviderDevice):
 
     def _threads(self, seconds: float, cores: int) -> Threads:
         return ONE_THREAD
-
-
-def device_on(name: str, place: Place, **options: Any) -> ProviderDevice:
-    """Return the device of that name."""
-    made = ProviderDevice if place.hardware == "cpu" else AcceleratorDevice
-    return made(name, place, **options)

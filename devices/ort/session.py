@@ -17,8 +17,8 @@ from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.operators.bounded_call import BOUNDED_CALL
 from ...graph.passes.applied import Applied, applied_to
-from ...graph.passes.inside import simplified_inside
 from ...graph.passes.merging import MayMerge, always
+from ...graph.passes.pipeline import simplified_inside
 from ...graph.tensor import Array
 from ..errors import KernelError
 from ..memory import View

@@ -21,12 +21,11 @@ from .. import program as programs
 from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..event import Event
-from ..host import physical_memory
+from ..host import given, physical_memory
 from ..kernels.fused import takes
 from ..lane import ThreadLane
 from ..memory import SHARED, Arena, SharedArena, View, host_view
 from ..operator_instances import OperatorInstances
-from ..options import given
 from . import process
 from .client import WorkerClient, WorkerEvent, closed_error
 from .modules import sources_of

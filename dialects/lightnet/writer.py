@@ -10,7 +10,7 @@ from ...graph.check import check
 from ...graph.errors import GraphError
 from ...graph.formats.files import replace_file
 from ...graph.ir import Graph
-from ...graph.passes.dead import remove_dead
+from ...graph.passes.unneeded import remove_dead
 from .document import Document
 from .writing import writable, write_node
 

@@ -16,6 +16,7 @@ import numpy as np
 from ..attribute import Attributes
 from ..dtypes import kind_of
 from ..ir import Node
+from ..registry import Registry
 from ..tensor import Array, Shape, TensorSpec
 
 if TYPE_CHECKING:  # passes import the rules
@@ -24,8 +25,6 @@ if TYPE_CHECKING:  # passes import the rules
 Result: TypeAlias = "str | tuple[str, ...] | None"
 Write: TypeAlias = Callable[..., Result]
 Operand: TypeAlias = "str | float | Sequence[int] | Array"
-
-_rules: dict[str, list[Decomposition]] = {}
 
 R = TypeVar("R", bound=Write)
 
@@ -44,6 +43,13 @@ class Decomposition(NamedTuple):
     wide: bool
 
 
+def _import_families() -> None:
+    from . import families  # noqa: F401
+
+
+_rules: Registry[str, list[Decomposition]] = Registry(own=_import_families)
+
+
 def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
     """Register a rule for operators, after those that there are.
 
@@ -58,9 +64,8 @@ def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
     """
 
     def decorate(rule: R) -> R:
-        _import_own()
         for op in ops:
-            _rules.setdefault(op, []).append(Decomposition(rule, wide))
+            _rules.all().setdefault(op, []).append(Decomposition(rule, wide))
         return rule
 
     return decorate
@@ -68,13 +73,7 @@ def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
 
 def decompositions() -> Mapping[str, Sequence[Decomposition]]:
     """Return all rules, by the operators that they write out."""
-    _import_own()
-    return _rules
-
-
-def _import_own() -> None:
-    """Register plait's rules, once."""
-    from . import families  # noqa: F401
+    return _rules.all()
 
 
 class DecompositionBuilder:

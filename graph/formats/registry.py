@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -13,6 +12,7 @@ from ..check import check
 from ..errors import GraphError, ParseError, PlaitError, is_ctrl_c, named_text
 from ..installed import FORMATS, leading_parts, load, load_own, offered, own
 from ..ir import Graph
+from ..registry import Registry
 from .container import GRAPHS, PLANS
 from .files import read_file, reading, replace_file
 
@@ -265,7 +265,16 @@ def _chunks(made: Bytes) -> list[memoryview]:
     return [memoryview(part).cast("B") for part in parts]
 
 
-_formats: dict[str, Format] = {}
+def _register_own() -> None:
+    for format in load_own(FORMATS):
+        _register(format)
+
+
+def _taken_error(name: str) -> GraphError:
+    return GraphError("the name is taken", at=f"format {name!r}", fix="choose another one")
+
+
+_formats: Registry[str, Format] = Registry(_taken_error, own=_register_own)
 
 
 def register_format(format: Format) -> None:
@@ -293,21 +302,14 @@ def register_format(format: Format) -> None:
         raise GraphError(
             f"expected a format, got {type(format).__name__}", fix="pass a plait.Format"
         )
-    _register_own()
+    _formats.import_own()
     _register(format)
-
-
-@cache
-def _register_own() -> None:
-    """Register the formats of plait's dialects, once."""
-    for format in load_own(FORMATS):
-        _register(format)
 
 
 def _register(format: Format) -> None:
     at = f"format {format.name!r}"
     if format.name in BUILT_IN or format.name in _formats:
-        raise GraphError("the name is taken", at=at, fix="choose another one")
+        raise _taken_error(format.name)
     taken = _TAKEN.union(*(known.suffixes for known in _formats.values()))
     for suffix in format.suffixes:
         if suffix in taken:
@@ -322,7 +324,7 @@ def _register(format: Format) -> None:
             raise GraphError(
                 f"files of another format begin with {magic!r}", at=at, fix="choose another magic"
             )
-    _formats[format.name] = format
+    _formats.register(format.name, format)
 
 
 def unregister_format(name: str) -> None:
@@ -343,8 +345,7 @@ def format_named(name: object) -> Format | None:
     if isinstance(name, str):
         if name in BUILT_IN:
             return None
-        _register_own()
-        if found := _formats.get(name) or _installed(name):
+        if found := _formats.find(name) or _installed(name):
             return found
     raise ParseError(f"there is no format {name!r}", fix=_known())
 
@@ -363,8 +364,7 @@ def format_of(head: memoryview | bytes, suffix: str) -> Format | None:
 
 def sniffed_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
     """Return the format that tells a file by its content, else the one of its suffix, else None."""
-    _register_own()
-    for known in reversed(_formats.values()):
+    for known in reversed(_formats.all().values()):
         if known.sniffs(source, at):
             return known
     return format_for(suffix)
@@ -374,8 +374,7 @@ def format_for(suffix: str) -> Format | None:
     """Return the registered or installed format of a suffix; None if there is none."""
     if not suffix or suffix in _TAKEN:
         return None
-    _register_own()
-    named = (known for known in _formats.values() if suffix in known.suffixes)
+    named = (known for known in _formats.all().values() if suffix in known.suffixes)
     return next(named, None) or _installed(suffix[1:])
 
 
@@ -384,9 +383,8 @@ def format_of_object(source: object) -> Format | None:
 
     A package's is asked for by the name of the module, or package, that has the class.
     """
-    _register_own()
     names = set(_class_names(source))
-    for known in _formats.values():
+    for known in _formats.all().values():
         if not names.isdisjoint(known.objects):
             return known
     # From the module up to the package: the closest that offers a format knows the class best.
@@ -405,9 +403,8 @@ def _class_names(source: object) -> Iterator[str]:
 
 def written_suffixes() -> list[str]:
     """Return the suffixes by which graphs are written."""
-    _register_own()
     first = [suffix for known in BUILT_IN.values() for suffix in known]
-    written = (known.suffixes for known in _formats.values() if known.is_written)
+    written = (known.suffixes for known in _formats.all().values() if known.is_written)
     return [*first, *(suffix for suffixes in written for suffix in suffixes)]
 
 
@@ -427,8 +424,7 @@ def _installed(name: str) -> Format | None:
 
 
 def _known() -> str:
-    _register_own()
-    return f"known are {', '.join((*BUILT_IN, *_formats, *offered(FORMATS)))}"
+    return f"known are {', '.join((*BUILT_IN, *_formats.all(), *offered(FORMATS)))}"
 
 
 def _is_suffix(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""The registry of gradient rules: a dict and a decorator."""
+"""The registry of gradient rules."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeAlias, TypeVar
 
 from ..errors import GraphError
 from ..operator import find_operator, operators
+from ..registry import Registry
 from ..traits import FLAT
 from .adjoint import Adjoint
 from .formula import Term
@@ -16,7 +17,9 @@ Rule: TypeAlias = Callable[[Adjoint], Iterable[tuple[int, Term]]]
 
 _Rule = TypeVar("_Rule", bound=Rule)
 
-_rules: dict[str, Rule] = {}
+_rules: Registry[str, Rule] = Registry(
+    lambda op: GraphError(f"two gradients of {op!r}", fix="remove one")
+)
 
 
 def gradient(op: str) -> Callable[[_Rule], _Rule]:
@@ -29,9 +32,7 @@ def gradient(op: str) -> Callable[[_Rule], _Rule]:
     """
 
     def decorate(rule: _Rule) -> _Rule:
-        if op in _rules:
-            raise GraphError(f"two gradients of {op!r}", fix="remove one")
-        _rules[op] = rule
+        _rules.register(op, rule)
         return rule
 
     return decorate
@@ -39,7 +40,7 @@ def gradient(op: str) -> Callable[[_Rule], _Rule]:
 
 def find_rule(op: str) -> Rule | None:
     """Return the gradient rule of an operator, None where there is none."""
-    return _rules.get(op)
+    return _rules.find(op)
 
 
 def differentiable() -> tuple[str, ...]:

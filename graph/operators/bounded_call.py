@@ -13,7 +13,6 @@ import numpy as np
 from ..attribute import Attribute, Kind
 from ..ir import Graph, Node
 from ..operator import Call, define, find_operator
-from ..operator_lifecycle import has_life
 from ..tensor import TensorSpec
 from ..traits import OWN_DTYPES, RUNTIME, Part
 from .reduce_rows import REDUCED_CALL
@@ -53,7 +52,7 @@ def is_bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, in
     """True for one that may be called so, all of whose results' lengths are known, or bounded."""
     operator = node.operator
     may_be = operator.function is not None or RUNTIME in operator.traits
-    if not may_be or has_life(operator):
+    if not may_be or operator.owns:
         return False
     shapes = [spec.shape for spec in graph.output_specs(node)]
     return (

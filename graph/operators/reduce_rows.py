@@ -17,7 +17,6 @@ from ..generators import parts_of, row_error, yields_rows
 from ..ir import Graph, Node
 from ..nested import result_specs
 from ..operator import Call, Operator, Specs, define, register_operator
-from ..operator_lifecycle import has_life
 from ..python import check_results
 from ..tensor import Array, Dim, TensorSpec, read_only
 from ..traits import OWN_DTYPES, Part
@@ -220,7 +219,7 @@ def reducing_body(
 def _why_not(operator: Operator, count: int) -> str:
     """Return why an operator cannot fold rows into so many values; nothing if it can."""
     returned = len(operator.outputs.split())
-    if has_life(operator):
+    if operator.owns:
         return "is a class"
     if operator.is_async:
         return "is async"

@@ -14,9 +14,7 @@ from .absorb_clip import absorb_clip
 from .applied import Applied
 from .bounds import merge_bounds
 from .bypass import bypass_identities
-from .dead import dead_nodes, remove_dead
 from .decode_constants import decode_constants
-from .duplicates import merge_common, share_constants
 from .expand import attempts, can_be_written_out, expand_unsupported, written_out
 from .fold_constants import fold_constants
 from .fold_product import fold_product
@@ -39,6 +37,7 @@ from .pipeline import Pass, name_of, run_passes, select
 from .reduce_yielded import reduce_yielded
 from .strength import reduce_strength
 from .transposes import sink_transposes
+from .unneeded import dead_nodes, merge_common, remove_dead, share_constants
 
 __all__ = [
     "OPTIONAL_PASSES",

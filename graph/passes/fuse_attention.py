@@ -27,7 +27,7 @@ _BY_HEAD = (0, 2, 1, 3)
 _LOWEST = -1e30
 
 
-@gated("Softmax", "Attention")
+@gated("Transpose")  # of keys, or of heads
 def fuse_attention(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Softmax(q · kᵀ · scale + mask) · v -> Attention(q, k, v, mask), without transposed heads.
 

@@ -5,6 +5,9 @@ There a device computes both in one go, and a quantization or a bound that follo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+
 from ..ir import Graph, Node
 from ..names import Names
 from ..traits import ACTIVATION, EPILOGUE, MOVES
@@ -13,7 +16,7 @@ from .pipeline import gated
 from .rewriting import Rewriter
 
 
-@gated(trait=ACTIVATION)
+@gated("Split", "Concat", trait=MOVES)
 def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f of all parts of a Split -> Split of f.
 
@@ -21,7 +24,11 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     all of them, which nothing else reads. Not past Slice, Gather or Tile: more would be computed.
     """
     rewriter = Rewriter(graph, may_merge)
-    names = Names(node.name for node in graph.nodes)
+
+    @cache
+    def names() -> Names:
+        return Names(node.name for node in graph.nodes)
+
     waiting = rewriter.find_with(ACTIVATION)
     while waiting:
         node = waiting.pop()
@@ -30,7 +37,7 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     return rewriter.result()
 
 
-def _hoisted(rewriter: Rewriter, names: Names, node: Node) -> list[Node]:
+def _hoisted(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[Node]:
     """Let an activation and what moves elements before it swap, if they may; return those made."""
     move = rewriter.producer(node.inputs[0])
     if move is None or not rewriter.is_private(node.inputs[0]):
@@ -41,13 +48,13 @@ def _hoisted(rewriter: Rewriter, names: Names, node: Node) -> list[Node]:
     if move.op == "Split":
         old = [move, *_alike(rewriter, move, node)]
         outputs = [one.outputs[0] for one in old[1:]]
-        ahead = [_applied(rewriter, node, move.inputs[0], names.take(f"{move.name}/{node.op}"))]
+        ahead = [_applied(rewriter, node, move.inputs[0], names().take(f"{move.name}/{node.op}"))]
         if len(outputs) < max(2, len(move.outputs)):
             return []
     elif move.op == "Concat" and all(_is_product(rewriter, part) for part in move.inputs):
         outputs = list(node.outputs)
         ahead = [
-            _applied(rewriter, node, part, names.take(f"{node.name}/{index}"))
+            _applied(rewriter, node, part, names().take(f"{node.name}/{index}"))
             for index, part in enumerate(move.inputs)
         ]
     elif MOVES in move.operator.traits and _is_product(rewriter, move.inputs[0]):

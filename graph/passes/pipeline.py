@@ -1,26 +1,30 @@
 """Passes, one after the other: what each did, and which one broke a graph.
 
-A pass is a function ``(graph, may_merge) -> graph``; any will do, those here are in `PASSES`.
+A pass is a function ``(graph, may_merge) -> graph``; any will do, those here are in `PASSES`. They
+run in nested graphs first: the branches of If, the bodies of Loop and Scan, and what is in those. A
+nested graph is simplified for all that its node may hand it, which is more than it says itself:
+shapes of states may differ from one iteration to the next.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from ..check import check
-from ..errors import GraphError
-from ..ir import Graph
-from ..names import did_you_mean
-from ..nested import has_effects
+from ..errors import GraphError, ShapeError
+from ..ir import Graph, Node
+from ..nested import called, has_effects
 from ..operator import find_operator
+from ..operators.control import CONTROL_FLOW, handed
+from ..registry import Registry
 from ..traits import NO_TRAITS, Trait
 from .applied import Applied, applied_to
-from .inside import simplified_inside
-from .merging import MayMerge, always
-from .replacement import check_growth, size_of
+from .merging import MayMerge, Placing, always
+from .rewriting import check_growth, size_of
 
 Pass: TypeAlias = Callable[[Graph, MayMerge], Graph]
 
@@ -154,7 +158,9 @@ def select(
     GraphError
         If there is no pass of that name.
     """
-    by_name = {name_of(one): one for one in (*all_passes, *optional)}
+    by_name: Registry[str, Pass] = Registry()
+    for known in (*all_passes, *optional):
+        by_name.register(name_of(known), known)
     added: list[Pass] = []
     listed: list[Pass] = []
     left_out: set[Pass] = set()
@@ -172,9 +178,75 @@ def select(
     return (*added, *rest)
 
 
-def _find(name: str, by_name: Mapping[str, Pass]) -> Pass:
-    try:
-        return by_name[name]
-    except KeyError:
-        fix = did_you_mean(name, by_name, f"there are: {', '.join(by_name)}")
-        raise GraphError(f"there is no pass {name!r}", fix=fix) from None
+def _find(name: str, by_name: Registry[str, Pass]) -> Pass:
+    found = by_name.find(name)
+    if found is None:
+        raise by_name.unknown_error("pass", name)
+    return found
+
+
+Simplify = Callable[[Graph, MayMerge], tuple[Graph, Sequence[Applied]]]
+
+
+def simplified_inside(
+    graph: Graph, may_merge: MayMerge, simplify: Simplify
+) -> tuple[Graph, tuple[Applied, ...]]:
+    """Return the graph with simpler graphs in its nodes of control flow, and what was done."""
+    done: list[Applied] = []
+    nodes = list(graph.nodes)
+    for index, node in enumerate(nodes):
+        if node.op not in CONTROL_FLOW:
+            continue
+        made: dict[str, Graph] = {}
+        for key, nested in node.attributes.items():
+            if not isinstance(nested, Graph):
+                continue
+            try:
+                simple, applied = simplify(_entered(graph, node, nested), _at(node.name, may_merge))
+            except ShapeError:  # what is never entered need not fit: it stays as it is
+                continue
+            if applied:
+                made[key] = simple
+                done += (one.within(node.name) for one in applied)
+        if made:
+            nodes[index] = replace(node, attributes={**node.attributes, **made})
+    return (replace(graph, nodes=tuple(nodes)) if done else graph), tuple(done)
+
+
+def _entered(graph: Graph, node: Node, nested: Graph) -> Graph:
+    """Return one of a node's nested graphs with specs that hold whenever it is entered."""
+    results = [graph.tensors.get(name) for name in node.outputs]
+    return called(nested, handed(node.op, graph.call(node), results))
+
+
+def _at(path: str, may_merge: MayMerge) -> MayMerge:
+    """Return the rule for nodes inside of one: pins name them by their paths."""
+    inside = _Inside(path, may_merge)
+    return _PlacingInside(path, may_merge) if isinstance(may_merge, Placing) else inside
+
+
+class _Inside:
+    def __init__(self, path: str, may_merge: MayMerge) -> None:
+        self._path = path
+        self._may_merge = may_merge
+
+    def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
+        """Say whether nodes of a nested graph may become one."""
+        return self._may_merge(graph, [self._named(node) for node in nodes], self._named(one))
+
+    def _named(self, node: Node) -> Node:
+        return replace(node, name=f"{self._path}/{node.name}") if node.name else node
+
+
+class _PlacingInside(_Inside):
+    def __init__(self, path: str, placing: Placing) -> None:
+        super().__init__(path, placing.inside())
+        self._placing = placing
+
+    def why_not(self, graph: Graph, node: Node) -> str | None:
+        """Return why a node of a nested graph can run nowhere."""
+        return self._placing.why_not(graph, self._named(node))
+
+    def inside(self) -> Placing:
+        """Return the rule itself, which is that for nested graphs."""
+        return self

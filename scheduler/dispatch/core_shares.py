@@ -15,8 +15,8 @@ from ...devices.device import Device, Scaling
 from ...devices.host import core_count
 from ..costs.host import computes_here
 from ..plans.partition import SESSION
+from ..plans.placement import Step
 from ..plans.replicas import every_device, variants
-from ..plans.steps import Step
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan

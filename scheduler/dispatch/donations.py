@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from ...devices.device import Device
 from ...devices.host import may_run_anywhere
 from ...graph.operators.bounded_call import calls_function
+from ..plans.placement import Transfer
 from ..plans.plan import Plan
-from ..plans.steps import Transfer
 
 
 def donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset[str]:

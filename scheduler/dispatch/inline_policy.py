@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ...devices.device import Device
 from ...devices.host import may_run_anywhere
 from ...devices.sim.clock import virtual_clock
-from ..plans.steps import Step, Transfer
+from ..plans.placement import Step, Transfer
 
 
 def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:

@@ -9,10 +9,9 @@ from ...graph.generators import yields_rows
 from ...graph.ir import Node
 from ...graph.operators.bounded_call import BOUNDED_CALL
 from ...graph.operators.each import EACH
-from ..plans.placement import Placement
+from ..plans.placement import Placement, Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import PlacedTensor
-from ..plans.steps import Step, Transfer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

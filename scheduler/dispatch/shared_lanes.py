@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.device import Device
 from ...devices.host import core_count, may_run_anywhere
+from ..plans.placement import Outline, outline
 from ..plans.replicas import variants
-from ..plans.steps import Outline, outline
 from .core_shares import planned_for
 
 if TYPE_CHECKING:

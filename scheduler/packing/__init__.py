@@ -1,10 +1,9 @@
 """Packing: offsets for blocks of which some may not overlap. Knows nothing of graphs."""
 
-from .blocks import Block, Packing, PackingError
 from .check import check
 from .packing import pack
 from .partial_order import conflicts_of
-from .relation import Conflicts, Intervals
+from .relation import Block, Conflicts, Intervals, Packing, PackingError
 
 __all__ = [
     "Block",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...graph.errors import InternalError
-from .blocks import Block, Packing
-from .relation import Intervals, Relation, Stacked
+from .relation import Block, Intervals, Packing, Relation, Stacked
 
 
 def check(blocks: Sequence[Block], relation: Relation | Stacked, packing: Packing) -> None:

@@ -13,10 +13,9 @@ import numpy as np
 from ...devices.compiled.jit import inline, machine_code
 from . import search
 from .best import Budget
-from .blocks import Block
 from .exact import SearchEngine, find
 from .problem import Problem
-from .relation import Indices, Intervals
+from .relation import Block, Indices, Intervals
 
 
 @cache

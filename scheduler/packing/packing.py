@@ -16,11 +16,10 @@ from ...graph.extras import how_to_install
 from . import exact
 from .alternating import take_turns
 from .best import Best, Budget
-from .blocks import Block, Packing, PackingError
 from .first_fit import orders, place
 from .improve import order_of, reorder, stack, sweep_both_sides
 from .problem import Problem, lower_bound_of
-from .relation import Conflicts, Intervals, Relation, Stacked
+from .relation import Block, Conflicts, Intervals, Packing, PackingError, Relation, Stacked
 from .sweep import sweeps
 
 Solver: TypeAlias = Literal["auto", "python", "compiled"]

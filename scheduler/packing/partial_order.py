@@ -13,8 +13,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from .blocks import PackingError
-from .relation import Conflicts, Intervals, Relation
+from .relation import Conflicts, Intervals, PackingError, Relation
 
 Points = Sequence[int]
 

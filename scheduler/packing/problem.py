@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .blocks import Block, PackingError, check_blocks
 from .cliques import MAX_BLOCKS, heavy_clique, heavy_cliques
-from .relation import Conflicts, Intervals, Relation, Stacked
+from .relation import Block, Conflicts, Intervals, PackingError, Relation, Stacked, check_blocks
 
 LISTED = 1_000_000
 """Fewer conflicts than this are kept as Python's lists, which takes ten times their bytes."""

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ...graph.errors import ParseError
-from .blocks import Block
-from .relation import Intervals
+from .relation import Block, Intervals
 
 ALIASES = {"buffer": "id", "start": "lower", "end": "upper"}
 NEEDED = ("id", "lower", "upper", "size")

@@ -11,12 +11,12 @@ from dataclasses import replace
 from ...devices.device import Device
 from ...graph.check import check
 from ...graph.ir import Graph
+from ...graph.operators.each import bodies_in
 from ...graph.passes import PASSES, Pass, dead_nodes, selected
 from ...graph.randomness import with_random_key
 from ..costs import Costs
-from ..plans.io_devices import On
 from ..plans.plan import Plan
-from ..plans.request import Objective, Pins, PlanRequest, Strategy
+from ..plans.request import Objective, On, Pins, PlanRequest, Strategy
 from ..plans.shapes import NO_BOUNDS, Shapes
 from ..shapes.bounds import all_bounds, check_not_fixed
 from ..shapes.function_results import check_results
@@ -163,16 +163,23 @@ def plan(
         precision=precision,
     )
     part, folded = specialised(graph, shapes, chosen)
-    check_not_fixed(graph, part, bounds)
-    lengths = NO_BOUNDS if bounds is None else all_bounds(part, bounds)
-    part, reduced, lengths = reduce_rows(part, request, chosen, lengths)
-    check_results(part, lengths)
+    lengths = NO_BOUNDS
+    if bounds is not None:
+        check_not_fixed(graph, part, bounds)
+        lengths = all_bounds(part, bounds)
+    reduced: tuple[Applied, ...] = ()
+    if any(node.operator.function is not None for node in part.nodes):
+        part, reduced, lengths = reduce_rows(part, request, chosen, lengths)
+        check_results(part, lengths)
 
     def make(request: PlanRequest) -> Plan:
         made = plan_within(part, lengths, request, chosen)
         applied, dead = (*folded, *reduced, *made.applied), dead_nodes(graph)
         return replace(made, replicas=replicas, applied=applied, source=graph, dead=dead)
 
-    made = replicate_where_faster(make(request), make)
-    _ = made.bodies  # what is wrong there is said now
+    made = make(request)
+    if request.max_in_flight > 1:
+        made = replicate_where_faster(made, make)
+    if any(bodies_in(graph)):
+        _ = made.bodies  # what is wrong there is said now
     return made

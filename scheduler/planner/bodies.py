@@ -10,9 +10,8 @@ from ...graph.nested import all_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, bodies_in
 from ..errors import PlanError
-from ..plans.io_devices import ON_HOST
 from ..plans.plan import Plan
-from ..plans.request import Pins, pin_of
+from ..plans.request import ON_HOST, Pins, pin_of
 from ..shapes.bounds import all_bounds
 from . import planner
 from .replanning import request_of

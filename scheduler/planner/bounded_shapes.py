@@ -21,11 +21,11 @@ from ...graph.aliasing import Run, runs_of
 from ...graph.ir import Graph, Node
 from ...graph.tensor import TensorSpec
 from ..plans.partition import Partition, Subgraph
+from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import Location, MemoryPlan
 from ..plans.shapes import Shapes
 from ..plans.stages import PlanStage
-from ..plans.steps import Step, Transfer
 from ..shapes.bounds import alike
 from ..shapes.fixed import fixed_nodes, same_nodes, without_nodes
 from ..shapes.formulas import ShapeFormulas

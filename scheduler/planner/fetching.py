@@ -10,8 +10,8 @@ from ...graph.names import did_you_mean
 from ...graph.nested import has_effects
 from ...graph.passes.merging import with_nodes
 from ..errors import FetchError
-from ..plans.io_devices import IoDevices
 from ..plans.plan import Plan
+from ..plans.request import IoDevices
 from ..shapes.bounds import computed_symbols
 from ..shapes.specialise import specialised
 from . import planner

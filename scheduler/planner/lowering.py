@@ -1,22 +1,30 @@
 """Graphs in the form in which devices run them, once nodes have devices.
 
-Nodes that a device lacks are written out in others, and chains are one node where it asks for that.
+Nodes that a device lacks are written out in others, and elementwise chains are one node where it
+asks for that. A chain ends with one node, and is a tree or a diamond before it: all its nodes write
+tensors of one shape, and what they write is read inside alone. It runs where its last node stood.
+What costs and partitions are about are single nodes: chains are written out again before anything
+is planned anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from heapq import heappop, heappush
+from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Chaining
-from ...graph.ir import Graph, Node
+from ...graph.infer import infer_node
+from ...graph.ir import Graph, Node, call_of
+from ...graph.operator import find_operator
 from ...graph.operators.control import placed_nodes
+from ...graph.operators.fused import FUSED, MOST_INPUTS
 from ...graph.passes import Applied, run_passes
+from ...graph.tensor import Shape, TensorSpec
 from ..plans.partition import Partition
 from ..plans.placement import Placement
 from ..plans.request import PlanRequest
-from .chains import find_chains, fuse_alike, with_chains
 from .partition.choose import Choice
 from .placement import place
 
@@ -103,3 +111,149 @@ def _partition(fused: Graph, partition: Partition) -> Partition:
 
 def _kept(graph: Graph, nodes: Mapping[str, Node]) -> Iterator[Node]:
     return (nodes[node.name] for node in graph.nodes if node.name in nodes)
+
+
+LEAST_BYTES, LEAST_BETWEEN_BYTES = 1 << 23, 1 << 25
+"""Of what a chain writes, and of all that lies between its nodes. Measured on 2 cores with 1 MiB of
+cache each and 32 MiB together, numpy 2.4: what is shorter stays in cache, and a chain may take 1.1
+times as long as its nodes; from 16 MB on it takes 0.35 to 0.9 of their time (bench_chains.py).
+"""
+
+MOST_NODES = 64
+
+Chain: TypeAlias = Sequence[Node]
+
+
+def without_chains(graph: Graph) -> Graph:
+    """Return the graph with the nodes of its chains in place of them."""
+    if all(node.op != FUSED for node in graph.nodes):
+        return graph
+    tensors, nodes = dict(graph.tensors), list[Node]()
+    for node in graph.nodes:
+        if node.op != FUSED:
+            nodes.append(node)
+            continue
+        for member in node.attributes["body"].nodes:
+            (spec,) = infer_node(member, call_of(member, tensors, graph.constants))
+            tensors.setdefault(member.outputs[0], spec)
+            nodes.append(member)
+    return replace(graph, nodes=tuple(nodes), tensors=tensors)
+
+
+def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain]:
+    """Yield the chains of a subgraph that are worth it on a device, their nodes in order.
+
+    `shapes` is the graph with its symbols, where the chains are for other shapes too.
+    """
+    return _Finder(graph, device, shapes).chains()
+
+
+def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
+    """Return the graph with each chain as one node, in place of its last one."""
+    last = {chain[-1].name: chain for chain in chains}
+    inside = {node.name for chain in last.values() for node in chain}
+    nodes = tuple(
+        _fused(graph, last[node.name]) if node.name in last else node
+        for node in graph.nodes
+        if node.name in last or node.name not in inside
+    )
+    gone = {node.outputs[0] for chain in last.values() for node in chain[:-1]}
+    tensors = {name: spec for name, spec in graph.tensors.items() if name not in gone}
+    return replace(graph, nodes=nodes, tensors=tensors)
+
+
+def fuse_alike(template: Graph, fused: Graph) -> Graph:
+    """Return a graph with the chains fused that are fused in another of the same nodes."""
+    nodes = {node.name: node for node in template.nodes}
+    bodies = (node.attributes["body"] for node in fused.nodes if node.op == FUSED)
+    return with_chains(template, [[nodes[one.name] for one in body.nodes] for body in bodies])
+
+
+class _Finder:
+    """Finds the chains of a subgraph, from its last node to its first."""
+
+    def __init__(self, graph: Graph, device: Chaining, shapes: Graph) -> None:
+        self._graph, self._device, self._shapes = graph, device, shapes
+        self._place = {node.name: place for place, node in enumerate(graph.nodes)}
+        self._taken: set[str] = set()
+
+    def chains(self) -> Iterator[Chain]:
+        """Yield the chains that are worth it, their nodes in order."""
+        for root in reversed(self._graph.nodes):
+            if root.name in self._taken or not self._is_large(root) or not self._is_member(root):
+                continue
+            chain = self._grown(root)
+            if len(chain) > 1 and self._pays(root, len(chain)):
+                self._taken.update(chain)
+                yield sorted(chain.values(), key=lambda node: self._place[node.name])
+
+    def _is_large(self, node: Node) -> bool:
+        specs = (self._graph.tensors[name] for name in node.outputs if name)
+        return any(spec.is_static and spec.nbytes >= LEAST_BYTES for spec in specs)
+
+    def _pays(self, root: Node, count: int) -> bool:
+        nbytes = self._graph.tensors[root.outputs[0]].nbytes
+        return (count - 1) * nbytes >= LEAST_BETWEEN_BYTES
+
+    def _grown(self, root: Node) -> dict[str, Node]:
+        """Return the nodes of the chain that ends with one, by name."""
+        inside, reads = {root.name: root}, {*filter(None, root.inputs)}
+        waiting: list[tuple[int, str]] = []
+        self._push(root, waiting)
+        while waiting and len(inside) < MOST_NODES:
+            _, name = heappop(waiting)  # the last one: whoever reads it has had its turn
+            node = self._graph.producers[name]
+            grown = {*reads, *filter(None, node.inputs)} - {name}
+            if self._joins(node, root, inside, reads) and len(grown) <= MOST_INPUTS:
+                inside[node.name], reads = node, grown
+                self._push(node, waiting)
+        return inside
+
+    def _push(self, node: Node, waiting: list[tuple[int, str]]) -> None:
+        for name in dict.fromkeys(node.inputs):
+            producer = self._graph.producers.get(name)
+            if producer is not None:
+                heappush(waiting, (-self._place[producer.name], name))
+
+    def _joins(self, node: Node, root: Node, inside: Mapping[str, Node], reads: set[str]) -> bool:
+        if node.name in inside or node.name in self._taken or len(node.outputs) != 1:
+            return False
+        (name,) = node.outputs
+        if name in self._graph.fetched:
+            return False
+        if any(reader.name not in inside for reader in self._graph.consumers[name]):
+            return False
+        if self._shape(node) is None or self._shape(node) != self._shape(root):
+            return False
+        if not self._is_member(node):
+            return False
+        is_next = len(inside) == self._place[root.name] - self._place[node.name]
+        return is_next or self._holds_no_more(node, reads)
+
+    def _holds_no_more(self, node: Node, reads: set[str]) -> bool:
+        """True when what a node reads takes no more bytes than what it writes: it runs later."""
+        specs, known = self._graph.tensors, {*reads, *self._graph.constants, ""}
+        held = sum(specs[name].nbytes for name in {*node.inputs} - known)
+        return held <= specs[node.outputs[0]].nbytes
+
+    def _is_member(self, node: Node) -> bool:
+        if len(node.outputs) != 1 or not self._graph.tensors[node.outputs[0]].is_static:
+            return False
+        return self._device.chains(node, self._graph.call(node))
+
+    def _shape(self, node: Node) -> Shape | None:
+        """Return the shape of what a node writes, with its symbols; None where it has none."""
+        spec = self._shapes.tensors.get(node.outputs[0])
+        return None if spec is None else spec.shape
+
+
+def _fused(graph: Graph, chain: Chain) -> Node:
+    """Return a chain as one node, named as the last; its graph is the same for all shapes."""
+    last = chain[-1]
+    written = {node.outputs[0] for node in chain}
+    read = dict.fromkeys(name for node in chain for name in node.inputs if name)
+    inputs = tuple(name for name in read if name not in written)
+    tensors = {name: TensorSpec(graph.tensors[name].dtype) for name in (*inputs, *sorted(written))}
+    body = Graph(last.name, inputs, last.outputs, tuple(chain), tensors, {})
+    attributes = find_operator(FUSED).complete({"body": body}, str(last))
+    return Node(last.name, FUSED, inputs, last.outputs, attributes)

@@ -20,8 +20,7 @@ from ..plans.plan import Plan
 from ..plans.replicas import Groups, without_ranges
 from ..plans.request import PlanRequest
 from ..shapes.sync_points import has_static_shapes
-from .partition.choose import Choice
-from .partition.strategies import choices
+from .partition.choose import Choice, choices
 from .prepare import Lengths
 
 Precision: TypeAlias = "str | Mapping[str, str] | None"

@@ -22,10 +22,9 @@ from ...devices.device import Device
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
 from ...graph.aliasing import views_of
 from ...graph.ir import Graph, Node
-from ..plans.io_devices import ON_HOST, IoDevices
 from ..plans.partition import Partition
-from ..plans.placement import OUTSIDE, SCRATCH, Commit, Placement
-from ..plans.steps import Step, Transfer, link
+from ..plans.placement import OUTSIDE, SCRATCH, Commit, Placement, Step, Transfer, link
+from ..plans.request import ON_HOST, IoDevices
 
 
 def place(

@@ -6,7 +6,7 @@ phase               decides                                                 in
 `prepare`           the graph that is planned: simpler, with known lengths  `prepare`
 `convert_to_half`   what is computed in float16, where that is allowed      `mixed_precision`
 `split_prologue`    what runs once, when the plan is opened                 `prologue`
-`choices`           who runs what: partitions, the best first               `partition.strategies`
+`choices`           who runs what: partitions, the best first               `partition.choose`
 `lower`             the form in which devices get their nodes, the steps    `lowering`, `placement`
 `plan_memory`       every offset                                            `memory.memory_plan`
 ==================  ======================================================  =======================
@@ -37,7 +37,7 @@ from .lowering import Lowered, lower
 from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
 from .mixed_precision import convert_to_half
-from .partition.strategies import choices
+from .partition.choose import choices
 from .prepare import BoundedLengths, Lengths, prepare
 from .prologue import split_prologue, with_prologue
 

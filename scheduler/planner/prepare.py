@@ -15,8 +15,8 @@ from ..shapes.constraints import NONE, DynamicShapeConstraints
 from ..shapes.fixed import growing_constraints
 from ..shapes.sync_points import has_static_shapes
 from ..shapes.whole import with_whole_nodes
-from .chains import without_chains
-from .partition.strategies import merging
+from .lowering import without_chains
+from .partition.choose import merging
 
 
 @dataclass(frozen=True)

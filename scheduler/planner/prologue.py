@@ -17,8 +17,8 @@ from ...graph.ir import Graph, Node
 from ...graph.nested import graphs_in
 from ..errors import DoesNotFitError
 from ..plans.decision import Decision
-from ..plans.io_devices import ON_HOST
 from ..plans.partition import Partition
+from ..plans.request import ON_HOST
 from .memory.limits import limits_of
 from .memory.memory_plan import plan_memory
 from .partition.judge import Judge

@@ -16,7 +16,6 @@ from ...graph.passes import Pass, expand_unsupported, fuse_chains
 from ..costs import Costs
 from ..costs.first_use import with_first_use
 from ..errors import PlanError
-from ..plans.io_devices import On, checked_ends
 from ..plans.replicas import (
     Groups,
     as_named,
@@ -27,7 +26,7 @@ from ..plans.replicas import (
     variants,
     without_ranges,
 )
-from ..plans.request import Objective, Pins, PlanRequest, Strategy, check_pins
+from ..plans.request import Objective, On, Pins, PlanRequest, Strategy, check_pins, checked_ends
 from .memory.limits import limits_of
 from .mixed_precision import Precision, checked_precision
 

@@ -14,15 +14,13 @@ from ...devices.kinds import device_kind
 from ...devices.memory import HOST
 from ...graph.errors import ShapeError
 from ...graph.nested import acts_outside, all_nodes
-from ...graph.operator_lifecycle import has_life
 from ..costs.host import computes_here
 from ..dispatch.core_shares import planned_for
 from ..errors import PlanError
 from ..plans.decision import Candidate, Decision
-from ..plans.io_devices import ON_HOST
 from ..plans.plan import Plan
 from ..plans.replicas import check_alike, members, replicas_of
-from ..plans.request import PlanRequest
+from ..plans.request import ON_HOST, PlanRequest
 from ..plans.variants import variant
 from .replanning import replan_ahead
 from .simulate import for_items_in_flight, simulate
@@ -103,7 +101,7 @@ def _why_never(plan: Plan) -> str:
     acting = next((node for node in plan.graph.nodes if acts_outside(node)), None)
     if acting is not None:
         return f"{acting} has effects, whose order would be lost"
-    owning = (node for _, _, node in all_nodes(plan.graph) if has_life(node.operator))
+    owning = (node for _, _, node in all_nodes(plan.graph) if node.operator.owns)
     if (owner := next(owning, None)) is not None:
         return f"{owner} is an instance of a class, and each replica would have its own"
     return "" if scaling(request) else "no device may have replicas whose programs scale"

@@ -15,9 +15,9 @@ from ...graph.operators.control import waits
 from ..costs import Costs
 from ..dispatch.shared_lanes import outlines
 from ..errors import PlanError
+from ..plans.placement import Outline
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan
-from ..plans.steps import Outline
 from ..plans.variants import variant
 from ..profile import PlanTimes, Profile, Record
 from ..profile.records import RowBatch, RowBatchFigures

@@ -8,8 +8,8 @@ from functools import cache
 
 from ...graph.operators.each import EACH
 from ..costs import Costs
+from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan
-from ..plans.steps import Step, Transfer
 from ..plans.variants import variant
 from ..simulation.lanes import merged_lanes, together, work_of
 from ..simulation.workload import RowCall, RowWork, Workload

@@ -1,4 +1,7 @@
-"""The placement: in which memory each tensor lies, and the steps of an item."""
+"""The placement: in which memory each tensor lies, and the steps of an item.
+
+A step starts when the steps it waits for are complete: `input_wait_count` of them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,182 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from .steps import Step, Transfer, link
+from ...devices.memory import CALLER, HOST_MEMORIES
+from ...graph.nested import acts_outside, all_nodes, awaited
+from ...graph.operator import Operator
+from ...graph.operator_lifecycle import has_lives
+from .partition import Subgraph
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A copy of a tensor from one memory to another.
+
+    Attributes
+    ----------
+    tensor : str
+    source, target : str
+        Memories; `CALLER` for what is handed over, or taken, on a device.
+    nbytes : int
+    """
+
+    tensor: str
+    source: str
+    target: str
+    nbytes: int
+
+    @property
+    def name(self) -> str:
+        """How reports and traces call it."""
+        return f"{self.tensor}: {self.source} to {self.target}"
+
+    @property
+    def arrives(self) -> bool:
+        """True when it brings what a caller hands over on a device."""
+        return self.source == CALLER
+
+    @property
+    def leaves(self) -> bool:
+        """True when it copies a result into an array that is the caller's, on a device."""
+        return self.target == CALLER
+
+    @property
+    def is_inward(self) -> bool:
+        """True when the device that moves it copies into its own memory: from anywhere else."""
+        return self.source in HOST_MEMORIES or self.target not in {CALLER, *HOST_MEMORIES}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of a subgraph, or one transfer, on one device.
+
+    Attributes
+    ----------
+    index : int
+        Its place in the plan, a topological order.
+    device : str
+    work : Subgraph or Transfer
+    waits : tuple of int
+        The steps that must be complete before.
+    dependents : tuple of int
+        The steps that wait for this one.
+    """
+
+    index: int
+    device: str
+    work: Subgraph | Transfer
+    waits: tuple[int, ...]
+    dependents: tuple[int, ...] = ()
+
+    @property
+    def input_wait_count(self) -> int:
+        """How many steps this one waits for."""
+        return len(self.waits)
+
+    @property
+    def name(self) -> str:
+        """How reports and traces call it."""
+        return self.work.name
+
+    @property
+    def has_effects(self) -> bool:
+        """True when it does more than its results tell, and what variables are to hold."""
+        return not isinstance(self.work, Transfer) and any(map(acts_outside, self.work.graph.nodes))
+
+    @property
+    def owns(self) -> bool:
+        """True when some of its nodes own something."""
+        return not isinstance(self.work, Transfer) and has_lives(self.work.graph)
+
+    @property
+    def loops(self) -> bool:
+        """True when how long it takes depends on values: no other thread should wait for it."""
+        return not isinstance(self.work, Transfer) and any(
+            node.op == "Loop" for _, _, node in all_nodes(self.work.graph)
+        )
+
+    @property
+    def calls_python(self) -> bool:
+        """True when it calls Python functions."""
+        return not isinstance(self.work, Transfer) and any(
+            node.operator.function is not None for _, _, node in all_nodes(self.work.graph)
+        )
+
+    @property
+    def awaited(self) -> Operator | None:
+        """The operator whose async function it calls; no lane of its device has a part in it."""
+        if isinstance(self.work, Transfer) or len(self.work.graph.nodes) != 1:
+            return None  # such a function is a subgraph of its own
+        return awaited(self.work.graph.nodes[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a profile remembers of a step, long after its plan is gone.
+
+    Attributes
+    ----------
+    index : int
+    name : str
+    device : str
+    dependents : tuple of int
+    transfer : Transfer or None
+        None for the run of a subgraph.
+    nodes : tuple of str
+        The names of those of the subgraph.
+    awaited : str
+        The operator whose async function it calls; empty for all others.
+    shared_lane : str
+        The lane that its device shares with others; empty where it has one of its own.
+    """
+
+    index: int
+    name: str
+    device: str
+    dependents: tuple[int, ...]
+    transfer: Transfer | None
+    nodes: tuple[str, ...]
+    awaited: str = ""
+    shared_lane: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it runs: its device, or the calls of its async function."""
+        return lane_of_calls(self.awaited) if self.awaited else self.device
+
+    @property
+    def lane(self) -> str:
+        """What it takes turns on."""
+        return self.place if self.awaited else self.shared_lane or self.device
+
+
+def lane_of_calls(operator: str) -> str:
+    """Return how the calls of an operator's async function are called together."""
+    return f"calls of {operator}"
+
+
+def outline(step: Step, shared_lane: str = "") -> Outline:
+    """Return a step without its graph; `shared_lane` is that of its device, if it has one."""
+    transfer = step.work if isinstance(step.work, Transfer) else None
+    nodes = () if isinstance(step.work, Transfer) else step.work.graph.nodes
+    names = tuple(node.name for node in nodes)
+    called = "" if step.awaited is None else step.awaited.name
+    seen = step.index, step.name, step.device, step.dependents, transfer, names, called
+    return Outline(*seen, shared_lane)
+
+
+def link(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps with their dependents filled in."""
+    dependents: list[list[int]] = [[] for _ in steps]
+    for step in steps:
+        for earlier in step.waits:
+            assert earlier < step.index, "steps are in a topological order"
+            dependents[earlier].append(step.index)
+    return tuple(
+        replace(step, dependents=tuple(after))
+        for step, after in zip(steps, dependents, strict=True)
+    )
+
 
 OUTSIDE = ""
 """Stands for the caller, who feeds and fetches, where a device is asked for."""

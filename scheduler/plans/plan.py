@@ -21,15 +21,13 @@ from ...graph.state import taken_back
 from ..costs import Costs
 from .decision import Decision
 from .fetches import Fetches, names_in
-from .io_devices import IoDevices
 from .partition import Partition, Subgraph
-from .placement import Placement
+from .placement import Placement, Step
 from .regions import MemoryPlan
 from .replicas import Groups, as_range, every_device, variants
-from .request import Pins, PlanRequest
+from .request import IoDevices, Pins, PlanRequest
 from .shapes import Bounds, Shapes
 from .stages import PlanStage
-from .steps import Step
 
 if TYPE_CHECKING:
     from ..profile import Profile

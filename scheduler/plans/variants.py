@@ -9,10 +9,9 @@ from typing import TypeAlias
 from ...devices.registry import find
 from ..costs import Costs
 from .partition import Partition, Subgraph
-from .placement import Commit, Placement
+from .placement import Commit, Placement, Step, Transfer
 from .plan import Plan
 from .regions import MemoryPlan
-from .steps import Step, Transfer
 
 Rename: TypeAlias = Callable[[str], str]
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from ..plans.steps import Outline
+from ..plans.placement import Outline
 from .records import Orders, Record, Span
 
 Cause = Literal["admission", "input", "lane"]

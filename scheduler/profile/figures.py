@@ -30,8 +30,8 @@ from ..errors import PlanError
 from .overheads import hops, loop
 
 if TYPE_CHECKING:
+    from ..plans.placement import Transfer
     from ..plans.plan import Plan
-    from ..plans.steps import Transfer
     from . import NodeTime, Profile
 
 

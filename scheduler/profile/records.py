@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from ..plans.placement import Outline
 from ..plans.regions import Pool, Region
-from ..plans.steps import Outline
 from .timestamps import Timestamps
 
 UNKNOWN: Mapping[str, Pool] = {}

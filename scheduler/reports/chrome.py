@@ -15,7 +15,7 @@ from typing import Any
 
 from ...graph.formats.files import replace_file
 from ..errors import SessionError
-from ..plans.steps import Outline
+from ..plans.placement import Outline
 from ..profile import Profile, Record, Span
 from ..profile.attribution import moments
 from ..profile.counters import counters

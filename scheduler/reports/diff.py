@@ -9,8 +9,8 @@ from typing import Any
 from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ..errors import PlanError
+from ..plans.placement import Transfer
 from ..plans.plan import Plan
-from ..plans.steps import Transfer
 from .prediction import predicted
 
 LISTED_NODES = 6

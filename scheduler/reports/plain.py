@@ -12,9 +12,9 @@ from ...graph.ir import Graph
 from ...graph.passes import Applied
 from ...version import VERSION
 from ..plans.decision import Decision
+from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import Pool, Region
-from ..plans.steps import Step, Transfer
 from .prediction import predicted
 
 FORMAT, FORMAT_VERSION = "plait plan", 1

@@ -15,7 +15,7 @@ from ...graph.gradients.recomputation import is_again
 from ...graph.infer import cost_of
 from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes
-from ...graph.operator_lifecycle import HOOKS, has_life
+from ...graph.operator_lifecycle import HOOKS
 from ...graph.operators.bounded_call import called_op, calls_function
 from ...graph.passes.half_operators import UPDATED, starts_half, updates
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
@@ -26,8 +26,8 @@ from ..dispatch.core_shares import shares_of_cores
 from ..planner.joined_stages import planned_ahead
 from ..planner.replanning import split_ahead
 from ..plans.partition import Subgraph
+from ..plans.placement import Transfer
 from ..plans.plan import Plan
-from ..plans.steps import Transfer
 from ..shapes.bounds import EXAMPLE, computed_symbols, example_shapes
 from ..shapes.sync_points import frontier, reason_held_up
 from .decision_text import chooses_again, decision_lines, node_lines, reason_lines
@@ -257,7 +257,7 @@ def life_lines(plan: Plan) -> Iterator[str]:
     """Yield what is opened and closed with the plan: nothing where no node is of a class."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for path, _, node in all_nodes(plan.graph):
-        if has_life(node.operator):
+        if node.operator.owns:
             place = plan.assignment.get(path, "the device that runs it")
             found.setdefault((node.op, place, _hooks(node)), []).append(repr(path))
     if not found:

@@ -22,15 +22,13 @@ from ..planner.partition.partition import offer
 from ..planner.placement import place
 from ..planner.prologue import split_prologue, with_prologue
 from ..planner.request import MOST_IN_FLIGHT
-from ..plans.io_devices import IoDevices, checked_ends
 from ..plans.partition import SESSION, Partition, Subgraph
-from ..plans.placement import SCRATCH, Placement
+from ..plans.placement import SCRATCH, Placement, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan, PlacedTensor, Pool
 from ..plans.replicas import check_alike
-from ..plans.request import Pins
+from ..plans.request import IoDevices, Pins, checked_ends
 from ..plans.shapes import Bounds
-from ..plans.steps import Transfer
 from ..shapes.bounds import Template, checked_bounds, largest
 from ..shapes.sync_points import has_static_shapes
 from .requirements import AGAIN

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from ...devices.event import Event
 from ...graph.operators.bounded_call import called_op
+from ..plans.placement import Outline, Step, Transfer
 from ..plans.regions import Pool
-from ..plans.steps import Outline, Step, Transfer
 from ..profile.profile import Profile
 from ..profile.records import NodeTime, PlanTimes, Record, RowBatch, RowBatchFigures
 from ..profile.timestamps import Timestamps

@@ -51,7 +51,8 @@ def with_whole_nodes(
     and their nodes are weighed one by one. And those that were one node before, where there is no
     such device now, are one no longer.
     """
-    graph = with_lengths_held(graph)
+    if not graph.is_static:
+        graph = with_lengths_held(graph)
     if not any(node.op in CONTROL_FLOW for node in graph.nodes):
         return graph
     if all(device.capabilities.atomic_programs for device in devices.values()):

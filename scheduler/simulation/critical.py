@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Literal
 
-from ..plans.steps import Step
+from ..plans.placement import Step
 from .workload import NEVER, Timeline, Workload, ns_of
 
 Cause = Literal["admission", "input", "lane", "memory"]

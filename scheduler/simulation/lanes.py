@@ -18,8 +18,8 @@ from ..costs.host import AFTER_LAST_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, compu
 from ..dispatch.core_shares import seconds_on, shares_of_cores
 from ..dispatch.inline_policy import inline_steps
 from ..dispatch.shared_lanes import SharedLanes, name_of, shared_lanes
-from ..plans.io_devices import ON_HOST, IoDevices
-from ..plans.steps import Step, Transfer, lane_of_calls
+from ..plans.placement import Step, Transfer, lane_of_calls
+from ..plans.request import ON_HOST, IoDevices
 from .workload import NO_LIMIT, Placed, SimulatedHost, SimulatedLane, Workload
 
 if TYPE_CHECKING:

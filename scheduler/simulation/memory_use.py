@@ -9,10 +9,9 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from ...devices.device import scratch_specs
-from ..plans.placement import OUTSIDE, SCRATCH
+from ..plans.placement import OUTSIDE, SCRATCH, Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import ADMISSION, PlacedTensor, Pool, Region
-from ..plans.steps import Step, Transfer
 from .workload import Timeline
 
 Change: TypeAlias = tuple[int, int]

@@ -11,8 +11,8 @@ from typing import Any
 from ...graph.escaping import listing
 from ...graph.printing import bytes_text, counted
 from ..costs import Costs
+from ..plans.placement import Transfer
 from ..plans.plan import Plan
-from ..plans.steps import Transfer
 from ..profile import Profile, Record
 from .critical import CriticalStep, critical_path, slack_s
 from .memory_use import MemoryUse, memory_use

@@ -11,7 +11,7 @@ import pytest
 from bounded_functions import find_boxes
 from command_line import assert_mistake, plait
 from plait.cli.live import frame, moment
-from plait.scheduler.plans.steps import Outline
+from plait.scheduler.plans.placement import Outline
 from plait.scheduler.profile import PlanTimes, Record
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.runtime.status import DeviceStatus, Status

@@ -23,7 +23,7 @@ from plait.devices.event import Event
 from plait.devices.memory import View, host_arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
-from plait.scheduler.plans.steps import Transfer
+from plait.scheduler.plans.placement import Transfer
 from virtual_streams import layered_graphs
 
 from .rig import chain

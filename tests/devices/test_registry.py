@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,7 @@ class MissingDevice(CpuDevice):
 
 @pytest.fixture(autouse=True)
 def _registry_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in ("_factories", "_instances", "_options"):
-        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
+    monkeypatch.setattr(registry, "_registered", copy(registry._registered))
 
 
 def test_the_cpu_is_found_by_name() -> None:
@@ -58,7 +58,7 @@ def test_an_exact_name_wins_over_its_kind() -> None:
 def test_an_unknown_device_brings_up_the_known_ones() -> None:
     with pytest.raises(DeviceUnavailableError) as caught:
         devices.find("tpu:0")
-    known = ", ".join((*registry._factories, "ray"))
+    known = ", ".join((*registry._registered, "ray"))
     assert str(caught.value) == (
         f"there is no device 'tpu:0'\n  fix: known kinds and names: {known}"
     )
@@ -70,7 +70,7 @@ def test_a_device_that_is_misspelt_is_guessed() -> None:
 
 
 def test_without_any_device_none_is_listed() -> None:
-    for name in list(registry._factories):
+    for name in list(registry._registered):
         devices.unregister(name)
     with pytest.raises(DeviceUnavailableError, match="known kinds and names: ray"):
         devices.find("cpu")

@@ -23,8 +23,8 @@ from plait.scheduler.errors import FeedError, PlanError, SessionError
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.partition.capacity import Capacity
 from plait.scheduler.planner.partition.problem import PartitionProblem
-from plait.scheduler.plans.io_devices import ON_HOST, IoDevices
 from plait.scheduler.plans.plan import Plan
+from plait.scheduler.plans.request import ON_HOST, IoDevices
 from random_graphs import expected, feeds, graphs
 
 N = 4

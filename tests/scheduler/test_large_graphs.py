@@ -15,7 +15,7 @@ import pytest
 from counted_work import calls_of
 from plait.graph.ir import Graph
 from plait.scheduler.packing import problem
-from plait.scheduler.planner.memory.relation import relate
+from plait.scheduler.planner.memory.happens_before import relate
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.partition.cutting import MOST_APART
 

@@ -24,8 +24,8 @@ from plait.graph.tensor import Array, TensorSpec
 from plait.scheduler.planner.partition.capacity import Capacity
 from plait.scheduler.planner.partition.problem import PartitionProblem
 from plait.scheduler.planner.simulate import simulate
+from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.replicas import check_alike
-from plait.scheduler.plans.steps import Transfer
 from plait.scheduler.simulation.workload import SimulatedHost
 from virtual_streams import layered_graphs, measured, models
 

@@ -17,8 +17,8 @@ from plait import Plan
 from plait.scheduler.dispatch.region_ring import RegionRing
 from plait.scheduler.planner.memory.buffers import Buffer, collect_buffers
 from plait.scheduler.planner.memory.happens_before import START, HappensBefore, Point
+from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.regions import ADMISSION, Location, MemoryPlan
-from plait.scheduler.plans.steps import Transfer
 
 
 class CorruptionError(Exception):

@@ -20,9 +20,8 @@ from ....devices.memory import ALIGNMENT, HOST, SHARED
 from ....graph.aliasing import joins_of, views_of
 from ....graph.ir import Graph, Node
 from ....graph.operator import Alias
-from ...plans.placement import SCRATCH, Placement
+from ...plans.placement import SCRATCH, Placement, Transfer
 from ...plans.regions import PlacedTensor
-from ...plans.steps import Transfer
 from ...shapes.constraints import NONE, DynamicShapeConstraints
 from .happens_before import START, HappensBefore, Point, is_atomic, points_of, reads_of
 

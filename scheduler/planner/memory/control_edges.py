@@ -18,11 +18,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from ...costs.costs import Costs
-from ...plans.steps import Step, Transfer
+from ...plans.placement import Step, Transfer
 from .buffers import Buffer
-from .happens_before import HappensBefore, closure
+from .happens_before import HappensBefore, Relation, closure
 from .layouts import BufferGroup
-from .relation import Relation
 
 Edge: TypeAlias = tuple[int, int]
 """A step, and a later one that waits for it."""

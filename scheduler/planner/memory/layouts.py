@@ -27,10 +27,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from ...packing import Packing, pack
+from ...plans.placement import Step, Transfer
 from ...plans.regions import Region
-from ...plans.steps import Step, Transfer
-from .happens_before import HappensBefore
-from .relation import Relation, members
+from .happens_before import HappensBefore, Relation, members
 
 MAX_PERIOD = 64
 """Programs are bound anew for each combination of copies: no more of these than this."""

@@ -10,8 +10,7 @@ from ...packing import Block
 from ...packing.problem import lower_bound_of
 from ...plans.placement import Placement
 from .buffers import Buffer, alignment_of, collect_buffers
-from .happens_before import HappensBefore
-from .relation import relate
+from .happens_before import HappensBefore, relate
 
 
 def lower_bounds(

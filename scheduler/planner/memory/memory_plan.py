@@ -16,9 +16,8 @@ from ....devices.device import Device
 from ....devices.memory import HOST
 from ....graph.ir import Graph, Node
 from ...costs.costs import Costs
-from ...plans.placement import Placement
+from ...plans.placement import Placement, Transfer
 from ...plans.regions import Location, MemoryPlan, PlacedTensor, Pool
-from ...plans.steps import Transfer
 from ...shapes.constraints import NONE, DynamicShapeConstraints
 from .buffers import Buffer, alignment_of, collect_buffers
 from .control_edges import (
@@ -30,11 +29,10 @@ from .control_edges import (
     relied_upon,
     stricter_orders,
 )
-from .happens_before import HappensBefore, is_atomic
+from .happens_before import HappensBefore, is_atomic, relate
 from .layouts import SMALL_NBYTES, BufferGroup, Layouts, StepPipeline, choose
 from .limits import Limit, check_tensors, does_not_fit_error, exceeded, limits_of
 from .prepared import PreparedTensors, beside, set_apart
-from .relation import relate
 
 COPY_WORTH = 1.02
 """By how much more memory is taken to spare the copies of concatenations."""

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from ....graph.errors import InternalError
 from ....graph.ir import Node
 from ...plans.partition import Subgraph
-from ...plans.placement import OUTSIDE, SCRATCH
+from ...plans.placement import OUTSIDE, SCRATCH, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import ADMISSION, PlacedTensor, Region
-from ...plans.steps import Step, Transfer
 from .contents import Contents
 from .prepared import next_region_of
 

@@ -11,18 +11,16 @@ from ....devices.device import Device
 from ....graph.ir import Graph
 from ...costs import Costs
 from ...dispatch.core_shares import computing, divided
-from ...plans.io_devices import ON_HOST, IoDevices
 from ...plans.partition import Partition, Subgraph
 from ...plans.placement import Placement
 from ...plans.regions import Region
-from ...plans.request import PlanRequest
+from ...plans.request import ON_HOST, IoDevices, PlanRequest
 from ...simulation.engine import run
 from ...simulation.lanes import host_of, workload
 from ..memory.lower_bound import lower_bounds
 from ..placement import place
 from .cutting import Parts, awaiting, cuts, extracted, joined, labelled
-from .offers import Offers
-from .written_out import Forms, WrittenOut
+from .offers import Forms, Offers, WrittenOut
 
 PACED_STEPS, MOST_ROUNDS = 1000, 8
 """The pace is taken over about so many steps, and twice to so many times the items in flight, after

@@ -17,7 +17,7 @@ from ....devices.device import Device
 from ....devices.memory import HOST, SHARED
 from ....graph.ir import Graph
 from ...costs import Costs
-from ...plans.io_devices import ON_HOST, IoDevices
+from ...plans.request import ON_HOST, IoDevices
 from .capacity import Capacity
 from .cutting import Parts, awaiting, components, following_constants, labelled
 from .latency_estimate import CopyTime, LatencyEstimate

@@ -12,10 +12,9 @@ from typing import Any
 
 from ...planner.memory.buffers import Buffer, collect_buffers
 from ...planner.memory.happens_before import START, HappensBefore, Point
-from ...plans.placement import Placement
+from ...plans.placement import Placement, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import Location, MemoryPlan
-from ...plans.steps import Step, Transfer
 from ...shapes.bounds import constraints_in
 from .columns import Texts
 

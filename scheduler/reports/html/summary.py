@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 from ....graph.printing import bytes_text, counted, rate_text, seconds_text
+from ...plans.placement import Transfer
 from ...plans.plan import Plan
-from ...plans.steps import Transfer
 from ...profile import Profile
 from ...profile.attribution import attributions, total
 from ...profile.table import MEANINGS

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ....graph.printing import counted
-from ...plans.steps import Outline
+from ...plans.placement import Outline
 from ...profile import Profile, Record
 from ...profile.critical import critical_path
 from ...profile.records import RowBatch

@@ -21,7 +21,7 @@ from ....graph.ir import Node
 from ....graph.nested import acts_outside
 from ....graph.tensor import Array, TensorSpec
 from ...plans.partition import Subgraph
-from ...plans.steps import Step
+from ...plans.placement import Step
 from ..events import Announcer, ItemReplayed
 from ..items.executor import Execution
 from ..items.item import ItemRun

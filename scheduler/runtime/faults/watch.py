@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 
 from ....devices.blocking import BlockingCall
-from ...plans.steps import Step
+from ...plans.placement import Step
 from ..items.executor import Execution
 from ..items.item import ItemRun
 from ..virtual_time import Raised, VirtualTimeDriver, result_of

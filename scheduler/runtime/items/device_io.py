@@ -23,10 +23,9 @@ from ....devices.memory import View
 from ....graph.errors import PlaitError, text_of
 from ....graph.tensor import Array, TensorSpec
 from ...errors import FeedError
-from ...plans.placement import OUTSIDE
+from ...plans.placement import OUTSIDE, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor
-from ...plans.steps import Transfer
 from ..virtual_time import Launch, VirtualTimeDriver
 
 

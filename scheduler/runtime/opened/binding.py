@@ -31,10 +31,9 @@ from ...dispatch.donations import donated_tensors
 from ...dispatch.inline_policy import inline_steps
 from ...dispatch.row_edges import RowEdge, row_edges
 from ...plans.partition import Subgraph
-from ...plans.placement import SCRATCH
+from ...plans.placement import SCRATCH, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, Region
-from ...plans.steps import Step, Transfer
 from .. import async_calls
 from ..items.device_io import nothing_handed
 from ..items.inline import Call

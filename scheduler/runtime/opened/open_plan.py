@@ -22,10 +22,9 @@ from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.estimates import Estimates
 from ...dispatch.shared_lanes import outlines, shared_lanes
 from ...planner.memory.prepared import next_region_of, regions_of, variables_in
-from ...plans.placement import OUTSIDE, Commit
+from ...plans.placement import OUTSIDE, Commit, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, takes_turns
-from ...plans.steps import Step, Transfer
 from ...simulation.lanes import workload
 from ..items.device_io import arrivals_of, departures_of
 from ..items.inline import MOST_STEPS, Call, are_few

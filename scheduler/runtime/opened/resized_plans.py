@@ -16,8 +16,8 @@ from ....devices.device import SharesConstants
 from ....devices.errors import DeviceError
 from ....devices.memory import HOST
 from ...planner.bounded_shapes import BoundedShapes
+from ...plans.placement import Transfer
 from ...plans.shapes import Shapes
-from ...plans.steps import Transfer
 from .open_plan import OpenPlan
 from .slots import Slots
 

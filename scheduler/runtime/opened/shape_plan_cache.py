@@ -16,8 +16,8 @@ from ...errors import PlanError
 from ...planner.joined_stages import join_stages
 from ...planner.replanning import replan_beside
 from ...planner.staged_plans import StagedGraph, entry_of
-from ...plans.io_devices import unknown_plan_error
 from ...plans.plan import Plan
+from ...plans.request import unknown_plan_error
 from ...plans.shapes import Shapes
 from ...plans.variants import variant
 from ...profile.timestamps import Timestamps

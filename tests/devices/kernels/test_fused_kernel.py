@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from plait.graph.ir import Graph
 from plait.graph.operator import define, unregister_operator
 from plait.graph.operators.fused import FUSED
 from plait.graph.traits import ELEMENTWISE
-from plait.scheduler.planner import chains
+from plait.scheduler.planner import lowering
 from single_node import AnyArray
 
 SHAPES = ((9000,), (3, 70, 50), (2, 5, 1, 1300), (4000, 3), (2, 1, 5000), (300,))
@@ -29,8 +30,8 @@ BINARY = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Mean", "PRelu")
 @pytest.fixture(autouse=True)
 def short_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused_blocks, "BLOCK", 1 << 12)
-    monkeypatch.setattr(chains, "LEAST_BYTES", 0)
-    monkeypatch.setattr(chains, "LEAST_BETWEEN_BYTES", 0)
+    monkeypatch.setattr(lowering, "LEAST_BYTES", 0)
+    monkeypatch.setattr(lowering, "LEAST_BETWEEN_BYTES", 0)
 
 
 def fed(graph: Graph) -> dict[str, AnyArray]:
@@ -111,7 +112,7 @@ def test_an_operator_of_a_package_that_says_so_is_part_of_chains(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name = "test_fused_kernel.Doubled"
-    monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
+    monkeypatch.setattr(registry, "_kernels", copy(registry._kernels))
     define(name, inputs="x", traits=ELEMENTWISE)(lambda call: [call.spec(0)])
     kernel(name)(lambda xp, inputs, outputs, attributes: xp.add(inputs[0], inputs[0], outputs[0]))
     try:

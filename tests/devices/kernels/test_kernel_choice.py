@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ FLOATS = np.array([1.0, 2.0], np.float32)
 @pytest.fixture(autouse=True)
 def _forget_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels()  # those that are imported later would be forgotten too
-    monkeypatch.setattr(registry, "_kernels", dict(registry._kernels))
+    monkeypatch.setattr(registry, "_kernels", copy(registry._kernels))
     monkeypatch.setattr(registry, "_others", {})
 
 

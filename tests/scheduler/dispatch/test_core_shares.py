@@ -22,7 +22,7 @@ from plait.scheduler.dispatch.core_shares import (
     shares_of_cores,
 )
 from plait.scheduler.plans.partition import Subgraph
-from plait.scheduler.plans.steps import Step
+from plait.scheduler.plans.placement import Step
 from small_graphs import doubling
 
 pytest.importorskip("onnxruntime")

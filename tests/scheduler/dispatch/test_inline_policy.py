@@ -11,7 +11,7 @@ from nested_graphs import doubling_body
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.scheduler.costs.figures import HERE, LOOP
 from plait.scheduler.dispatch.inline_policy import inline_steps
-from plait.scheduler.plans.steps import Transfer, outline
+from plait.scheduler.plans.placement import Transfer, outline
 from plait.scheduler.profile import PlanTimes, Profile, Record
 from plait.scheduler.profile.overheads import hops
 from plait.scheduler.profile.timestamps import Timestamps

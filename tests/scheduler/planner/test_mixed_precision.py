@@ -15,8 +15,8 @@ from plait.devices.device import Device, Support
 from plait.devices.opencl.device import OpenClDevice
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call, find_operator
+from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.plan import Plan
-from plait.scheduler.plans.steps import Transfer
 from pocl import pocl_device
 
 HALF = np.dtype(np.float16)

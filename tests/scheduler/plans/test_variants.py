@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait import devices
 from plait.graph.ir import Graph
-from plait.scheduler.plans.steps import Step
+from plait.scheduler.plans.placement import Step
 from plait.scheduler.plans.variants import variant
 
 

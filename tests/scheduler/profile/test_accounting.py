@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from machines import random_graph, random_machine
 from plait.devices.sim import SimDevice, VirtualClock
 from plait.scheduler.errors import PlanError
+from plait.scheduler.plans.placement import Outline, Transfer, outline
 from plait.scheduler.plans.regions import Pool, Region
-from plait.scheduler.plans.steps import Outline, Transfer, outline
 from plait.scheduler.profile import Attribution, NodeTime, PlanTimes, Profile, Record
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.simulation.workload import SimulatedHost

@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from machines import chain
 from plait.scheduler.costs.figures import HERE, LOOP
-from plait.scheduler.plans.steps import outline
+from plait.scheduler.plans.placement import outline
 from plait.scheduler.profile import PlanTimes, Profile, Record
 from plait.scheduler.profile.overheads import hops, loop
 from plait.scheduler.profile.timestamps import Timestamps

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from plait.graph.errors import ParseError, PlaitError
 from plait.graph.formats.container import PLANS
 from plait.scheduler.planner.memory.verify import verify_memory
+from plait.scheduler.plans.placement import Transfer
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.plans.regions import MemoryPlan, Pool
-from plait.scheduler.plans.steps import Transfer
 from plait.scheduler.reports.plan_file import dump_plan, read_plan
 
 PREFIX = struct.Struct("<8sIIQ")

@@ -14,7 +14,7 @@ import pytest
 from plait import devices
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.scheduler.plans.steps import outline
+from plait.scheduler.plans.placement import outline
 from plait.scheduler.profile import NodeTime, PlanTimes, Profile, Record
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.reports.prediction import ROUNDS, predicted

@@ -24,9 +24,8 @@ from plait.scheduler.planner.memory.control_edges import (
     stricter_orders,
     timed,
 )
-from plait.scheduler.planner.memory.happens_before import HappensBefore
-from plait.scheduler.planner.memory.relation import relate
-from plait.scheduler.plans.steps import Step
+from plait.scheduler.planner.memory.happens_before import HappensBefore, relate
+from plait.scheduler.plans.placement import Step
 from random_graphs import graphs
 
 

@@ -17,8 +17,8 @@ from plait.graph.check import check
 from plait.graph.ir import Graph, Node
 from plait.graph.operators.fused import FUSED
 from plait.scheduler.costs import Costs
-from plait.scheduler.planner import chains
-from plait.scheduler.planner.chains import without_chains
+from plait.scheduler.planner import lowering
+from plait.scheduler.planner.lowering import without_chains
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.runtime.faults.standby import standby
@@ -28,8 +28,8 @@ SIZE = 600
 
 @pytest.fixture(autouse=True)
 def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chains, "LEAST_BYTES", 0)
-    monkeypatch.setattr(chains, "LEAST_BETWEEN_BYTES", 0)
+    monkeypatch.setattr(lowering, "LEAST_BYTES", 0)
+    monkeypatch.setattr(lowering, "LEAST_BETWEEN_BYTES", 0)
 
 
 def built(make: Callable[[pl.GraphBuilder, str], Any], *shape: int | str) -> Graph:
@@ -100,9 +100,9 @@ def test_it_can_be_left_out() -> None:
 def test_what_stays_in_cache_is_left_alone(
     limit: str, nbytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains, limit, nbytes)
+    monkeypatch.setattr(lowering, limit, nbytes)
     assert len(groups(planned(built(normalised)))) == 1
-    monkeypatch.setattr(chains, limit, nbytes + 1)
+    monkeypatch.setattr(lowering, limit, nbytes + 1)
     assert groups(planned(built(normalised))) == []
 
 

@@ -1,0 +1,111 @@
+"""Registries: what there is of a kind, by name, each registered once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Self, TypeVar
+
+from .errors import GraphError, OperatorError, PlaitError
+from .installed import load_for, load_own, offered
+from .names import did_you_mean
+from .registrations import note_registration
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _nothing() -> None: ...
+
+
+def _twice_error(name: object) -> PlaitError:
+    return GraphError(f"{name!r} is registered twice", fix="remove one")
+
+
+class Registry(dict[K, V]):
+    """Entries by name: as a dict those that are registered by now, more by `find` and `all`.
+
+    Parameters
+    ----------
+    taken : callable, optional
+        Returns the error for a second entry of a name.
+    own : callable, optional
+        Registers plait's own entries; called once, when one is missing or all are asked for.
+    group : str, optional
+        The entry points whose modules register the entries of a name, or of its parts before a dot.
+    counts : bool, default False
+        Whether plans made before may not fit any more.
+
+    Examples
+    --------
+    >>> numbers = Registry(lambda name: GraphError(f"two numbers {name!r}", fix="remove one"))
+    >>> numbers.register("one", 1)
+    >>> numbers.find("one"), numbers.find("two")
+    (1, None)
+    >>> print(numbers.unknown_error("number", "on").fix)
+    did you mean 'one'?
+    """
+
+    def __init__(
+        self,
+        taken: Callable[[K], PlaitError] = _twice_error,
+        *,
+        own: Callable[[], object] = _nothing,
+        group: str = "",
+        counts: bool = False,
+    ) -> None:
+        super().__init__()
+        self._taken, self._own, self._group, self._counts = taken, own, group, counts
+
+    def register(self, name: K, entry: V) -> None:
+        """Add an entry; raise if there is one of that name."""
+        if name in self:
+            raise self._taken(name)
+        self[name] = entry
+        if self._counts:
+            note_registration()
+
+    def find(self, name: K) -> V | None:
+        """Return the entry of a name, None where there is none; what may register it is imported.
+
+        Raises
+        ------
+        OperatorError
+            If a package that offers it is broken.
+        """
+        if name not in self:
+            self.import_own()
+            if self._group and name not in self:
+                load_for(self._group, str(name), OperatorError)
+        return self.get(name)
+
+    def all(self) -> Self:
+        """Return it with all entries of plait and its dialects; those of packages as they are."""
+        self.import_own()
+        if self._group:
+            load_own(self._group)
+        return self
+
+    def import_own(self) -> None:
+        """Register plait's own entries, unless that was done."""
+        _ = self._imported
+
+    @cached_property
+    def _imported(self) -> bool:
+        self._own()
+        return True
+
+    def unknown_error(
+        self,
+        what: str,
+        name: object,
+        otherwise: str = "",
+        kind: type[PlaitError] = GraphError,
+        at: str | None = None,
+        also: Iterable[str] = (),
+    ) -> PlaitError:
+        """Return the error for a name of nothing: with the closest of those here and others, or all."""
+        installed = offered(self._group) if self._group else ()
+        known = [*map(str, self), *also, *installed]
+        told = otherwise or f"there are: {', '.join(known)}"
+        return kind(f"there is no {what} {name!r}", at=at, fix=did_you_mean(name, known, told))
