@@ -29,7 +29,7 @@ def test_without_words_of_its_own_the_error_names_the_second() -> None:
 
 
 def test_own_entries_are_registered_when_one_is_missing_and_only_then() -> None:
-    calls = []
+    calls = list[None]()
 
     def register_own() -> None:
         calls.append(None)
