@@ -1,7 +1,8 @@
-"""Inputs given on the command line: files, folders of files or random numbers, as items."""
+"""Inputs given on the command line: files, folders, values or random numbers, as items."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -12,14 +13,18 @@ from typing import Any
 import numpy as np
 
 from ..graph.dtypes import TEXT, is_extension, kind_of
+from ..graph.errors import OperatorError
+from ..graph.exact_number import exact_number
 from ..graph.ir import Graph
 from ..graph.names import did_you_mean
 from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.tensor import Array, TensorSpec, holds_bytes
 from .errors import CommandError
-from .literals import NOTHING, literal_array, parse_literal
 from .members import array_name
 from .pictures import SUFFIXES, read_image, takes_pixels
+
+NOTHING: Any = object()
+"""What a text says that is no value."""
 
 RANDOM = "random"
 
@@ -331,3 +336,47 @@ def _load(file: Path) -> Array | dict[str, Array]:
             fix="give a .npy or .npz file, as numpy.save and savez write; other files feed, with "
             "their bytes, inputs that are uint8 of one dimension",
         ) from error
+
+
+def parse_literal(text: str) -> Any:
+    """Return the number, boolean or list of these that a text is in JSON, or NOTHING."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return NOTHING
+    return value if _is_value(value) else NOTHING
+
+
+def literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
+    """Return a value as an input takes it: one number for any shape of one element.
+
+    Raises
+    ------
+    CommandError
+        If its dtype does not hold it, or lists are not of one length.
+    """
+    at = f"--input {name}"
+    try:
+        if not isinstance(value, list):
+            array = exact_number(value, spec.dtype, at)
+        else:
+            given = np.array(value)  # what is ragged is refused
+            array = given.astype(spec.dtype)
+            if spec.dtype.kind in "biu" and not np.array_equal(array, given):
+                raise ValueError(f"not all of it is {spec.dtype.name}")
+    except (OperatorError, ValueError, OverflowError) as error:
+        reason = "" if isinstance(error, OperatorError) else f": {error}"
+        raise CommandError(
+            f"{at}={json.dumps(value)} is no {spec.dtype.name}{reason}",
+            fix=f"the input is {spec}: give numbers that it holds, or a file",
+        ) from error
+    # What takes one element, in any number of dimensions, takes one number.
+    if array.ndim == 0 and all(dim == 1 or isinstance(dim, str) for dim in spec.shape or ()):
+        array = array.reshape((1,) * len(spec.shape or ()))
+    return array
+
+
+def _is_value(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_value, value))
+    return isinstance(value, bool | int | float)

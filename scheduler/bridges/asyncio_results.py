@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import AsyncIterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+import trio
+
 from ..dispatch.estimates import ON_LOOP
 from ..errors import SessionError
+from ..runtime.async_calls import Await
 from ..runtime.items.item import Item
 from ..runtime.streaming.options import StreamOptions
-from ..runtime.streaming.sources import Puller, Source
+from ..runtime.streaming.sources import Puller, Source, SourceItem
 from ..runtime.virtual_time import TURN_NS
 from .asyncio_calls import await_on
-from .asyncio_source import AsyncioSource
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
 from .loop_thread import LoopThread
@@ -220,3 +222,42 @@ async def settled(*futures: asyncio.Future[Any]) -> None:
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
+
+
+class AsyncioSource(trio.abc.AsyncResource, AsyncIterator[SourceItem]):
+    """Yields under trio what a source yields in tasks of an asyncio loop, one at a time.
+
+    Parameters
+    ----------
+    source : async iterable
+    awaits : callable
+        Awaits functions on the loop of the source.
+    """
+
+    def __init__(self, source: AsyncIterable[SourceItem], awaits: Await) -> None:
+        self._source = source
+        self._awaits = awaits
+        self._iterator: AsyncIterator[SourceItem] | None = None
+        self._given: list[SourceItem] = []
+
+    async def __anext__(self) -> SourceItem:
+        await self._awaits(self._pull)
+        if not self._given:
+            raise StopAsyncIteration
+        return self._given.pop()
+
+    async def aclose(self) -> None:
+        """Close the source, if it is a generator."""
+        with suppress(RuntimeError):  # its loop is gone, and took it along
+            await self._awaits(self._close)
+
+    async def _pull(self) -> None:
+        if self._iterator is None:
+            self._iterator = aiter(self._source)
+        with suppress(StopAsyncIteration):
+            self._given.append(await anext(self._iterator))
+
+    async def _close(self) -> None:
+        source = self._source if self._iterator is None else self._iterator
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()

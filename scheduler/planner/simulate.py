@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from ...graph.errors import Fix
 from ...graph.infer import describe
 from ...graph.operators.bounded_call import called_op
 from ...graph.operators.control import waits
+from ...graph.operators.each import EACH
 from ..costs import Costs
 from ..dispatch.shared_lanes import outlines
 from ..errors import PlanError
-from ..plans.placement import Outline
+from ..plans.placement import Outline, Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan
 from ..plans.variants import variant
@@ -24,15 +26,15 @@ from ..profile.records import RowBatch, RowBatchFigures
 from ..profile.timestamps import Timestamps
 from ..shapes.bounds import Template, constraints_in, example_shapes, fed_bounds, largest
 from ..simulation.engine import run
-from ..simulation.lanes import host_of
+from ..simulation.lanes import host_of, merged_lanes, together, work_of
 from ..simulation.models import ModelSource, read_models
 from ..simulation.simulation import Simulation
-from ..simulation.workload import SimulatedHost, Timeline
+from ..simulation.workload import RowCall, RowWork, SimulatedHost, Timeline, Workload
+from .bounded_shapes import BoundedShapes
 from .joined_stages import joined_plan
 from .memory.memory_plan import plan_memory
 from .placement import place
 from .request import check_in_flight
-from .simulated_rows import priced_bodies, with_rows
 
 MOST_STEPS = 5_000_000
 """Beyond that many, a simulation takes minutes and gigabytes."""
@@ -304,3 +306,74 @@ def _record(
     admitted, landed = timeline.admitted[number], timeline.landed[number]
     marks = Timestamps(admitted_ns=admitted + BEGINNING_NS, landed_ns=landed + BEGINNING_NS)
     return Record((PlanTimes(steps, times, memory.pools),), marks, False)
+
+
+def with_rows(
+    variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]]
+) -> tuple[Workload, dict[str, RowWork]]:
+    """Return the steps of a plan as work on lanes, and by queue that of its batches.
+
+    Plans are given for each variant, those of the batches for full ones.
+    """
+    works = [work_of(one) for plans in (variants, *bodies.values()) for one in plans]
+    lanes = merged_lanes(works)
+
+    def on_lanes(plans: Sequence[Plan]) -> Workload:
+        work = together([work_of(one) for one in plans], lanes)
+        return replace(work, calls=_calls(plans[0].steps, bodies))
+
+    def row_work(plans: Sequence[Plan]) -> RowWork:
+        size, fitted = _fitting(plans)
+        memory = plans[0].memory
+        assert memory is not None, "it is planned for a full batch"
+        at = cache(lambda rows: on_lanes(fitted(rows)))
+        return RowWork(size, plans[0].max_in_flight, on_lanes(plans), at, memory.regions)
+
+    return on_lanes(variants), {queue: row_work(plans) for queue, plans in bodies.items()}
+
+
+def priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
+    """Return the plans of batches by queue, for each variant, where shapes are known."""
+    found = {}
+    for queue, body in plan.bodies.items():
+        if body.is_static:
+            priced = replace(body, request=replace(body.request, costs=costs))
+            found[queue] = [variant(priced, index) for index in range(body.variants)]
+    return found
+
+
+def _calls(steps: Sequence[Step], queues: Mapping[str, object]) -> dict[int, RowCall]:
+    """Return the steps that hand rows to queues."""
+    found = {}
+    for step in steps:
+        if step.awaited is None or isinstance(step.work, Transfer):
+            continue
+        (node,) = step.work.graph.nodes  # what is awaited is a subgraph of its own
+        if node.op == EACH and (queue := node.attributes["queue"]) in queues:
+            rows = step.work.graph.tensors[node.inputs[0]].static_shape[0]
+            found[step.index] = RowCall(queue, rows, node.attributes["max_delay_s"])
+    return found
+
+
+def _fitting(plans: Sequence[Plan]) -> tuple[int, Callable[[int], Sequence[Plan]]]:
+    """Return how many rows a batch has at most, and what returns the plans for so many."""
+    first = plans[0]
+    template = first.template
+    if template is None:  # a row at a time, and all else is known
+        return 1, lambda _: plans
+    rows = str((template.tensors[template.inputs[0]].shape or ())[0])
+    largest = {symbol: most for symbol, (_, most) in first.bounds.items()}
+    fits = [BoundedShapes(one) for one in plans]
+
+    def fitted(count: int) -> Sequence[Plan]:
+        lengths = {**largest, rows: count}
+        shapes = {
+            name: tuple(
+                lengths[dim] if isinstance(dim, str) else dim
+                for dim in template.tensors[name].shape or ()
+            )
+            for name in template.inputs
+        }
+        return [fit.fit(shapes) or plan for fit, plan in zip(fits, plans, strict=True)]
+
+    return largest[rows], fitted

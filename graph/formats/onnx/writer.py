@@ -1,31 +1,40 @@
-"""Graphs as ONNX models, for other tools and for devices that hand subgraphs to one of them."""
+"""Graphs as ONNX models, for other tools and for devices that hand subgraphs to one of them.
+
+Nodes of nested graphs are written too. Graphs for rows, and those held whole, become nodes of the
+graph around them: ONNX knows neither.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...check import check
+from ...decompositions import decomposed, decompositions
 from ...errors import GraphError
 from ...extras import how_to_install, import_extra
-from ...ir import Graph
+from ...ir import Graph, Node
+from ...names import Names
 from ...nested import all_nodes, graphs_in
-from ...operators.control import uncaptured
+from ...operators.control import CONTROL_FLOW, uncaptured
+from ...operators.each import EACH
+from ...passes.rewriting import Rewriter
 from ...printing import counted
-from ...tensor import Array
+from ...tensor import Array, TensorSpec
+from ...whole import WHOLE
 from ..container import ALIGNMENT
 from ..files import replace_file
 from .forms import (
     ELEMENT_TYPE_OF,
+    attribute_protos,
     domain_and_type,
     refusal,
     refusal_of_own,
     tensor_proto,
 )
-from .nodes_written import node_protos, value_proto
-from .rows import inline_rows
 from .upgrade import NEWEST_OPSET
 
 OLDEST_WRITTEN = 21
@@ -220,3 +229,110 @@ def _padded(arrays: Iterator[Array]) -> Iterator[bytes]:
         # ONNX has the low byte first, whatever the machine has.
         yield array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
         yield bytes(-array.nbytes % ALIGNMENT)
+
+
+_INLINED = EACH, WHOLE
+
+
+def inline_rows(graph: Graph) -> Graph:
+    """Return a graph that computes the same without `Each` and `Whole`, nested graphs included.
+
+    A row that fails fails everything there.
+    """
+    if all(node.op not in _INLINED for _, _, node in all_nodes(graph)):
+        return graph
+    rewriter = Rewriter(replace(graph, nodes=tuple(map(_inline_inside, graph.nodes))))
+    for node in rewriter.find(*_INLINED):
+        (rule,) = decompositions()[node.op]
+        made = decomposed(rewriter, node, rule)
+        assert made is not None, "it is the graph itself"
+        rewriter.replace([node], made)
+    return rewriter.result()
+
+
+def _inline_inside(node: Node) -> Node:
+    """Return a node whose own graphs have no `Each`."""
+    graphs = {k: inline_rows(v) for k, v in node.attributes.items() if isinstance(v, Graph)}
+    return replace(node, attributes={**node.attributes, **graphs}) if graphs else node
+
+
+def node_protos(graph: Graph) -> list[Any]:
+    """Return the NodeProtos of a graph's nodes."""
+    own = {name: name for name in graph.tensors}
+    writer = _Writer(Names((*graph.tensors, *(path for path, _, _ in all_nodes(graph)))))
+    return [writer.node(node, own, node.name) for node in graph.nodes]
+
+
+def value_proto(name: str, spec: TensorSpec) -> Any:
+    """Return the ValueInfoProto of an input or output."""
+    from onnx import TensorShapeProto, TypeProto, ValueInfoProto
+
+    tensor = TypeProto.Tensor(elem_type=ELEMENT_TYPE_OF[spec.dtype.name])
+    if spec.shape is not None:
+        dims = [
+            TensorShapeProto.Dimension(dim_value=dim)
+            if isinstance(dim, int)
+            else TensorShapeProto.Dimension(dim_param=dim)
+            for dim in spec.shape
+        ]
+        tensor.shape.CopyFrom(TensorShapeProto(dim=dims))
+    return ValueInfoProto(name=name, type=TypeProto(tensor_type=tensor))
+
+
+class _Writer:
+    """Writes nodes; names of tensors are told apart over all graphs."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    def node(self, node: Node, names: Mapping[str, str], path: str) -> Any:
+        """Return a NodeProto; `names` are those of its graph's tensors in the model."""
+        from onnx import AttributeProto, NodeProto
+
+        graphs = [
+            AttributeProto(name=key, type="GRAPH", g=self._nested(node, value, names, path))
+            for key, value in node.attributes.items()
+            if node.op in CONTROL_FLOW and isinstance(value, Graph)
+        ]
+        domain, op_type = domain_and_type(node.op)
+        return NodeProto(
+            name=path,
+            domain=domain,
+            op_type=op_type,
+            input=[names.get(name, "") for name in uncaptured(node)],
+            output=[names.get(name, "") for name in node.outputs],
+            attribute=[*attribute_protos(node), *graphs],
+        )
+
+    def _nested(self, node: Node, graph: Graph, outer: Mapping[str, str], path: str) -> Any:
+        """Return the GraphProto of a branch or body."""
+        from onnx import GraphProto, NodeProto
+
+        captured = node.inputs[len(uncaptured(node)) :]
+        own = graph.inputs[: len(graph.inputs) - len(captured)]
+        known = zip(graph.inputs[len(own) :], captured, strict=True)
+        names = {inner: outer[name] for inner, name in known}
+        written = set[str]()
+        for name in graph.tensors:
+            if name not in names:
+                names[name] = self._names.take(f"{path}/{name}")
+        nodes = [self.node(one, names, f"{path}/{one.name}") for one in graph.nodes]
+        outputs: list[str] = []
+        for name in graph.outputs:  # each is written by a node of its own
+            outputs.append(names[name])
+            if name not in graph.producers or name in written:
+                outputs[-1] = self._names.take(f"{names[name]}/out")
+                copy = NodeProto(op_type="Identity", input=[names[name]], output=outputs[-1:])
+                nodes.append(copy)
+            written.add(name)
+        return GraphProto(
+            name=graph.name or path,
+            input=self._values(graph, own, [names[name] for name in own]),
+            output=self._values(graph, graph.outputs, outputs),
+            node=nodes,
+            initializer=[tensor_proto(names[name], a) for name, a in graph.constants.items()],
+        )
+
+    def _values(self, graph: Graph, tensors: Sequence[str], names: Sequence[str]) -> list[Any]:
+        pairs = zip(names, tensors, strict=True)
+        return [value_proto(name, graph.tensors[tensor]) for name, tensor in pairs]

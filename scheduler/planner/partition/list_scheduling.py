@@ -1,7 +1,11 @@
 """List schedulers: a rule for which task is next, and a rule for where it goes.
 
 None of them is best everywhere: each is twice as slow as another on some instance (Coleman and
-Krishnamachari, "PISA", arXiv 2403.07120). So all are tried.
+Krishnamachari, "PISA", arXiv 2403.07120). So all are tried. Some look at all ready tasks at every
+step, which is good, but slow on wide graphs. HBMCT is a hybrid of ranks and balanced minimum
+completion time (Sakellariou and Zhao, IPDPS 2004): tasks in the order of their ranks are cut into
+groups that do not depend on each other; in a group each task goes where it is fastest, and then
+tasks leave the machine that ends last as long as that helps.
 """
 
 from __future__ import annotations
@@ -11,9 +15,7 @@ from functools import partial
 from math import inf
 from typing import TypeAlias
 
-from .balancing import hbmct
 from .ranks import Weigh, by_rank, downward_ranks, upward_ranks
-from .ready_tasks import dls, etf, max_min, min_min, sufferage
 from .tasks import TaskGraph, TaskTimes, decode
 
 ListScheduler: TypeAlias = Callable[[TaskGraph], TaskTimes]
@@ -130,6 +132,134 @@ def _path_s(graph: TaskGraph, path: Sequence[int], machine: Sequence[int], targe
 
 def _harmonic(values: Sequence[float]) -> float:
     return len(values) / sum(1 / value if value > 0 else inf for value in values)
+
+
+Look: TypeAlias = Callable[[int, Sequence[tuple[float, float, int]]], tuple[float, ...]]
+"""Values a ready task, given (end, start, machine) on each machine, the best first; lowest wins."""
+
+
+def dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
+    """At every step look at all ready tasks on all machines, and place the one valued lowest."""
+    timeline = TaskTimes(graph)
+    waits = [len(producers) for producers in graph.producers]
+    arrivals = {t: _arrivals(timeline, t) for t, count in enumerate(waits) if count == 0}
+    while arrivals:
+        chosen: tuple[tuple[float, ...], int, int, float] | None = None
+        for task, arrival in arrivals.items():
+            ends = []
+            for machine, ready in arrival:
+                seconds = graph.seconds[task][machine]
+                free = timeline.ends[machine][-1] if timeline.ends[machine] else 0.0
+                start = ready if ready > free else free
+                ends.append((start + seconds, start, machine))
+            ends.sort()
+            value = look(task, ends)
+            if chosen is None or (value, task) < chosen[:2]:
+                chosen = value, task, ends[0][2], ends[0][1]
+        assert chosen is not None
+        _, task, machine, start = chosen
+        timeline.put(task, machine, start)
+        del arrivals[task]
+        for consumer, _ in graph.consumers[task]:
+            waits[consumer] -= 1
+            if waits[consumer] == 0:
+                arrivals[consumer] = _arrivals(timeline, consumer)
+    return timeline
+
+
+def _arrivals(timeline: TaskTimes, task: int) -> list[tuple[int, float]]:
+    return [(m, timeline.ready_s(task, m)) for m in timeline.graph.machines[task]]
+
+
+def min_min(graph: TaskGraph) -> TaskTimes:
+    """The ready task that can end first."""
+    return dynamic(graph, lambda task, ends: (ends[0][0],))
+
+
+def max_min(graph: TaskGraph) -> TaskTimes:
+    """The ready task whose first possible end is last."""
+    return dynamic(graph, lambda task, ends: (-ends[0][0],))
+
+
+def sufferage(graph: TaskGraph) -> TaskTimes:
+    """The ready task that loses most if it does not get its best machine."""
+
+    def look(task: int, ends: Sequence[tuple[float, float, int]]) -> tuple[float, ...]:
+        second = ends[1][0] if len(ends) > 1 else inf
+        return -(second - ends[0][0]), ends[0][0]
+
+    return dynamic(graph, look)
+
+
+def etf(graph: TaskGraph) -> TaskTimes:
+    """The ready task that can start first; of equals the longer way (Hwang and others, 1989)."""
+    ranks = graph.upward_s
+    return dynamic(graph, lambda task, ends: (min(one[1] for one in ends), -ranks[task]))
+
+
+def dls(graph: TaskGraph) -> TaskTimes:
+    """The ready task with the highest level less its start: dynamic levels (Sih and Lee, 1993)."""
+    ranks = upward_ranks(graph, copies=0.0)
+    mean = graph.mean_s
+    return dynamic(graph, lambda task, ends: (ends[0][0] - mean[task] - ranks[task],))
+
+
+def hbmct(graph: TaskGraph) -> TaskTimes:
+    """Return the schedule of balanced groups."""
+    timeline = TaskTimes(graph)
+    for group in _groups(graph, by_rank(graph.upward_s)):
+        _balance(timeline, group)
+    return timeline
+
+
+def _groups(graph: TaskGraph, order: Sequence[int]) -> list[list[int]]:
+    groups: list[list[int]] = []
+    inside: set[int] = set()
+    for task in order:
+        if not groups or any(producer in inside for producer, _ in graph.producers[task]):
+            groups.append([])
+            inside = set()
+        groups[-1].append(task)
+        inside.add(task)
+    return groups
+
+
+def _balance(timeline: TaskTimes, group: Sequence[int]) -> None:
+    graph = timeline.graph
+    arrival = {task: {m: timeline.ready_s(task, m) for m in graph.machines[task]} for task in group}
+    free = [ends[-1] if ends else 0.0 for ends in timeline.ends]
+    queues: list[list[int]] = [[] for _ in free]
+    for task in group:
+        queues[min((graph.seconds[task][m], m) for m in graph.machines[task])[1]].append(task)
+
+    def end(machine: int, tasks: Sequence[int]) -> float:
+        now = free[machine]
+        for task in sorted(tasks, key=lambda task: (arrival[task][machine], task)):
+            now = max(now, arrival[task][machine]) + graph.seconds[task][machine]
+        return now
+
+    ends = [end(machine, tasks) for machine, tasks in enumerate(queues)]
+    moving = True
+    while moving:
+        moving = False
+        last = max(range(len(ends)), key=lambda machine: (ends[machine], -machine))
+        for task in queues[last]:
+            left = [one for one in queues[last] if one != task]
+            choices = [
+                (max(end(last, left), end(m, [*queues[m], task])), m)
+                for m in graph.machines[task]
+                if m != last
+            ]
+            if choices and min(choices)[0] < ends[last] * (1 - 1e-12):
+                target = min(choices)[1]
+                queues[last] = left
+                queues[target].append(task)
+                ends[last], ends[target] = end(last, left), end(target, queues[target])
+                moving = True
+                break
+    for machine, tasks in enumerate(queues):
+        for task in sorted(tasks, key=lambda task: (arrival[task][machine], task)):
+            timeline.place(task, machine)
 
 
 STATIC: dict[str, ListScheduler] = {

@@ -6,7 +6,7 @@ Shapes are checked once per combination of shapes, by `bind_inputs`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from ....graph.ir import Graph
 from ....graph.names import did_you_mean
 from ....graph.tensor import Array, holds_bytes
 from ...errors import FeedError
-from .nulls import has_nulls
 
 _ON_HOST = frozenset({1, 3})
 """DLPack's kinds of memory that the host reads: its own, and the page-locked part of that."""
@@ -173,3 +172,36 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
 def _name_meant(extra: Sequence[str], known: Sequence[str], otherwise: str) -> str:
     """Return which input the first name may stand for that is none."""
     return did_you_mean(extra[0], known, f"{otherwise} by its name") if extra else otherwise
+
+
+def has_nulls(value: Any) -> bool:
+    """True when a column or table of a library lacks values, or an array masks some.
+
+    A NaN in pandas' columns of numpy's dtypes is a number: there nobody can tell it from a null.
+    """
+    if isinstance(value, np.ndarray):
+        return bool(np.ma.is_masked(value))
+    return any(map(_lacks_values, _columns(value)))
+
+
+def _columns(value: Any) -> Iterable[Any]:
+    for ways in ("iter_columns", "itercolumns"):  # of polars, and of pyarrow
+        if hasattr(value, ways):
+            return getattr(value, ways)()  # type: ignore[no-any-return]
+    if hasattr(value, "iloc") and hasattr(value, "columns"):  # of pandas; names may be there twice
+        return (value.iloc[:, index] for index in range(len(value.columns)))
+    return (value,)
+
+
+def _lacks_values(column: Any) -> bool:
+    if hasattr(column, "isna"):
+        return not isinstance(column.dtype, np.dtype) and bool(column.isna().any())
+    if not hasattr(column, "null_count"):
+        return False
+    if not callable(column.null_count):
+        return bool(column.null_count)
+    while hasattr(column.dtype, "inner"):  # of polars: those of lists are counted in their items
+        if column.null_count():
+            return True
+        column = column.explode()
+    return bool(column.null_count())
