@@ -131,6 +131,7 @@ def result_specs(graph: Graph, specs: Specs, values: Values = ()) -> tuple[Tenso
 
 def _result_specs(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSpec, ...]:
     inferred = called(graph, specs, values)
+    # The names that lengths have inside, back to those around: any other one is not known there.
     known = {_inside(dim): dim for spec in specs if spec is not None for dim in spec.shape or ()}
 
     def outside(dim: Dim) -> Dim:

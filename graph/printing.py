@@ -47,6 +47,7 @@ def to_text(graph: Graph) -> str:
 def to_html(graph: Graph) -> str:
     """Return the first lines of the listing as markup."""
     lines = list(islice(_lines(graph), SHOWN_LINES + 1))
+    # Counted, as listing all lines of a large graph to leave most of them out would take seconds.
     left = len(graph.nodes) + len(graph.constants) + len(graph.inputs) + len(graph.outputs) + 1
     if len(lines) > SHOWN_LINES:
         lines[SHOWN_LINES:] = [f"  ... {left - SHOWN_LINES:,} more lines: print(graph)"]

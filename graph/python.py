@@ -339,6 +339,7 @@ def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> Infe
         return (made,) if isinstance(made, TensorSpec) else tuple(made)
 
     def infer(call: Call) -> Sequence[TensorSpec]:
+        # First what it is called with: lengths of the outputs may be symbols of the inputs.
         symbols = _bind(label, inputs, call) if inputs is not None else {}
         if outputs is None:
             return _like_inputs(label, call)

@@ -133,6 +133,7 @@ class _Writer(ScalarWriter):
         """Write name, length and elements; the length is nil where the value is no sequence."""
         name, value = attribute
         self.put(name)
+        # `False` stands where a length would be: no length is a boolean.
         if isinstance(value, Graph):
             self.put(GRAPH)
             self.put_graph(value)

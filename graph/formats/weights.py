@@ -142,6 +142,7 @@ def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
     >>> pl.weights_of(pl.with_weights(b.build(), {"w": np.float32([2, 3])}))["w"].tolist()
     [2.0, 3.0]
     """
+    # Of a planned graph: initial values were taken out of it when it was prepared.
     if graph.variables:
         raise GraphError(
             "variables are not nodes in the graph of a plan",

@@ -216,6 +216,7 @@ def _with_outputs(
     for name in graph.inputs:
         spec = graph.tensors[name]
         builder.input(name, spec.dtype, spec.shape or (), graph.precisions.get(name))
+    # Built anew, as gradients ask nodes for further outputs, such as means that were not computed.
     builder.include(graph, {name: name for name in graph.inputs}, prefix="")
     for name in graph.outputs:
         builder.output(name, name)
@@ -239,6 +240,7 @@ def _built(
             _check_float(builder, role, tensor)
     if not ys:
         raise GraphError("there is no y", at=builder.name, fix="pass at least one")
+    # The nodes are those of now: what the gradients add is no part of what is gone through.
     reverse = Reverse(builder, xs, recomputation(builder, ys, xs, checkpoint))
     reverse.formula.prefix = "gradient/"
     for y, seed in zip(ys, _weights(builder, ys, grad_ys), strict=True):

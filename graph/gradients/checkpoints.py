@@ -82,6 +82,8 @@ class _Cutting:
         """Return the tensors that cross the best places."""
         low, high = 0.0, float(sum(self._held))
         places: list[int] = []
+        # By bisection: whether a limit can be kept is quick to tell, and if one can, so can any
+        # larger.
         while high - low > high / FINEST:
             middle = (low + high) / 2
             found = self._cuts(middle)
@@ -107,6 +109,8 @@ class _Cutting:
             if cost and place < end:
                 previous[place] = choices[0]
                 kept[place] = kept[choices[0]] + cost
+                # A later cut that keeps no more is never worse: the segment behind it is shorter.
+                # So what is kept grows along the choices, and each place is left out once.
                 while choices and kept[choices[-1]] >= kept[place]:
                     choices.pop()
                 choices.append(place)

@@ -53,6 +53,7 @@ def infer_batch_normalization(call: Call) -> Sequence[TensorSpec]:
     x = call.spec(0)
     for index in range(5):
         check_dtype(call.spec(index), FLOATS, f"input {index}")
+    # Inference changes no statistics: there is nothing to put out.
     if call.n_outputs > 1 and not call.attributes["training_mode"]:
         raise ShapeError(
             "running statistics are outputs in training mode only",

@@ -78,6 +78,7 @@ def _per_channel(graph: Graph, source: str, output: str, value: Array) -> Array 
     aligned = (1,) * (x.rank - value.ndim) + value.shape
     if value.size == 1:
         return value.reshape(()).astype(np.float64)
+    # One number for each channel, all along axis 1, and of no other axis.
     if aligned[1] == value.size == x.shape[1]:
         return value.reshape(-1).astype(np.float64)
     return None

@@ -118,6 +118,7 @@ class _Writer:
             ),
             outputs=tuple(to.get(name, name) for name in node.outputs),
         )
+        # Asked before anything is converted: what is refused leaves no Cast behind.
         if not self._stays_half(made) or not self._takes(self._view, made, place):
             return False
         for name in names:

@@ -81,6 +81,8 @@ def _cast(rewriter: Rewriter, before: Node, node: Node) -> None:
     given, between, made = (
         rewriter.tensors[name].dtype for name in (source, *before.outputs, *node.outputs)
     )
+    # The first must lose nothing, and neither may the second: what does not fit into integers
+    # comes out in one way from floats, in another from integers.
     if not is_exact(given, between) or not (made == given or is_exact(given, made)):
         return
     if not (made == given and rewriter.bypass(node, {node.outputs[0]: source})):

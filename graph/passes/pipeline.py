@@ -81,6 +81,8 @@ def run_passes(
             if _may_act(one, ops):
                 before, graph = graph, _run(graph, one, may_merge, done, strict)
                 ops = ops if graph is before else _ops_of(graph)
+        # The same object, not an equal graph: passes return what they were given where they find
+        # nothing.
         if graph is start:
             break
     return graph, tuple(done)
@@ -88,6 +90,7 @@ def run_passes(
 
 def _may_act(one: Pass, ops: frozenset[str]) -> bool:
     """True unless a graph of these operators has none that a pass is for."""
+    # Passes of users say nothing of operators; in a graph without nodes there is nothing for them.
     if one not in _anchors:
         return bool(ops)
     named, trait = _anchors[one]

@@ -45,6 +45,7 @@ def dead_nodes(graph: Graph) -> dict[str, str]:
 def _live(graph: Graph) -> list[Node]:
     wanted = set(graph.outputs)
     kept = []
+    # Against the order: by the time that a node is met, all that could want it has said so.
     for node in reversed(graph.nodes):
         if not wanted.isdisjoint(node.outputs) or has_effects(node):
             wanted.update(node.inputs)

@@ -12,7 +12,7 @@ from ...devices.device import Device
 from ...graph.check import check
 from ...graph.ir import Graph
 from ...graph.operators.each import bodies_in
-from ...graph.passes import PASSES, Pass, dead_nodes, selected
+from ...graph.passes import PASSES, Applied, Pass, dead_nodes, selected
 from ...graph.randomness import with_random_key
 from ..costs import Costs
 from ..plans.plan import Plan

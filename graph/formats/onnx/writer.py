@@ -242,6 +242,7 @@ def inline_rows(graph: Graph) -> Graph:
     if all(node.op not in _INLINED for _, _, node in all_nodes(graph)):
         return graph
     rewriter = Rewriter(replace(graph, nodes=tuple(map(_inline_inside, graph.nodes))))
+    # Bodies of nested graphs were written out before: what is found here has none left inside.
     for node in rewriter.find(*_INLINED):
         (rule,) = decompositions()[node.op]
         made = decomposed(rewriter, node, rule)
