@@ -104,7 +104,7 @@ class Registry(dict[K, V]):
         at: str | None = None,
         also: Iterable[str] = (),
     ) -> PlaitError:
-        """Return the error for a name of nothing: with the closest of those here and others, or all."""
+        """Return the error for a name of nothing: it tells the closest of all, or all of them."""
         installed = offered(self._group) if self._group else ()
         known = [*map(str, self), *also, *installed]
         told = otherwise or f"there are: {', '.join(known)}"
