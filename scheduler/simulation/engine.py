@@ -2,7 +2,7 @@
 
 Which step may start is decided by the scheduler's own code: `ItemProgress`, `RegionRing` and
 `ReadyQueue`, and where items have a choice of replicas, `Rotation`. How long everything takes is up
-to `Machine`. Rows that go in batches are those of `row_batches`.
+to `Machine`. Rows that go in batches are those of `rows`.
 Of events at the same time the one caused first comes first.
 """
 
@@ -18,7 +18,7 @@ from ..dispatch.rotation import Rotation
 from ..plans.regions import ADMISSION, Region
 from .machine import AWAITED, BEGIN, END, SHARED_END, Machine
 from .places import SlotPlaces
-from .row_batches import RowBatches, StepsOfKind
+from .rows import SimulatedRows, StepsOfKind
 from .workload import (
     NEVER,
     RowWork,
@@ -97,7 +97,7 @@ class _Run:
         self._places = [SlotPlaces(regions, slots) for _ in range(variants)]
         self.steps = [StepsOfKind(order, self._places, workload.calls)] * items
         self.ages, self._age = [NEVER] * items, 0
-        self._batches = RowBatches(self, rows, variants)
+        self._batches = SimulatedRows(self, rows, variants)
         self._rotation = Rotation(variants)
         self._permits = max_in_flight
         self._next = self._delivered = 0

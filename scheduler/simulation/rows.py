@@ -100,7 +100,7 @@ class Stepping(Protocol):
         ...
 
 
-class RowBatches:
+class SimulatedRows:
     """The queues of rows, and the batches that are under way.
 
     Parameters
