@@ -17,8 +17,7 @@ from plait.devices import find
 from plait.devices.errors import DeviceError
 from plait.devices.kinds import MODELS, model_of
 from plait.devices.model import LONGEST_S, DeviceModel, family
-from plait.devices.opencl.device import OpenClDevice
-from plait.devices.opencl.figures import model_from
+from plait.devices.opencl.device import OpenClDevice, model_from
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
 from plait.graph.operator import Cost
