@@ -129,6 +129,7 @@ class Attribute:
     def _allows(self, element: Any) -> bool:
         if self.choices is not None and element not in self.choices:
             return False
+        # Not `element < minimum`: nan is neither, and has to be refused.
         if self.minimum is not None and not element >= self.minimum:
             return False
         return self.maximum is None or element <= self.maximum

@@ -120,6 +120,7 @@ class Editor:
             outputs = [self._tensor_names.take(made + suffix) for suffix in suffixes]
         node = Node(made, op, tuple(one or "" for one in inputs), tuple(outputs), complete)
         present = [bool(one) for one in node.inputs]
+        # What the call itself tells is checked now, where it is made; specs only when all is there.
         operator.check_arity(len(present), present, len(outputs), str(node))
         return self._insert(node)
 

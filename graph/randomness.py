@@ -224,6 +224,7 @@ def _captured(graph: Graph, path: str) -> Graph:
     """Return a nested graph that is handed the key as its last input."""
     name = Names(graph.tensors).take(RANDOM_KEY)
     tensors = {**graph.tensors, name: KEY_SPEC}
+    # Captured tensors are a nested graph's last inputs, and those of its node.
     handed = replace(graph, inputs=(*graph.inputs, name), tensors=tensors)
     return _written(handed, name, f"{path}/")
 

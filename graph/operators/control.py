@@ -261,6 +261,7 @@ def handed(op: str, call: Call, results: Sequence[TensorSpec | None]) -> list[Te
     if op == "If":
         return given[1:]
     n_scanned = call.attributes["num_scan_inputs"] if op == "Scan" else 0
+    # A Loop's count and condition come before its states.
     first = 0 if op == "Scan" else 2
     end = len(given) - call.attributes["captured"]
     count = end - n_scanned - first

@@ -125,6 +125,7 @@ def _infer(gates: int, usual: Sequence[str]) -> InferRule:
         directions, batch_first = n_directions(call.attributes), call.attributes["layout"]
         steps, batch = (x[1], x[0]) if batch_first else (x[0], x[1])
         state = (batch, directions, hidden) if batch_first else (directions, batch, hidden)
+        # The gates stand behind one another in the rows of both weights, in ONNX's order.
         rows = mul(gates, hidden)
         _check(call, 1, (directions, rows, x[2]), "w")
         _check(call, 2, (directions, rows, hidden), "r")

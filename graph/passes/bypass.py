@@ -265,6 +265,7 @@ def _value(rewriter: Rewriter, node: Node, index: int) -> Array | None:
 
 def _is_all(value: Array, number: float) -> bool:
     """True when all elements are a number; of floats 0 and -0 are two numbers."""
+    # Of no elements anything is true, and they say nothing of what they are broadcast with.
     if value.dtype.kind not in "biuf" or not value.size:
         return False
     equal = bool(np.all(value == number))

@@ -195,6 +195,7 @@ def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) 
     # One scan, in order; what a rule wrote comes next, as further rules may fit it.
     waiting = deque(rewriter.find(*by_op))
     left = max(LEAST_BUDGET, 2 * len(rewriter.graph.nodes)) if budget is None else budget
+    # A node that a rule took away may still be waiting, and so may one that was rewired since.
     while waiting:
         node = waiting.popleft()
         if node not in rewriter:

@@ -86,6 +86,7 @@ def refusal_of_own(node: Node) -> str | None:
 
     Nothing but its name says what it computes: whoever reads the model must know that.
     """
+    # A function's default name is the place of its code, which a reader could not import.
     function = node.operator.function
     if function is not None and node.op == f"{function.__module__}.{function.__qualname__}":
         return "Python functions travel in ONNX models by name: @operator(name='domain.Name')"

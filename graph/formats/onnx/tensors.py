@@ -155,6 +155,7 @@ class TensorReader:
             )
         if length == 0:
             return _shaped(b"", 0, dtype, shape, at)
+        # Only now is a file opened: a length that cannot be was refused before.
         data = self._beside(entries.get("location", ""), at)
         return _shaped(data, offset, dtype, shape, at, exactly=False)
 
