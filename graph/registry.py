@@ -18,17 +18,13 @@ V = TypeVar("V")
 def _nothing() -> None: ...
 
 
-def _twice_error(name: object) -> PlaitError:
-    return GraphError(f"{name!r} is registered twice", fix="remove one")
-
-
 class Registry(dict[K, V]):
     """Entries by name: as a dict those that are registered by now, more by `find` and `all`.
 
     Parameters
     ----------
-    taken : callable, optional
-        Returns the error for a second entry of a name.
+    taken : str or callable, optional
+        Says of a name what is wrong with a second entry, or returns the error.
     own : callable, optional
         Registers plait's own entries; called once, when one is missing or all are asked for.
     group : str, optional
@@ -38,7 +34,7 @@ class Registry(dict[K, V]):
 
     Examples
     --------
-    >>> numbers = Registry(lambda name: GraphError(f"two numbers {name!r}", fix="remove one"))
+    >>> numbers = Registry("two numbers are called {!r}")
     >>> numbers.register("one", 1)
     >>> numbers.find("one"), numbers.find("two")
     (1, None)
@@ -48,7 +44,7 @@ class Registry(dict[K, V]):
 
     def __init__(
         self,
-        taken: Callable[[K], PlaitError] = _twice_error,
+        taken: str | Callable[[K], PlaitError] = "{!r} is registered twice",
         *,
         own: Callable[[], object] = _nothing,
         group: str = "",
@@ -60,7 +56,10 @@ class Registry(dict[K, V]):
     def register(self, name: K, entry: V) -> None:
         """Add an entry; raise if there is one of that name."""
         if name in self:
-            raise self._taken(name)
+            taken = self._taken
+            if isinstance(taken, str):
+                raise GraphError(taken.format(name), fix="remove one")
+            raise taken(name)
         self[name] = entry
         if self._counts:
             note_registration()

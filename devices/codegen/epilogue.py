@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
-from ...graph.errors import GraphError
 from ...graph.installed import CODEGEN
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
@@ -42,9 +41,7 @@ class Epilogue(NamedTuple):
 Generator: TypeAlias = Callable[[Call, Specs, Epilogue], Code]
 """Returns the code of a node that leaves its results to an epilogue, all of it in one kernel."""
 
-_generators: Registry[str, Generator] = Registry(
-    lambda op: GraphError(f"two products of {op!r}", fix="remove one"), group=CODEGEN
-)
+_generators: Registry[str, Generator] = Registry("two products of {!r}", group=CODEGEN)
 
 
 def generates_product(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from ...graph.errors import GraphError
 from ...graph.installed import CODEGEN
 from ...graph.operator import Call
 from ...graph.registry import Registry
@@ -47,9 +46,7 @@ class Rule(NamedTuple):
     unless: Question | None
 
 
-_rules: Registry[str, Rule] = Registry(
-    lambda op: GraphError(f"two formulas of {op!r}", fix="remove one"), group=CODEGEN
-)
+_rules: Registry[str, Rule] = Registry("two formulas of {!r}", group=CODEGEN)
 
 
 def all_inputs(call: Call) -> Sequence[Operand]:

@@ -7,7 +7,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...graph.errors import GraphError
 from ...graph.infer import infer_node
 from ...graph.installed import CODEGEN
 from ...graph.ir import Node
@@ -31,9 +30,7 @@ class _Entry(NamedTuple):
     float64: Condition
 
 
-_generators: Registry[str, _Entry] = Registry(
-    lambda op: GraphError(f"two generators for {op!r}", fix="remove one"), group=CODEGEN
-)
+_generators: Registry[str, _Entry] = Registry("two generators for {!r}", group=CODEGEN)
 
 
 def never(call: Call) -> bool:

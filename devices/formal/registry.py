@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from ...graph.errors import GraphError
 from ...graph.installed import DEFINITIONS
 from ...graph.registry import Registry
 
@@ -39,9 +38,7 @@ class Definition:
     wants_outputs: bool
 
 
-_definitions: Registry[str, Definition] = Registry(
-    lambda op: GraphError(f"two definitions of {op!r}", fix="remove one"), group=DEFINITIONS
-)
+_definitions: Registry[str, Definition] = Registry("two definitions of {!r}", group=DEFINITIONS)
 
 
 def definition(op: str) -> Callable[[_Function], _Function]:

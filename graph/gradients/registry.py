@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias, TypeVar
 
-from ..errors import GraphError
 from ..operator import find_operator, operators
 from ..registry import Registry
 from ..traits import FLAT
@@ -17,9 +16,7 @@ Rule: TypeAlias = Callable[[Adjoint], Iterable[tuple[int, Term]]]
 
 _Rule = TypeVar("_Rule", bound=Rule)
 
-_rules: Registry[str, Rule] = Registry(
-    lambda op: GraphError(f"two gradients of {op!r}", fix="remove one")
-)
+_rules: Registry[str, Rule] = Registry("two gradients of {!r}")
 
 
 def gradient(op: str) -> Callable[[_Rule], _Rule]:
