@@ -279,6 +279,7 @@ def _put(view: View, array: Array, *, is_free: bool) -> None:
     if view.donation is not None and is_free and array.dtype == view.array.dtype:
         view.donation.array = array
         return
+    # The leading box: bounded results may be shorter than the memory that is planned for them.
     target = view.array[(*map(slice, array.shape), ...)]
     target[...] = array
     if view.donation is not None:

@@ -75,6 +75,7 @@ class BoundProgram:
         self._names = [node.name for node in graph.nodes]
         self._timed = [node.name for node in self._nodes]
         self._steps = [step for _, step in steps]
+        # These look at the event while they run; all others are stopped between nodes alone.
         self._stoppable = [
             step for step in self._steps if isinstance(step, nested.Step | GeneratorStep)
         ]
@@ -292,6 +293,7 @@ def bind_node(
     if node.op == REDUCED_CALL:
         return reduced_step(node, views, constants)
     runs = runs_of(graph, node)
+    # Where the plan laid a part in its place already, only the rest is copied.
     left = [run for run in runs if not lies(run, views)]
     if len(left) < len(runs) and only_copies(node, runs):
         return in_order(_copy(xp, run, views, constants) for run in left)

@@ -179,6 +179,7 @@ class _Finder:
 
     def chains(self) -> Iterator[Chain]:
         """Yield the chains that are worth it, their nodes in order."""
+        # From the end: a chain is known by its last node, and takes in as much before it as it can.
         for root in reversed(self._graph.nodes):
             if root.name in self._taken or not self._is_large(root) or not self._is_member(root):
                 continue
@@ -193,6 +194,7 @@ class _Finder:
 
     def _pays(self, root: Node, count: int) -> bool:
         nbytes = self._graph.tensors[root.outputs[0]].nbytes
+        # What lies between nodes is what fusing saves: written once and read once for each.
         return (count - 1) * nbytes >= LEAST_BETWEEN_BYTES
 
     def _grown(self, root: Node) -> dict[str, Node]:
@@ -203,6 +205,7 @@ class _Finder:
         while waiting and len(inside) < MOST_NODES:
             _, name = heappop(waiting)  # the last one: whoever reads it has had its turn
             node = self._graph.producers[name]
+            # What the chain would read then: the member's inputs in place of the member.
             grown = {*reads, *filter(None, node.inputs)} - {name}
             if self._joins(node, root, inside, reads) and len(grown) <= MOST_INPUTS:
                 inside[node.name], reads = node, grown
@@ -221,12 +224,15 @@ class _Finder:
         (name,) = node.outputs
         if name in self._graph.fetched:
             return False
+        # Another reader would need the tensor in memory after all.
         if any(reader.name not in inside for reader in self._graph.consumers[name]):
             return False
         if self._shape(node) is None or self._shape(node) != self._shape(root):
             return False
         if not self._is_member(node):
             return False
+        # With nothing between, nothing runs later than it did; else what it reads is kept until the
+        # chain runs, and must not be more than what is saved.
         is_next = len(inside) == self._place[root.name] - self._place[node.name]
         return is_next or self._holds_no_more(node, reads)
 
@@ -254,6 +260,8 @@ def _fused(graph: Graph, chain: Chain) -> Node:
     read = dict.fromkeys(name for node in chain for name in node.inputs if name)
     inputs = tuple(name for name in read if name not in written)
     tensors = {name: TensorSpec(graph.tensors[name].dtype) for name in (*inputs, *sorted(written))}
+    # Without shapes: equal bodies at all lengths, so that what was compiled for one serves for
+    # others.
     body = Graph(last.name, inputs, last.outputs, tuple(chain), tensors, {})
     attributes = find_operator(FUSED).complete({"body": body}, str(last))
     return Node(last.name, FUSED, inputs, last.outputs, attributes)

@@ -148,6 +148,7 @@ class SimulatedRows:
         item, step = self._run.locate(entry)
         call = self._run.steps[item].calls[step]
         due_s = now / 1e9 + call.max_delay_s
+        # Rows of one shape as far as is known here: simulated rows are all of one group.
         block = _HeldRows(
             call.rows, (), now / 1e9, due_s, entry=entry, since_ns=now, left=call.rows
         )
@@ -165,10 +166,14 @@ class SimulatedRows:
         """Put together the batches of a queue that may start now."""
         rows = self._rows[index]
         in_flight = rows.work.in_flight * len(rows.steps.places)
+        # As many as there is room for: a batch that is full starts at once, and so does one whose
+        # time is up.
         while len(rows.under_way) < in_flight and (runs := rows.queue.take_batch(now / 1e9)):
             self._put_together(rows, index, runs, now)
         due_s = rows.queue.due_s()
         if len(rows.under_way) < in_flight and due_s < float("inf"):
+            # Rounded up, and later than now: a time that rounds to before the rows are due would be
+            # looked at again and again.
             due_ns = max(ceil(due_s * 1e9), now + 1)
             if due_ns != rows.due_ns:
                 rows.due_ns = due_ns
@@ -182,6 +187,7 @@ class SimulatedRows:
         first = min(run.block.since_ns for run in runs)
         waited = sum((now - run.block.since_ns) * (run.stop - run.start) for run in runs)
         n_steps = len(rows.steps.order.counts)
+        # Numbered behind the items: what is known by item is known of batches by the same lists.
         owner = self._run.time.add(SimulatedBatch(rows.name, count, first, now, waited), n_steps)
         self._run.time.admitted_by[owner] = max(run.block.entry for run in runs)
         self._run.machine.add(n_steps)
@@ -206,6 +212,7 @@ class SimulatedRows:
         """End the calls whose last rows these were, and let others start."""
         rows, index = self._batch_rows.pop(owner)
         variant = self._run.time.variant[owner]
+        # The place that is free is on this variant, and no other batch can have it.
         following = next((one for one in rows.waiting if one[1] == variant), None)
         if following is not None:
             rows.waiting.remove(following)

@@ -81,6 +81,7 @@ class PreparedTensors:
         """Return those of what the steps of a placement read."""
         locations: dict[PlacedTensor, Location] = {}
         ends: dict[tuple[str, str], int] = {}
+        # Sorted, as a set has an order of its own in each process, and plans have to be the same.
         for name, memory in sorted(placement.prepared):
             held = graph.variables.get(name)
             region = AT_OPEN if held is None else region_of(held.name)
@@ -111,6 +112,8 @@ class PreparedTensors:
         for memory, inside in buffers.items():
             for buffer in inside:
                 found = [one for source in buffer.offsets for one in commits.get(source, ())]
+                # Then the buffer is the next value as it stands: when the item ends, the two
+                # regions change places and nothing is copied.
                 if len(found) == 1 and _may_become(buffer, found[0], graph):
                     name = next_region_of(graph.variables[found[0].target[0]].name)
                     sizes[memory, name] = buffer.nbytes
@@ -132,6 +135,7 @@ class PreparedTensors:
         pools = dict(plan.pools)
         regions = [Region(*key, nbytes, copies=1) for key, nbytes in self.sizes.items()]
         regions += [
+            # Held for the whole item: what it assigned is not there before it has ended well.
             Region(*key, nbytes, copies=1, claims=(ADMISSION,), releases=(completion,))
             for key, nbytes in self.next_sizes.items()
         ]
@@ -149,6 +153,7 @@ def _may_become(buffer: Buffer, commit: Commit, graph: Graph) -> bool:
         return False
     if buffer.nbytes != graph.tensors[commit.source[0]].nbytes:
         return False
+    # Who fetches reads it after the item; what is fed was written before the item had the region.
     is_fetched = any(name in graph.outputs for name, _ in buffer.offsets)
     return bool(buffer.nbytes) and not is_fetched and START not in buffer.writers
 
@@ -189,6 +194,8 @@ def beside(
 
     `constants` are the bytes of those by memory.
     """
+    # A multiple of the period: programs are bound to one combination of copies for each place in
+    # it.
     copies = max(plan.period, min(-(-slots // plan.period) * plan.period, MOST_COPIES))
     copies -= copies % plan.period
     locations, ends = _laid_out(sizes, devices)

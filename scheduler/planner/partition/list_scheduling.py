@@ -35,6 +35,7 @@ def cpop(graph: TaskGraph) -> TaskTimes:
     through = [a + b for a, b in zip(up, down, strict=True)]
     longest = max(through, default=0.0)
     critical = {task for task, way in enumerate(through) if way >= longest * (1 - 1e-9)}
+    # A critical path that changes machines pays for a copy at each change; on one it pays for none.
     totals = [
         (sum(graph.seconds[task][m] for task in sorted(critical)), m)
         for m in range(graph.n_machines)
@@ -81,6 +82,7 @@ def bil(graph: TaskGraph) -> TaskTimes:
 
 def rigid(graph: TaskGraph) -> TaskTimes:
     """Every task where it alone is fastest, whatever that costs in copies."""
+    # Of equals the first machine, here and below: the same graph is to get the same plan.
     fastest = [min((s, m) for m, s in enumerate(row))[1] for row in graph.seconds]
     return decode(graph, by_rank(graph.upward_s), fastest)
 
@@ -107,6 +109,8 @@ def clusters(graph: TaskGraph) -> TaskTimes:
         while task is not None and not taken[task]:
             path.append(task)
             taken[task] = True
+            # Along the longest way to the end: a path so found is the longest of those that are
+            # left.
             free = [(ranks[c], -c) for c, _ in graph.consumers[task] if not taken[c]]
             task = -max(free)[1] if free else None
         if path:
@@ -123,8 +127,12 @@ def clusters(graph: TaskGraph) -> TaskTimes:
 def _path_s(graph: TaskGraph, path: Sequence[int], machine: Sequence[int], target: int) -> float:
     total = 0.0
     for task in path:
+        # Large, not infinite: of two machines that both lack a task, the one that runs the rest
+        # better is to win.
         total += min(graph.seconds[task][target], 1e6)
         for other, nbytes in (*graph.producers[task], *graph.consumers[task]):
+            # Neighbours that have no machine yet cost nothing: they are peeled off later, and see
+            # this one.
             if machine[other] >= 0:
                 total += graph.copy_s(machine[other], target, nbytes)
     return total
@@ -142,6 +150,8 @@ def dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
     """At every step look at all ready tasks on all machines, and place the one valued lowest."""
     timeline = TaskTimes(graph)
     waits = [len(producers) for producers in graph.producers]
+    # When data is there does not change once all producers are placed: it is asked for once, though
+    # every ready task is looked at in every step.
     arrivals = {t: _arrivals(timeline, t) for t, count in enumerate(waits) if count == 0}
     while arrivals:
         chosen: tuple[tuple[float, ...], int, int, float] | None = None
@@ -149,6 +159,7 @@ def dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
             ends = []
             for machine, ready in arrival:
                 seconds = graph.seconds[task][machine]
+                # Behind all that the machine has; gaps are for the rules that go by rank.
                 free = timeline.ends[machine][-1] if timeline.ends[machine] else 0.0
                 start = ready if ready > free else free
                 ends.append((start + seconds, start, machine))
@@ -216,6 +227,8 @@ def _groups(graph: TaskGraph, order: Sequence[int]) -> list[list[int]]:
     groups: list[list[int]] = []
     inside: set[int] = set()
     for task in order:
+        # By falling rank: what depends on a group comes behind all of it, so a task that needs none
+        # of the group belongs to it.
         if not groups or any(producer in inside for producer, _ in graph.producers[task]):
             groups.append([])
             inside = set()
@@ -242,6 +255,7 @@ def _balance(timeline: TaskTimes, group: Sequence[int]) -> None:
     moving = True
     while moving:
         moving = False
+        # Only moves away from the machine that ends last can shorten the whole.
         last = max(range(len(ends)), key=lambda machine: (ends[machine], -machine))
         for task in queues[last]:
             left = [one for one in queues[last] if one != task]
@@ -250,6 +264,7 @@ def _balance(timeline: TaskTimes, group: Sequence[int]) -> None:
                 for m in graph.machines[task]
                 if m != last
             ]
+            # By more than rounding, or two machines would hand a task back and forth for ever.
             if choices and min(choices)[0] < ends[last] * (1 - 1e-12):
                 target = min(choices)[1]
                 queues[last] = left

@@ -90,6 +90,8 @@ class _OpenStage:
         fetched = set(open_plan.plan.graph.outputs).intersection(stage.graph.tensors)
         told = ((*one.tensors, one.shapes) for one in stage.computes)
         self._fetched = fetched.difference(*told)
+        # By slot and lengths: views are of a slot's memory. What fits at some lengths is the same
+        # for all slots.
         self._kept: OrderedDict[tuple[int, tuple[int, ...]], _BoundStage] = OrderedDict()
         self._at: OrderedDict[tuple[int, ...], tuple[Bindings, Shapes]] = OrderedDict()
         self._again: _Rebinding | None = None
@@ -119,6 +121,7 @@ class _OpenStage:
             name: [known[dim] if isinstance(dim, str) else dim for dim in dims]
             for name, dims in self._dims.items()
         }
+        # Cheap first: the programs of other lengths, on shorter views of the same memory.
         bound = self._bind_again(slot, shapes)
         if bound is None:
             with self._open_plan.arenas.of(slot) as arenas:
@@ -133,6 +136,7 @@ class _OpenStage:
         """Bind it to its largest lengths but a few, if there are such."""
         for less in range(1, BOUND_AHEAD + 1) if self.symbols else ():
             bounds = [self._bounds[symbol] for symbol in self.symbols]
+            # Near the largest: those are the lengths for which loading and compiling takes longest.
             lengths = tuple([high - less for _, high in bounds])
             if all(max(low, 1) <= n for n, (low, _) in zip(lengths, bounds, strict=True)):
                 with suppress(PlaitError):  # items of such lengths will tell
@@ -155,6 +159,8 @@ class _OpenStage:
     def _bind(self, arenas: Arenas, lengths: tuple[int, ...], shapes: Shapes) -> _BoundStage:
         bindings, fetched = self._at.get(lengths) or self._fit(lengths, shapes)
         steps = bindings.own_of(arenas)
+        # Only what was inferred in full knows which programs can be bound again, and which tensors
+        # change.
         if self._again is None or bindings is not self._again.bindings:
             programs = {
                 index: one.program if isinstance(one.program, Rebindable) else None
@@ -380,6 +386,7 @@ class ItemStages:
 
     def _bind_ready(self) -> None:
         """Bind the stages all of whose lengths are known."""
+        # In order: a stage reads what those before it computed, so their lengths come first.
         while self._next < len(self._left) and not any(self._left[: self._next]):
             if self._bindings.has_symbols(self._next):
                 self._bind(self._next)
@@ -388,6 +395,7 @@ class ItemStages:
     def _bind(self, stage: int) -> None:
         begin_ns = self._now_ns()
         (steps, shapes), was_bound = self._bindings.bind(stage, self._lengths, self._index)
+        # Copies, exchanged as a whole: other threads may be looking at what is bound already.
         launches, inline = [*self.launches], [*self.inline]
         for step, bound in steps.items():
             launches[step], inline[step] = bound.launch, bound.inline

@@ -90,6 +90,7 @@ class BatchServer:
         self._plan = plan
         self._batching = batching
         self._limits = limits
+        # What acts outside must not happen twice: then all items of a batch fail together.
         self._retries = not any(map(acts_outside, plan.graph.nodes))
         self._queue: BatchQueue[_Waiting] = BatchQueue(limits.size, limits.max_delay_s)
         self._alone: deque[_Waiting] = deque()
@@ -187,6 +188,7 @@ class BatchServer:
             ) from None
         carrier, now_s = self._carrier, trio.current_time()
         asked_ns = carrier.now_ns()
+        # Before it is in the queue: a wrong item would fail all that it was stacked with.
         arrays, rows = self._checked(carrier.keys.added(carrier.borrowed(inputs)))
         if len(self._queue) >= self._limits.max_waiting:
             self._counts["refused"] += 1
@@ -230,6 +232,7 @@ class BatchServer:
     def _choose(self) -> list[_Waiting]:
         """Take the items of the next batch out of the queue; none where none may start now."""
         now_s = trio.current_time()
+        # Late ones leave first: rows that nobody wants would take room from others.
         for waiting in self._queue.take_late(now_s):
             self._expire(waiting)
         if not self._has_room:
@@ -254,6 +257,8 @@ class BatchServer:
         try:
             with self._scopes[batch]:
                 inputs = await carrier.copying(batch.arrays(), batch.stacked)
+                # Copying took them different times; batches are admitted in the order in which they
+                # were chosen.
                 await place.wait_first()
                 slots = self._plan.in_flight
                 is_started = await carrier.admit_at_once(inputs, slots, item_run, ALL)

@@ -266,6 +266,8 @@ class _RowServer:
         """Take the rows of the next batch out of the queue; none where none may start now."""
         if not self._has_room:
             return ()
+        # Rows of a batch that failed come first: their items have waited longest, and one of them
+        # fails alone.
         while self._alone:
             run = self._alone.popleft()
             if not run.block.done.is_set():
@@ -292,6 +294,7 @@ class _RowServer:
         first_ns = min(run.block.since_ns for run in runs)
         try:
             with scope:
+                # On virtual clocks tasks go on in the order in which their batches were chosen.
                 await self._driver.in_order(ticket)
                 await self._admit(item_run, runs)
                 is_started = True
@@ -341,12 +344,15 @@ class _RowServer:
         self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None
     ) -> None:
         """Hand out what came of a batch, or run its rows alone where it failed."""
+        # Others may have ended meanwhile: nobody is there to take their rows.
         waiting = [run for run in runs if not run.block.done.is_set()]
         n_rows = sum(run.stop - run.start for run in runs)
         if error is None:
             arrays = [results[name] for name in self._outputs]
             if any(one.ndim == 0 or len(one) != n_rows for one in arrays):
                 error = _indivisible_error(self._outputs, arrays, n_rows)
+        # One row may have failed all: alone, each gets its own result or error. A session that
+        # closes would refuse them as well.
         if error is not None and n_rows > 1 and type(error) is not SessionError:
             self._alone.extend(
                 RowRun(run.block, row, row + 1)
@@ -378,6 +384,7 @@ class _RowServer:
     def _desert(self) -> None:
         """Cancel the batches that nobody waits for any more."""
         for runs, scope in self._under_way.values():
+            # A batch goes on as long as one item in it wants its rows.
             if all(run.block.done.is_set() for run in runs):
                 scope.cancel()
 
