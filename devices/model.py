@@ -140,6 +140,7 @@ class DeviceModel:
 
     def inner_copy_s(self, nbytes: int) -> float:
         """Return the time of a copy of that many bytes within the device's memory."""
+        # Read and written in the same memory.
         return self.launch_s + 2 * nbytes / self.bytes_per_s
 
     def has(self, node: Node) -> bool:
@@ -278,6 +279,7 @@ def family(graph: Graph, node: Node) -> str:
         return "Conv depthwise"
     if weights is None:
         return "Conv"
+    # These are products of matrices, which other code computes than windows.
     if all(length == 1 for length in weights[2:]):
         return "Conv pointwise"
     features = weights[0]

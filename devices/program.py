@@ -139,6 +139,7 @@ class BoundProgram:
         for stoppable in self._stoppable:
             stoppable.event = event
         try:
+            # Two loops, as looking at the clock takes as long as a small node.
             if self._measure:
                 stamps = [time.perf_counter_ns()]
                 for index, step in enumerate(self._steps):
@@ -155,6 +156,7 @@ class BoundProgram:
         except CancelledWorkError:
             raise
         except BaseException as error:
+            # The user's doing, not the node's.
             if is_ctrl_c(error):
                 raise
             raise kernel_error(error, self._nodes[index], self.device) from error

@@ -210,6 +210,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     if not isinstance(name, str):
         raise DeviceError(f"{name!r} is not the name of a device", fix="use one such as 'cpu'")
     slip = _ALMOST_RANGE.fullmatch(name)
+    # A device may well be called so, if that very name is registered.
     if slip is not None and name not in _registered:
         raise _range_error(name, slip)
     # From the particular to the general, and what was registered here before what is installed.
@@ -242,6 +243,7 @@ def names() -> tuple[str, ...]:
     >>> "cpu" in pl.devices.names()
     True
     """
+    # Of a copy: who lists instances may import what registers further kinds.
     listed = dict.fromkeys(name for one in list(_registered.values()) for name in one.instances())
     return tuple(dict.fromkeys((*listed, *(n for n in offered(DEVICES) if n not in _registered))))
 

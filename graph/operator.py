@@ -365,6 +365,7 @@ def _with_shapes(bound: InferRule) -> InferRule:
     def infer(call: Call) -> Sequence[TensorSpec]:
         largest = tuple(bound(call))
         ranks = [spec.rank for spec in largest]
+        # A number for each axis of each output.
         length = UNKNOWN if None in ranks else sum(filter(None, ranks))
         return (*largest, TensorSpec("int64", (length,)))
 
@@ -387,6 +388,7 @@ def register_operator(operator: Operator) -> None:
         _operators.import_own()
         load_own(OPERATORS, operator.name)
     known = _operators.get(operator.name)
+    # A cell that is run again would else be refused by what it defined itself.
     if known is not None and _redefines(operator, known):
         del _operators[operator.name]
     _operators.register(operator.name, operator)

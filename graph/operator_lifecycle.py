@@ -123,6 +123,7 @@ class OperatorLifecycle:
         Exception
             What the class raises: it stays open.
         """
+        # Asked here: this is on every item's way, and a call costs more than the question.
         if self.state is not State.READY:
             self._expect("run", State.READY)
         return self._instance.run(*inputs, **attributes)
@@ -139,6 +140,7 @@ class OperatorLifecycle:
         """
         self._expect("close", State.READY)
         self.state = State.ENDED
+        # With the state set: one that fails to close is not closed again.
         self._call("close")
 
     def _expect(self, hook: str, state: State) -> None:

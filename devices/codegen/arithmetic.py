@@ -137,6 +137,7 @@ def where(call: Call, arguments: Sequence[str]) -> str:
 
 
 def _clipped(call: Call) -> Sequence[Operand]:
+    # Scalars, whatever the shape of their one element.
     bounds = [Operand(index, ()) for index in (1, 2) if call.has(index)]
     return [Operand(0, call.spec(0).static_shape), *bounds]
 
@@ -150,6 +151,7 @@ def clip(call: Call, arguments: Sequence[str]) -> str:
     return f"min_{t}({raised}, {high})" if high else raised
 
 
+# Written so they are within a rounding or two, which C's pow need not be, and much faster.
 SHORT_POWERS = {
     -1.0: "1 / {x}",
     0.5: "sqrt({x})",

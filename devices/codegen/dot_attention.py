@@ -177,6 +177,7 @@ def _starts(s: _Shape) -> list[str]:
 def _range(call: Call, s: _Shape) -> list[str]:
     """Return the statements that declare which keys any query of the tile sees."""
     left, right = window_of(call.attributes)
+    # A mask may be shorter than the keys: those beyond it are hidden, as ONNX has it.
     seen = min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
     end = str(seen)
     if right is not None:

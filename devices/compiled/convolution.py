@@ -62,6 +62,7 @@ class CompiledConvolution:
         extents = (1,) * lone + window.extents
         self._phases = tuple(map(min, self._strides, extents))
         self.features = conv.features // conv.group
+        # Blocks as equal as can be: a short one takes as long as a full one.
         self.rows = -(-self.features // -(-self.features // ROWS))
         self.width = LANES * vectors_of(self.rows)
         self.direct = conv.moves_by_one and not conv.padded and self._span >= self.width
@@ -87,10 +88,13 @@ class CompiledConvolution:
 
     def _frame(self, extents: Sequence[int]) -> None:
         """Choose the rows and columns of a phase of the frame, and how many lines share one."""
+        # How many cells of a phase a window reads behind its first one.
         beyond = [(extent - 1) // step for extent, step in zip(extents, self._strides, strict=True)]
         pitch = self._outputs[1] + beyond[1]
         line = self.conv.depth * math.prod(self._phases) * pitch
         band = BAND if self.conv.depth > 1 else LONE_BAND
+        # Bands share `beyond` lines, which are framed for both: few enough for the cache, and at
+        # least twice as many as are shared.
         fitting = max(band // line - beyond[0], 2 * beyond[0], 4)
         self.band = min(self._outputs[0], fitting)
         self._sizes = (self.band + beyond[0], pitch)
@@ -130,9 +134,11 @@ class CompiledConvolution:
     ) -> Step:
         """Return the step that computes y = after(W·x + bias); the weights are read now."""
         out, batch = y.reshape(-1), self.conv.batch
+        # Compiled code has an array for it in any case, which it reads where there is a residual.
         residual = out if after.residual is None else writable(after.residual).reshape(-1)
         x, bias = writable(x).reshape(-1), writable(bias)
         if self.is_point:
+            # With neighbouring features side by side, as vectors take them.
             transposed = w.reshape(w.shape[:2]).T.copy()
             x = x.reshape(batch, -1)
             return partial(convolve_point, x, transposed, bias, out, residual, after.packed())

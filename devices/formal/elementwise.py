@@ -179,6 +179,7 @@ def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
     width = 8 * x.dtype.itemsize
 
     def left(value: int, count: int) -> int:
+        # What is beyond the width falls off when the result gets its dtype.
         return value << count if 0 <= count < width else 0
 
     def right(value: int, count: int) -> int:

@@ -126,6 +126,7 @@ def gru(
 
     def step(cell: _Cell, x_t: Vector, state: State) -> State:
         (h,) = state
+        # In the order of ONNX's weights: z, r and then the candidate.
         update, reset = (
             [
                 cell.apply(0, cell.of_input(gate, unit, x_t) + cell.of_state(gate, unit, h))
@@ -133,6 +134,7 @@ def gru(
             ]
             for gate in (0, 1)
         )
+        # The resets of all units first: each candidate reads the whole state that they leave.
         kept = [q * value for q, value in zip(reset, h, strict=True)]
         new = []
         for unit, (z, q) in enumerate(zip(update, reset, strict=True)):
@@ -166,6 +168,7 @@ def lstm(
     def step(cell: _Cell, x_t: Vector, state: State) -> State:
         (h, c), new_h, new_c = state, [], []
         for unit in range(cell.hidden):
+            # In the order of ONNX's weights; those of the peepholes are i, o and f.
             i, o, f, g = (
                 cell.of_input(gate, unit, x_t) + cell.of_state(gate, unit, h) for gate in range(4)
             )

@@ -102,6 +102,7 @@ def _moved(place: float, length: int, align_corners: bool, padding_mode: str) ->
         return place
     if padding_mode == "border":
         return min(max(place, 0.0), length - 1.0)
+    # There and back: after twice the length it begins again.
     period = 2 * (high - low)
     around = (place - low) % period if period else 0.0
     return low + min(around, period - around)
@@ -163,6 +164,7 @@ def _weighted(image: Array, axes: Sequence[Sequence[Tap]]) -> Iterator[Any]:
 
 
 def _read(image: Array, axes: Sequence[Sequence[Tap]]) -> Any:
+    # Exact sums are of real numbers only.
     if image.dtype.kind == "c":
         return sum(_weighted(image, axes))
     return exact_sum(_weighted(image, axes))
@@ -197,7 +199,9 @@ def roi_align(
                 at(rois, r, corner) * spatial_scale - half_pixel / 2
                 for corner in (1 - axis, 3 - axis)
             )
+            # The older form has no region shorter than a cell.
             step = (end - begin if half_pixel else max(end - begin, 1.0)) / size
+            # Where none is given, about one sample for each cell of x.
             count = sampling_ratio or math.ceil(step)
             axes.append([begin + step * (i + (k + 0.5) / count) for k in range(count)])
         yield from product(*axes)

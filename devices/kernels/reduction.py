@@ -193,6 +193,7 @@ def reduce_log_sum_exp(
     """
     x, y, axes = _operands(inputs, outputs, attributes)
     if reduced_count(x.shape, axes) == 0:
+        # Nothing has no maximum; its sum is 0, and this is log 0.
         return partial(y.fill, -np.inf)
     shifted, (peak, total, infinite) = scratch[0], (s.reshape(y.shape) for s in scratch[1:])
     # The maximum is taken of what is computed with, and a copy is made anyway.

@@ -196,6 +196,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
             constants, held = opened.constants.place(subgraph.constants)
             steps, traps = opened.binder.bind(stream, self.name, subgraph, views, constants)
         if measure:
+            # Copies too from now on: times of the host do not fit beside those of the device.
             self._times_copies = True
             steps = marked(steps, queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
@@ -247,6 +248,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         """Copy a constant to the device and wait for it: nothing need keep the source then."""
         opened = self._opened()
         source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        # OpenCL refuses to copy nothing.
         if source.nbytes:
             opened.cl.enqueue_copy(opened.setup, view.array, source, is_blocking=True)
 

@@ -124,6 +124,7 @@ def _tell_qnn(wishes: Wishes) -> Settings:
 
 
 def _tell_cuda(wishes: Wishes) -> Settings:
+    # Said in either case: left alone it multiplies in tf32.
     return {"device_id": str(wishes.number), "use_tf32": str(int(wishes.precision == "tf32"))}
 
 
@@ -323,6 +324,7 @@ def options_of(name: str, own: Mapping[str, Option]) -> Mapping[str, Option]:
 
 def _find(named: str) -> Provider | None:
     known = _BY_NAME.get(named.lower())
+    # Plugins that others register have names like this: it is for ONNX Runtime to say no.
     if known is None and named.endswith(SUFFIX) and named not in (SUFFIX, OWN):
         return Provider(named, named, (ANY, *HARDWARE))
     return known

@@ -196,6 +196,7 @@ class Model:
                 fix=f"pass {list(self._input_shape)} values of {self.input_type_size} bytes each",
             )
         values = np.frombuffer(raw, f"<i{self.input_type_size}").astype(np.int32)
+        # Symmetric, as precisions are: the dtype's least number is beyond them.
         bound = 2 ** (self._input_bits - 1) - 1
         return np.clip(values, -bound, bound).reshape(self._input_shape)
 

@@ -143,6 +143,7 @@ def _product(call: Call, bits: Sequence[int], outputs: Specs) -> int:
 def _total(call: Call, bits: Sequence[int], outputs: Specs) -> int:
     shape = call.spec(0).shape or ()
     reduced = reduced_axes(len(shape), call.attributes)
+    # Its size is how many numbers are added up; a length that is a symbol raises there.
     summed = TensorSpec("int32", [shape[axis] for axis in reduced])
     return bits[0] + sum_bits(summed.size)
 
@@ -165,6 +166,7 @@ def _where(call: Call, bits: Sequence[int], outputs: Specs) -> int:
 
 
 def _bit_length(call: Call, bits: Sequence[int], outputs: Specs) -> int:
+    # The result is a number of bits itself.
     return MAX_PRECISION.bit_length()
 
 
@@ -188,6 +190,7 @@ def _shifted(call: Call, bits: Sequence[int], outputs: Specs) -> int:
 
 
 def _counted(call: Call, bits: Sequence[int], outputs: Specs) -> tuple[int, ...]:
+    # The models' rule takes all numbers of a sample for the bound of a count, not its rows.
     sample = TensorSpec("int32", (call.spec(0).shape or ())[1:])
     return number_precision(sample.size), bits[0]
 

@@ -240,6 +240,7 @@ def _fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter
             return len(spec.shape)
         case ("dims", *index):
             found = _element(spec.shape, index, path)
+            # Rules decide once, before any run: a symbol decides nothing.
             if any(isinstance(dim, str) for dim in (found if index == [] else (found,))):
                 raise UnknownError
             return found

@@ -164,6 +164,7 @@ def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
     nodes = tuple(made.get(node.name, node) for node in graph.nodes)
     changed = replace(graph, nodes=nodes, constants=constants)
     _check_shapes(graph, changed, [name for name in weights if name not in variables])
+    # Shapes are as they were, but a value may be one that an operator refuses.
     return check(changed)
 
 
@@ -253,6 +254,7 @@ def _places(path: str | os.PathLike[str], at: str) -> dict[str, str]:
     if not isinstance(places, dict) or not all(isinstance(f, str) for f in places.values()):
         raise ParseError("there is no weight_map of files by name", at=at, fix=_FIX)
     for file in places.values():
+        # Whoever wrote the index may not be trusted: no file outside of its folder is read.
         if file in ("", ".", "..") or "\0" in file or set(file) & {"/", "\\"}:
             raise ParseError(f"{file!r} is not a file beside the index", at=at, fix=_FIX)
     return places

@@ -72,6 +72,7 @@ class Reverse:
         for node in reversed(self._nodes):
             wanted = [self._is_changing(t) and not self._is_empty(t) for t in node.inputs]
             depends = any(tensor in self._parts for tensor in node.outputs)
+            # Else nothing comes to it, or nobody asks: then it needs no rule either.
             if depends and any(wanted) and any(map(self._is_changing, node.outputs)):
                 self._pass(node, wanted)
 
@@ -102,6 +103,7 @@ class Reverse:
         for index, gradient in rule(adjoint):
             if wanted[index]:
                 tensor = node.inputs[index]
+                # Rules may compute in a wider dtype than the tensor has.
                 self.add(tensor, gradient.cast(self._builder.spec(tensor).dtype))
 
     def _is_changing(self, tensor: str) -> bool:
@@ -243,6 +245,7 @@ def _built(
     # The nodes are those of now: what the gradients add is no part of what is gone through.
     reverse = Reverse(builder, xs, recomputation(builder, ys, xs, checkpoint))
     reverse.formula.prefix = "gradient/"
+    # The derivative of a y by itself is 1, times its weight: with that the sweep begins.
     for y, seed in zip(ys, _weights(builder, ys, grad_ys), strict=True):
         term = reverse.formula.term(y)
         reverse.add(y, reverse.formula.like(term, 1) if seed is None else Term(term.formula, seed))

@@ -210,6 +210,7 @@ def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
     # A mask for fewer keys is fine: those that it does not know of are padding.
     *outer, seen = mask.shape
     whole, keys = scores[-len(mask.shape) : -1], scores[-1]
+    # Masks broadcast along all axes but that of the keys.
     form = [None if a == 1 else b for a, b in zip(outer, whole, strict=False)]
     check_form(mask, (*form, None), "attn_mask")
     if isinstance(seen, int) and isinstance(keys, int) and seen > keys:

@@ -226,6 +226,7 @@ def infer_clip(call: Call) -> Sequence[TensorSpec]:
     x, *bounds = present(call)
     common_dtype((x, *bounds), NUMBERS)
     for bound in bounds:
+        # Models have them as [1] too: any shape of one element will do.
         if bound.is_static and bound.size != 1:
             raise ShapeError(f"a bound is {bound}, but must be a scalar", fix="use Max and Min")
     return (x,)

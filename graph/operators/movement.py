@@ -62,6 +62,7 @@ def _agreed(dims: Sequence[Dim], axis: int, specs: Sequence[TensorSpec]) -> Dim:
 
 def _expand_parts(call: Call) -> Iterator[Alias]:
     (made,) = infer_expand(call)
+    # As many cells as before: axes of length 1 were put in front, and none is repeated.
     if made.is_static and made.size == call.spec(0).size:
         yield Alias(0, 0)
 

@@ -146,6 +146,7 @@ def infer_rms_normalization(call: Call) -> Sequence[TensorSpec]:
     if x.shape is not None:
         normalize_axis(call.attributes["axis"], len(x.shape))
         check_broadcastable(call.spec(1), x.shape, "scale")
+    # To scale comes last: x may have been in another dtype until then.
     return (TensorSpec(call.spec(1).dtype, x.shape),)
 
 

@@ -137,6 +137,7 @@ def _check(before: Graph, after: Graph, name: str) -> None:
             raise _broken_pass_error(name, f"the {what} are others now", after)
     for tensor in (*before.inputs, *before.outputs):
         was, now = before.tensors[tensor], after.tensors[tensor]
+        # A shape may become known; what was known is a promise.
         if was.dtype != now.dtype or (was != now and was.is_static and now.is_static):
             raise _broken_pass_error(name, f"{tensor!r} was {was}, and is {now} now", after)
 
@@ -177,6 +178,7 @@ def select(
         else:
             listed.append(_find(one, by_name))
     base = all_passes if (left_out or added) and not listed else listed
+    # What runs ahead of the others does not run again in its usual place.
     rest = (one for one in base if one not in left_out and one not in added)
     return (*added, *rest)
 

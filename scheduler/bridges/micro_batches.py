@@ -256,6 +256,7 @@ class _BatchesOnLoop:
         self._carrier = carrier_of(loop.session)
         self._limits = limits
         self.opened: Future[BatchServer] = Future()
+        # From here on nobody can cancel it, so that its result can always be set.
         self.opened.set_running_or_notify_cancel()
         self._job = loop.start(self._serve)
         self._job.outcome.add_done_callback(self._end)
@@ -275,6 +276,7 @@ class _BatchesOnLoop:
             await trio.sleep_forever()
 
     def _end(self, outcome: Future[None]) -> None:
+        # It ended before it was open: whoever waits for that is told why.
         if not self.opened.done():
             self.opened.set_exception(outcome.exception() or SessionError("it was closed"))
 
@@ -299,6 +301,7 @@ async def _opened_elsewhere(
     loop = asyncio_session.loop_of(session)
     held = _BatchesOnLoop(loop, limits)
     try:
+        # Who stops waiting must not cancel what the loop's thread is about to set.
         server = await asyncio.shield(awaitable(held.opened))
         yield server, partial(asyncio_session.run_on, loop)
     finally:

@@ -217,6 +217,7 @@ class Costs(Figures):
         """Return how long a whole subgraph takes, from being submitted to its end."""
         submit_s = self.model(device).submit_s
         known = self._of(device, self.programs)
+        # With factors some nodes are faster than measured: then the nodes are added up.
         if known and not self.factors:
             timing = known.get(digest(graph))
             if timing is not None:
@@ -250,6 +251,7 @@ class Costs(Figures):
         if not (self._is_alike(source) and self._is_alike(target)):
             return None
         kinds = _kinds(source, target)
+        # The least of them: whatever else a machine does only adds to it.
         return min((s for ends, s in self.hops.items() if _kinds(*ends) == kinds), default=None)
 
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:

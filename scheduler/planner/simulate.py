@@ -193,6 +193,7 @@ def _unknown_shapes_error(plan: Plan) -> PlanError:
             fix=Fix("plan for the shapes of inputs: ", example_shapes(graph, *unfixed)),
         )
     if bounds:
+        # What is unknown at the largest lengths too is what values decide: that is to be named.
         template = Template(graph, plan.prototypes, plan.pins, plan.folds)
         graph = template.picked(largest(bounds))
     node = next(
@@ -222,6 +223,7 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
     request = replace(plan.request, max_in_flight=count)
     if not plan.is_static:
         return replace(plan, request=request)
+    # Placed anew: the plan's own waits are for memory of another number of items.
     placement = place(plan.graph, plan.partition, plan.prototypes, plan.ends)
     memory = plan_memory(
         plan.graph,
@@ -248,6 +250,7 @@ def _priced(
     if costs is not None:
         priced = priced.merged(costs if isinstance(costs, Costs) else Costs.load(costs))
     if devices:
+        # Users name ranges; costs know a range by its first device.
         first = dict(zip(plan.device_names, plan.devices, strict=True))
         models = read_models(devices)
         priced = priced.with_models({first[name]: model for name, model in models.items()})
@@ -316,6 +319,7 @@ def with_rows(
     Plans are given for each variant, those of the batches for full ones.
     """
     works = [work_of(one) for plans in (variants, *bodies.values()) for one in plans]
+    # Batches run where items run, and hold each other up: one list of lanes for all.
     lanes = merged_lanes(works)
 
     def on_lanes(plans: Sequence[Plan]) -> Workload:
@@ -326,6 +330,7 @@ def with_rows(
         size, fitted = _fitting(plans)
         memory = plans[0].memory
         assert memory is not None, "it is planned for a full batch"
+        # There are few sizes and many batches, and to fit shapes takes long.
         at = cache(lambda rows: on_lanes(fitted(rows)))
         return RowWork(size, plans[0].max_in_flight, on_lanes(plans), at, memory.regions)
 

@@ -58,6 +58,7 @@ def grouped(devices: str | Device | Iterable[str | Device]) -> tuple[list[str | 
     if isinstance(devices, str) or not isinstance(devices, Iterable):
         devices = [devices]
     listed: list[str | Device] = []
+    # Planning sees the first of each range alone; who runs which item is for the dispatcher.
     groups: list[tuple[str, ...]] = []
     for device in devices:
         names = members(device) if isinstance(device, str) else ()
@@ -152,6 +153,7 @@ def shared_limits(
     for names in groups:
         memory = devices[names[0]].capabilities.memory
         if find(names[1]).capabilities.memory != memory:
+            # Each replica has a memory of its own: only variants that meet on it share that.
             users[memory] = users[names[0]] = -(-count // len(names))
     owned = {name: device.capabilities.memory for name, device in devices.items()}
     return {
@@ -226,6 +228,7 @@ def _nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
     Devices of one group never work on the same item.
     """
     accesses = {"" if memory == offers.memory else memory for memory in offers.accesses}
+    # Own memories have a name each; what counts is whether it is one that others see.
     private = offers.memory not in (HOST, SHARED)
     return replace(
         offers,

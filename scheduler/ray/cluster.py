@@ -110,6 +110,7 @@ class Cluster:
         placing = ActorPlacement(dict(select or {}), num_cpus, num_gpus, dict(resources or {}))
         with self._lock:
             known = self._hosts.get(name)
+            # One that has ended leaves its name to others.
             if known is not None and not known.is_closed:
                 if known.placing == placing:
                     return known
@@ -263,6 +264,7 @@ class Cluster:
         return self
 
     def _start_nodes(self) -> None:
+        # Beside other nodes the head runs nothing: actors are to be where they were asked for.
         head = RayNode(num_cpus=0) if self._nodes else RayNode(num_cpus=core_count())
         self._local = LocalNodes(head, self.inline_limit, self.start_timeout_s)
         for node in self._nodes:
@@ -288,9 +290,11 @@ class Cluster:
         await to_its_end(self._leave)
 
     def _leave(self) -> None:
+        # Entering may have failed before it was one of them.
         if self in _entered:
             _entered.remove(self)
         with self._lock:
+            # Closed outside of the lock: a host takes a while to end.
             hosts, self._hosts = self._hosts, {}
         for host in hosts.values():
             host.close()

@@ -252,6 +252,7 @@ def _table(found: PlanDiff) -> Iterator[str]:
     width = max(len(name) for name, _, _ in rows)
     yield f"{'':{width}} {'before':>14} {'after':>14}"
     for name, old, new in rows:
+        # What is the same is left out, but for what everybody looks for.
         if old != new or name == "one item":
             yield f"{name:{width}} {old:>14} {new:>14}{changes.get(name, '')}"
 

@@ -198,6 +198,7 @@ class Runtime:
             self._driver.tell_time_of(self._devices.used)
             self.now_ns = self._driver.now_ns
             is_watched = self._announcer.is_heard or self._recovery.watches
+            # Else any thread may run an item while the loop has nothing to do.
             self.needs_its_loop = is_watched or self._driver.is_virtual or self.keys.are_read
             await self.variables.open()
             await self._open_plan()
@@ -249,12 +250,14 @@ class Runtime:
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
         self._closing = True
+        # First nothing starts any more, then what runs ends, then what it ran on is closed.
         self._launcher.refuse()
         self._staged_runner.refuse()
         self._open_plans.refuse()
         self.variables.refuse()
         self._recovery.stop()
         self._watch.close()
+        # Whoever is just being admitted may come to hold a slot yet.
         if self._admissions:
             await self._admitted.wait()
         await self.drain(self._item_runs)
@@ -318,9 +321,11 @@ class Runtime:
             shape_plans.may_run_at_once = not is_one  # nor for any item
             return None
         open_plan = slots.open_plan
+        # On one lane nothing runs side by side: to stay on this thread loses nothing.
         is_on_one_lane = len(open_plan.used_lanes) == 1
         if not open_plan.estimates.are_brief(limit.one_lane_ns if is_on_one_lane else limit.ns):
             return None
+        # A device of this session alone is idle when the session is.
         if open_plan.given is None:
             return self._run_calls(open_plan, slot, slot.calls, arrays, marks)
         pause = open_plan.given.pause
@@ -403,6 +408,7 @@ class Runtime:
         item_run: ItemRun,
     ) -> None:
         arrays = shape_plans.check(inputs)
+        # Items that start again were admitted before this one, and go first.
         if self._launcher.is_busy:
             await self._launcher.settle()
         item_run.variant = self._dispatcher.choose(item_run)
@@ -411,6 +417,7 @@ class Runtime:
         if slots is None:
             slots = await shape_plans.open(count, arrays, item_run.variant, item_run.marks)
         if slots is None:
+            # Stages are planned while it runs: by then callers may have written to their arrays.
             own = partial(own_feeds, shape_plans.plan.graph, arrays)
             arrays = await self._launcher.copying(arrays.values(), own)
             entry = shape_plans.entries[count]
@@ -437,6 +444,7 @@ class Runtime:
         KernelError
             If it was run at once, and fails.
         """
+        # Who reads results in place needs a slot that stays its own.
         if not item_run.holds:
             results = self.run_at_once(inputs, max_in_flight, item_run.marks, fetched)
             if results is not None:

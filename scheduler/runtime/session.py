@@ -398,6 +398,7 @@ async def run_alone(
 ) -> Any:
     """Run one item in a session of its own, on a loop that does nothing else: `plait.run`."""
     session = Session(plan, seed=seed)
+    # Nobody else is on this loop: what blocks may do so there, which saves threads.
     session._has_loop_alone = True
     async with session:
         return await run_one(session._open_runtime(), inputs, fetches, None, limit=WAITED)

@@ -124,6 +124,7 @@ class VirtualTimeDriver:
 
     def tell_time_of(self, devices: Iterable[Device]) -> None:
         """Time items with the clock of these devices, if they all have the same."""
+        # Times of several clocks cannot be compared: then all is in real time.
         clocks = {clock_of(device) for device in devices}
         if len(clocks) == 1:
             self.now_ns = clocks.pop()
@@ -234,6 +235,8 @@ class VirtualTimeDriver:
             await self._woken.wait()
             self._woken = trio.Event()
             while not self._ending:
+                # A task that can run may submit what is due before that to which the clock would
+                # move.
                 await wait_all_tasks_blocked()
                 if self._holders:
                     heappop(self._holders)[-1].set()
@@ -252,6 +255,7 @@ class VirtualTimeDriver:
 
     def _run_due(self) -> bool:
         moved, self._mover = False, threading.get_ident()
+        # No further than to what the loop must know: its answer may be due before the next thing.
         while not (self._posts or self._busy) and any(clock.run_next() for clock in self._clocks):
             moved = True
         self._mover = None

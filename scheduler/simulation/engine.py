@@ -93,6 +93,7 @@ class _Run:
         self._left: dict[int, int] = {}
 
         variants = len(workload.variants)
+        # Rounded up: with fewer, items would wait though there are permits for them.
         slots = -(-max_in_flight // variants)
         self._places = [SlotPlaces(regions, slots) for _ in range(variants)]
         self.steps = [StepsOfKind(order, self._places, workload.calls)] * items
@@ -145,6 +146,8 @@ class _Run:
         item = self._next
         self._next += 1
         self._permits -= 1
+        # One at a time, as the loop feeds them: the next one comes when this one's first steps are
+        # given.
         self._is_admitting = True
         variant = self.choose_variant()
         self.machine.place(item, variant)
@@ -164,6 +167,7 @@ class _Run:
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
+        # Else whoever leaves the memory lets it start, in `_resume`.
         if ADMISSION not in steps.claiming or places.claim(item, ADMISSION):
             self._feed(item, now)
 
@@ -175,10 +179,13 @@ class _Run:
         order = self.steps[item].order
         self._progress[item] = ItemProgress(order.counts, order.after)
         self._left[item] = len(order.counts)
+        # By when they start, as lanes in sessions have it, not by number: on variants items pass
+        # each other.
         self.ages[item] = self._age
         self._age += 1
         self._on_loop = True
         self._submit(item, list(order.first), now, NEVER)
+        # Without steps there is no end that would tell.
         if not order.counts:
             self._finish(item, now, NEVER)
         if item < self._items:
@@ -195,6 +202,7 @@ class _Run:
     def _finish(self, item: int, now: int, last: int) -> None:
         del self._progress[item], self._left[item]
         self.time.finished_by[item] = last
+        # What ended on the loop's thread is known there; other threads have to wake the loop first.
         if self._on_loop:
             _, known = self.machine.occupy_loop(self._host.land_here_s, now)
             delay = known - now
@@ -215,6 +223,7 @@ class _Run:
             self._batches.end(item, now)
             return
         self._has_landed[item] = True
+        # In order, as streams yield them: one late item keeps the permits of those that passed it.
         while self._delivered < self._items and self._has_landed[self._delivered]:
             self._delivered += 1
             self._permits += 1
@@ -258,6 +267,7 @@ class _Run:
             self.machine.begin_call(entry, self.time.lane[entry], now)
             self._batches.expect(entry)
             return ()
+        # What follows on a device that keeps the order itself need not wait for the end.
         self.machine.give(entry, self.time.lane[entry], now)
         behind = steps.behind[step]
         return self._progress[item].count_down(behind) if behind else ()
@@ -291,6 +301,7 @@ class _Run:
         entry = self.machine.end(lane, now)
         if entry == NEVER:
             return
+        # The lane goes on at once; the scheduler learns of the end only later.
         if report := self.machine.report[lane]:
             self._push(now + report, KNOWN, entry)
             self.machine.start(lane, now)
@@ -326,6 +337,7 @@ class _Run:
         )
         steps = self.steps[item]
         lane = self.time.lane[entry]
+        # To take note is work on a core, which may be one that devices compute on.
         if machine.notice_s[lane]:
             machine.hinder(machine.notice_s[lane])
         machine.resume(entry, now)

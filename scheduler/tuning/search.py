@@ -159,6 +159,7 @@ class _Tuning:
 
     async def run(self, given: Costs | str | os.PathLike[str] | None) -> Tuned:
         costs = costs_of(given, {}) if given is not None else Costs()
+        # Each alone first: a split is planned with what nodes took on every device.
         await self._compare(self._singles(costs), [])
         for trial in self.trials:
             costs = await self._learned(costs, trial)
@@ -205,6 +206,7 @@ class _Tuning:
         (name,), (first,) = names, used
         prototype = find(name)
         scales = isinstance(prototype, Scaling)
+        # One item on all cores may beat several that share them; which, only running them tells.
         if scales and self.is_streamed and self.options["max_in_flight"] > 1:
             made = self._plan([name], costs=costs, max_in_flight=1)
             yield self._trial(f"all on {name}, one item at a time", made)
@@ -266,6 +268,7 @@ class _Tuning:
             return
         self.trials += new
         compared = [*known, *new]
+        # In turns: a machine that becomes warm or busy does so for all of them.
         for turn in range(1, TURNS + 1):
             for place, trial in enumerate(compared):
                 self.progress(f"running {trial.name}, turn {turn} of {TURNS}")

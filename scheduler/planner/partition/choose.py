@@ -222,6 +222,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
         yield from _settled(offers, judge, decision)
         return
     seconds = offers.seconds(costs)
+    # The judge asks for the same nodes hundreds of times: their times are worked out once.
     judge = replace(judge, costs=offers.priced(costs, seconds))
     problem = PartitionProblem(
         graph, devices, costs, seconds, judge.in_flight, request.max_subgraphs,
@@ -270,6 +271,7 @@ def _margin(devices: Mapping[str, Device], costs: Costs) -> float:
 
 def _candidates(problem: PartitionProblem) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
     """Return the assignments worth the simulator's time: all on one device, and the best splits."""
+    # An estimate takes time by the number of nodes: large graphs get fewer.
     budget = max(20, min(MOST_ESTIMATES, NODE_ESTIMATES // max(problem.n_nodes, 1)))
     search = Search(problem, budget)
     single = {}
@@ -293,6 +295,7 @@ def _candidates(problem: PartitionProblem) -> tuple[dict[str, list[int]], dict[s
     )
     improved = {}
     for index, (name, start) in enumerate(ranked[:STARTS]):
+        # What one start leaves over is for those after it.
         allowance = search.budget // (STARTS - index)
         improved[f"{name}, improved"] = search.improve(start, allowance)
     everyone = _distinct({**merged, **improved}, single)
@@ -328,6 +331,8 @@ def _seeds(problem: PartitionProblem, bases: Sequence[list[int]]) -> dict[str, l
     if tasks.n_tasks <= MOST_ANNEALED:
         shortest = min(timelines.values(), key=lambda timeline: timeline.makespan_s)
         found["annealed"] = list(improve(shortest, ANNEALING_STEPS).machine)
+    # Of two devices one cut is the least from any start; of more, pairs in turns end where they
+    # began.
     for index, base in enumerate(bases[: 1 if len(problem.names) == 2 else 2]):
         found[f"least work{', again' * index}"] = least_work(problem, base)
     if problem.in_flight > 1:

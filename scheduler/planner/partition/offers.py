@@ -168,6 +168,7 @@ class Offers:
             (name, node.name): times[device]
             for node, times in zip(self.graph.nodes, seconds, strict=True)
             for device, name in enumerate(self.devices)
+            # Not of what is written out: one of its parts may have the very name of the node.
             if times[device] < inf and not (self.forms and self.forms.has(node, name))
         }
         return Priced(**vars(replace(costs)), known=known)
@@ -229,6 +230,7 @@ def ask(
         supports.append(answers)
         pinned.append(pattern)
         allowed.append(able)
+    # All in one error: whoever mends one need not plan again to see the next.
     if homeless:
         raise unsupported_error(graph, homeless, devices, pins)
     return Offers(graph, devices, supports, pinned, allowed, forms)
@@ -267,6 +269,7 @@ def options(
 
 def _written_out(graph: Graph, node: Node, name: str, costs: Costs, forms: Forms) -> Option:
     form = forms.of(graph, node, name)
+    # Times of several sources are no better than the worst of them.
     bases = {costs.basis(name, form, one) for one in form.nodes}
     basis = bases.pop() if len(bases) == 1 else "model"
     return Option(name, True, WRITTEN_OUT, seconds_of(costs, graph, node, name, forms), basis)
@@ -352,6 +355,7 @@ def _moving(problem: PartitionProblem, assignment: Sequence[int], index: int, de
     sizes = [
         nbytes
         for other, nbytes in (*problem.tasks.producers[index], *problem.tasks.consumers[index])
+        # A way without latency stays within one memory: nothing is copied.
         if assignment[other] != device and problem.ways[assignment[other]][device].latency_s > 0
     ]
     where = problem.names[device]

@@ -208,6 +208,7 @@ def _choose(
     refused: list[str] = []
     for name, device in allowed(node, devices, pins).items():
         answer = offer(graph, node, device, writes_out=writes_out)
+        # A pin is a demand: who cannot meet it is not replaced by another device.
         if pattern is not None:
             pinned = f"pinned to {name} by {pattern!r}: {answer.reason}"
             return (name, f"pinned by {pattern!r}") if answer.ok else (None, pinned)

@@ -111,6 +111,7 @@ class TaskGraph:
         """Seconds that no schedule can go below: the longest path of tasks at their fastest."""
         longest: list[float] = []
         for row, producers in zip(self.seconds, self.producers, strict=True):
+            # Without copies, and as if every machine were free: so it holds for each assignment.
             longest.append(min(row) + max((longest[p] for p, _ in producers), default=0.0))
         return max(longest, default=0.0)
 
@@ -131,6 +132,7 @@ class Busy:
         """Add a task that overlaps none."""
         begins, ends = self.begins, self.ends
         index = bisect_right(begins, start)
+        # As it overlaps none, at most one period on either side touches it.
         follows = index > 0 and ends[index - 1] >= start
         precedes = index < len(begins) and begins[index] == finish
         if follows and precedes:
@@ -185,6 +187,7 @@ class TaskTimes:
     def slot(self, machine: int, ready: float, seconds: float) -> float:
         """Return the earliest start from `ready` on where the machine is free that long."""
         ends = self.ends[machine]
+        # By far the most common case: there is no gap to look for.
         if not ends or ready >= ends[-1]:
             return ready
         starts = self.starts[machine]
@@ -221,6 +224,7 @@ class TaskTimes:
 
     def place_best(self, task: int, bias: Sequence[float] | None = None) -> None:
         """Place a task where it ends first; `bias` is added to its end on each machine."""
+        # Where biased ends are equal the one that ends first, and of those the first machine.
         best, chosen = (inf, inf), (-1, 0.0)
         for machine in self.graph.machines[task]:
             seconds = self.graph.seconds[task][machine]

@@ -78,6 +78,7 @@ def shown(profile: Profile) -> Sequence[Record]:
     spans = count = 0
     for record in reversed(records):
         spans += record.n_steps
+        # One item at least, however many steps it has.
         if count and spans > SPANS:
             break
         count += 1

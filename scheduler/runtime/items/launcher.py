@@ -148,6 +148,7 @@ class ItemLauncher:
             if feeds.are_small:
                 feeds.write(arrays)
             else:
+                # A large copy would hold up all other items on the loop.
                 await self._driver.on_thread(partial(feeds.write, arrays))
             if self._replays.guards(slots):
                 await self._guard(item_run, slots, arrays, attempt)
@@ -168,6 +169,7 @@ class ItemLauncher:
             raise
         item_run.outcome = None  # it may have been started before
         ended = partial(self._over, item_run, slots, turn, stages)
+        # Who starts again keeps its age, and by that its turn at the lanes.
         if item_run.age is None:
             item_run.age = open_plan.lanes.next_age()
         execution = Execution(open_plan, slot, ended, turn.number, item_run.age, stages)
@@ -210,6 +212,7 @@ class ItemLauncher:
         """Be prepared for the loss of a device that an item runs on."""
         if attempt is None:
             attempt = self._replays.keep(slots, arrays, owned=item_run.owns_inputs)
+            # Whoever gave the arrays may write to them again: an attempt needs what was fed.
             if attempt.inputs is not arrays:
                 room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
                 await self.copying(arrays.values(), partial(_copy, room, arrays))

@@ -69,6 +69,7 @@ class StageSequence:
             if stage.plan is not None:
                 fed = {name: known[name] for name in stage.plan.graph.inputs}
                 known.update(await self._run_part(stage.plan, fed))
+            # Before checks and loops, which may read any of this.
             known.update(stage.constants)
             known.update(stage.at_boundary(known))
             stage.check(known)
@@ -84,6 +85,7 @@ class StageSequence:
 
     async def _make(self, entry: StagedGraph, known: Known) -> Stage:
         async with self._lock_of(entry):
+            # Another item may have made it while this one waited for the lock.
             stage = entry.find(known)
             if stage is None:
                 stage = await self._on_thread(partial(entry.make, known))

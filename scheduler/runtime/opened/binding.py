@@ -133,6 +133,7 @@ class Bindings:
         found: dict[Key, BoundStep] = {}
         for one in self._steps:
             copies = (copy_of(region, index, turned) for region in one.regions)
+            # Slots that touch the same copies run the same bound step.
             key = one.step.index, *copies
             found[key] = one.kept.get(key) or self._bind(one, arenas)
         return found
@@ -238,6 +239,7 @@ class Bindings:
         view = device.view(arena, location.offset, spec)
         if placed[0] not in self._rules.donated:
             return view
+        # One for all views: what the writer puts in place of the memory, readers are to find.
         donation = arena.donations.setdefault(placed[0], Donation(view.array))
         return replace(view, donation=donation)
 
@@ -259,6 +261,7 @@ class Bindings:
     def _program_tensors(self, subgraph: Subgraph) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
         graph, device = subgraph.graph, self._devices[subgraph.device]
         atomic = device.capabilities.atomic_programs
+        # An atomic program has its own memory for what lies between.
         for name in (*graph.inputs, *graph.outputs) if atomic else graph.tensors:
             if name not in graph.constants:
                 memory = self._placement.local[name, subgraph.device]

@@ -149,6 +149,7 @@ class OpenPlan:
         # What is copied over the old value stays where it is.
         self.turning = regions_of(self.keeps) - regions_of(self.overwrites)
         self._read_regions = regions_of(self.reads)
+        # Lanes and estimates are the base's: items of all shapes wait in the same queues.
         if base is None:
             self._plan_order()
         else:

@@ -111,9 +111,11 @@ class Opener:
             try:
                 open_plan = await self._opened(adapted)
             except DeviceLostError:
+                # The plan itself may be what kills the device: not for ever.
                 if not self._recovery.examine() or deaths > self._recovery.policy.replays:
                     raise
                 continue
+            # Else it was opened on a device that is gone, or goes round one that is back.
             if self._lives(plan, adapted) == lives:
                 return open_plan
             await self._close(open_plan)
@@ -147,6 +149,7 @@ class Opener:
             await self._close(prologue)
 
     async def _close(self, open_plan: OpenPlan) -> None:
+        # Cancelled or not, memory and devices are given back.
         with trio.CancelScope(shield=True):
             await self._driver.on_thread(open_plan.close)
 

@@ -178,6 +178,7 @@ class AsOfJoin:
         if partner is None:
             return ahead > self._tolerance
         distance = abs(partner.stamp - head.stamp)
+        # What comes is at the watermark or above: when that is as far away, nothing nearer comes.
         return distance == 0 or ahead >= distance
 
     def _stand_in(self, side: _Side, head: _Waiting) -> _Waiting | None:
@@ -234,6 +235,7 @@ class _Side:
         return self.items[0] if self.items else None
 
     def put(self, item: Stamped) -> None:
+        # By the watermark before it: no item makes itself late.
         is_late = item.stamp < self.watermark
         self.watermark = max(self.watermark, item.stamp - self._lateness)
         if item.value is None:  # a heartbeat
@@ -253,6 +255,7 @@ class _Side:
         """Return what may be nearest: the first of those before, and the first of the others."""
         items = self.items
         place = bisect_left(items, stamp, key=_stamp)
+        # Of equal stamps the first, as ties go to the earlier item.
         if place:
             yield items[bisect_left(items, items[place - 1].stamp, key=_stamp)]
         yield from items[place : place + 1]

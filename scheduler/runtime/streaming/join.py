@@ -170,6 +170,7 @@ class Join(ClosableSource, AsyncClosableSource):
                 self._is_over = not lacking
         except BaseException:
             is_trio = trio.lowlevel.in_trio_run()
+            # Cancelled or not, sources are closed: they may hold files.
             with trio.CancelScope(shield=True) if is_trio else nullcontext():
                 await self.aclose()
             raise
@@ -183,6 +184,7 @@ class Join(ClosableSource, AsyncClosableSource):
         """Stop, and close the sources."""
         self._is_over = True
         try:
+            # Both: what is no generator itself may have one as its iterator.
             for source in (*self._sources.values(), *self._iterators.values()):
                 if isinstance(source, AsyncGenerator | trio.abc.AsyncResource):
                     await source.aclose()
@@ -212,6 +214,7 @@ class Join(ClosableSource, AsyncClosableSource):
 
     async def _pull_all(self, names: list[str]) -> None:
         """Ask sources at the same time, and wait for all: each is needed."""
+        # The usual case: a task less.
         if len(names) == 1:
             await self._pull(names[0])
             return
