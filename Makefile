@@ -43,7 +43,7 @@ rm -rf $(BUILT)
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke check fix docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
+.PHONY: help demo test smoke check fix methods docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
@@ -69,6 +69,9 @@ check: install  ## lint and types only
 fix: $(VENV)/ready  ## format, and repair what ruff can repair
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+methods: install  ## write graph/tensor_methods.pyi: what type checkers know of the operators
+	$(BIN)/python tools/tensor_methods.py
 
 docs: install  ## build the site into site/: any warning is an error
 	$(BIN)/python docs/site/build_site.py site

@@ -14,10 +14,10 @@ def build() -> pl.Graph:
     random = np.random.default_rng(0)
     b = pl.GraphBuilder("classifier")
     x = b.input("x", "float32", ("batch", 8))
-    hidden = b.op("MatMul", x, random.normal(size=(8, 16)).astype("float32"), name="hidden")
-    scores = b.op("Relu", hidden, name="rectify")
-    scores = b.op("MatMul", scores, random.normal(size=(16, 3)).astype("float32"), name="scores")
-    b.output("probabilities", b.op("Softmax", scores, axis=-1, name="softmax"))
+    hidden = x.mat_mul(random.normal(size=(8, 16)).astype("float32"), name="hidden")
+    hidden = hidden.relu(name="rectify")
+    scores = hidden.mat_mul(random.normal(size=(16, 3)).astype("float32"), name="scores")
+    b.output("probabilities", scores.softmax(axis=-1, name="softmax"))
     return b.build()
 
 

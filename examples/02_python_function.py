@@ -40,7 +40,7 @@ def plan() -> pl.Plan:
     """Plan decode → darken → clip → centre, the functions on workers."""
     b = pl.GraphBuilder("centres")
     image = b.call(decode, b.input("packed", "uint8", ("nbytes",)), name="decode")
-    bright = b.op("Relu", b.op("Add", image, -100.0, name="darken"), name="clip")
+    bright = image.add(-100.0, name="darken").relu(name="clip")
     b.output("centre", b.call(centre, bright, power=2.0, name="centre"))
     pins = {"decode": "worker:0", "centre": "worker:1"}
     devices = ["cpu", "worker:0", "worker:1"]

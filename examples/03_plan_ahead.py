@@ -25,9 +25,9 @@ def two_branches() -> pl.Graph:
         side = x
         for index, (rows, columns) in enumerate([(256, width), (width, width), (width, 256)]):
             weights = rng.standard_normal((rows, columns), np.float32) / np.float32(rows**0.5)
-            side = b.op("Relu", b.op("MatMul", side, weights, name=f"{name}{index}"))
+            side = side.mat_mul(weights, name=f"{name}{index}").relu()
         sides[name] = side
-    b.output("y", b.op("Add", sides["wide"], sides["narrow"], name="join"))
+    b.output("y", sides["wide"].add(sides["narrow"], name="join"))
     return b.build()
 
 

@@ -54,7 +54,7 @@ async def ask(words: Any) -> Any:
 async def main(url: str) -> None:
     b = pl.GraphBuilder("questions")
     words = b.input("words", "float32", (WORDS,)).relu(name="clip")
-    b.output("best", b.op("ReduceMax", b.call(ask, words, name="ask"), keepdims=0, name="best"))
+    b.output("best", b.call(ask, words, name="ask").max(name="best"))
     plan = pl.plan(b.build(), max_in_flight=32)
     source = ({"words": np.arange(n, n + WORDS, dtype="float32")} for n in range(0, 320, WORDS))
     async with httpx.AsyncClient(base_url=url) as opened:

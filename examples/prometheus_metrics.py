@@ -89,7 +89,7 @@ def model() -> pl.Graph:
     """Return a graph that fails for nobody: two matrices and a bend."""
     b = pl.GraphBuilder("measured")
     x = b.input("x", "float32", (64, 64))
-    b.output("y", b.op("Tanh", b.op("MatMul", x, x, name="product"), name="bend"))
+    b.output("y", x.mat_mul(x, name="product").tanh(name="bend"))
     return b.build()
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .arithmetic import Arithmetic
 from .dims import normalize_axis
 from .dtypes import kind_of
 from .errors import OperatorError, ShapeError
@@ -18,9 +17,12 @@ from .tensor import Shape, TensorSpec
 
 if TYPE_CHECKING:
     from .builder import GraphBuilder
+    from .tensor_methods import Integers, OperatorMethods  # a stub: the operators of plait
+else:
+    from .arithmetic import Arithmetic as OperatorMethods
 
 
-class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensors
+class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield tensors
     """A tensor of a `GraphBuilder`: its name, with operators and methods that add nodes.
 
     It is a string, and can be used wherever a name is expected: as a key, as an output, in an
@@ -139,6 +141,10 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         """Return it without axes of length 1: those given, or all."""
         return self._node("Squeeze", self, *([] if axis is None else [_flat([axis])]))
 
+    @overload
+    def split(self, into: int | Integers, /, *, axis: int = 0) -> tuple[Tensor, ...]: ...
+    @overload
+    def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]: ...
     def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
         """Return parts along an axis: an integer gives their number, a list their lengths.
 
@@ -182,7 +188,7 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
         """
         return self.builder.assign(self, value)
 
-    def __getattr__(self, name: str) -> Callable[..., Tensor]:
+    def _operator_method(self, name: str) -> Callable[..., Any]:
         """Return the method that an operator is, or numpy's reduction that one computes."""
         # Only for names that the class lacks: operators that are called like a method of text are
         # not reached.
@@ -199,7 +205,11 @@ class Tensor(Arithmetic, str):  # type: ignore[misc]  # comparisons yield tensor
 
         method.__name__ = method.__qualname__ = name
         method.__doc__ = found.describe()
+        method.__signature__ = found.signature()  # type: ignore[attr-defined]
         return method
+
+    if not TYPE_CHECKING:  # else a misspelled name would be a method as well
+        __getattr__ = _operator_method
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *method_names()})

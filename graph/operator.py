@@ -409,6 +409,7 @@ def unregister_operator(name: str) -> None:
     """Remove an operator from the registry; unknown names are an error."""
     find_operator(name)
     del _operators[name]
+    note_registration()
 
 
 def find_operator(name: str, at: object = None) -> Operator:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from inspect import Parameter, Signature
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,16 +39,17 @@ class Method(NamedTuple):
     reduces: bool = False
 
     def describe(self) -> str:
-        """Return how it is called, for `help`."""
+        """Return a line about it."""
         if self.reduces:
-            return f"{self.op} over an axis, a tuple of them, or all: (axis=None, keepdims=False)."
+            return f"{self.op} along an axis, several, or all, which are dropped by default."
         operator = find_operator(self.op)
-        inputs = [f"{one[:-1]}=None" if one[-1] == "?" else one for one in _others(operator)]
-        attributes = [
-            name if attribute.default is REQUIRED else f"{name}={attribute.default!r}"
-            for name, attribute in operator.attributes.items()
-        ]
-        return f"{self.op} of this tensor: ({', '.join([*inputs, *attributes])})."
+        outputs = operator.outputs.split()[: n_outputs(operator)]
+        first = bare(operator.inputs.split()[0])
+        return f"{self.op} with this tensor as {first}; returns {', '.join(map(bare, outputs))}."
+
+    def signature(self) -> Signature:
+        """Return how it is called: inputs by place or name, then attributes by name."""
+        return _signature(self, registrations())
 
 
 def method_names() -> Mapping[str, Method]:
@@ -80,7 +82,7 @@ def _is_method(operator: Operator) -> bool:
 def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **given: Any) -> Any:
     """Add a node; inputs may be given by their names, and one axis where axes are an input."""
     operator = find_operator(op)
-    formals = [one.rstrip("?*+") for one in _others(operator)]
+    formals = [bare(one) for one in _others(operator)]
     if "axes" in formals and "axis" in given:
         given["axes"] = _listed(given.pop("axis"))
     inputs = list(operands)
@@ -90,8 +92,7 @@ def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **gi
                 raise OperatorError(f"{op} is given its input {formal} twice", fix="pass it once")
             inputs += [None] * (place + 1 - len(inputs))
             inputs[place] = given.pop(formal)
-    required = sum(one[-1] != "?" for one in operator.outputs.split())
-    return x.builder.op(op, x, *inputs, name=name, outputs=max(required, 1), **given)
+    return x.builder.op(op, x, *inputs, name=name, outputs=n_outputs(operator), **given)
 
 
 def reduce(x: Tensor, op: str, axis: Any = None, keepdims: bool = False, **given: Any) -> Any:
@@ -99,6 +100,45 @@ def reduce(x: Tensor, op: str, axis: Any = None, keepdims: bool = False, **given
     axes = [] if axis is None else [_listed(axis)]
     given["noop_with_empty_axes"] = axis == ()
     return x.builder.op(op, x, *axes, keepdims=keepdims, **given)
+
+
+@lru_cache(maxsize=512)
+def _signature(method: Method, count: int) -> Signature:
+    if method.reduces:
+        takes = [_parameter("axis", None), _parameter("keepdims", False)]
+        return Signature([*takes, _parameter("name", None, Parameter.KEYWORD_ONLY)])
+    operator = find_operator(method.op)
+    others = _others(operator)
+    given = {name: attribute.default for name, attribute in operator.attributes.items()}
+    if "axes" in map(bare, others):
+        given["axis"] = None
+    named = sorted({**given, "name": None}.items(), key=lambda one: one[1] is not REQUIRED)
+    options = [_parameter(name, default, Parameter.KEYWORD_ONLY) for name, default in named]
+    return Signature([*_inputs(others), *options])
+
+
+def _inputs(others: Sequence[str]) -> Iterator[Parameter]:
+    """Yield inputs as parameters: one may be left out if all behind it may; `axes`, for `axis`."""
+    for place, formal in enumerate(others):
+        if formal[-1] in "*+":
+            yield Parameter(bare(formal), Parameter.VAR_POSITIONAL)
+        else:
+            left_out = all(one[-1] in "?*" or one == "axes" for one in others[place:])
+            yield _parameter(bare(formal), None if left_out else REQUIRED)
+
+
+def _parameter(name: str, default: Any, kind: Any = Parameter.POSITIONAL_OR_KEYWORD) -> Parameter:
+    return Parameter(name, kind, default=Parameter.empty if default is REQUIRED else default)
+
+
+def bare(formal: str) -> str:
+    """Return the name of a formal input without its mark."""
+    return formal.rstrip("?*+")
+
+
+def n_outputs(operator: Operator) -> int:
+    """Return how many outputs a method returns: those that are not optional, at least one."""
+    return max(sum(one[-1] != "?" for one in operator.outputs.split()), 1)
 
 
 def _others(operator: Operator) -> list[str]:

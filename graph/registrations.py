@@ -1,4 +1,4 @@
-"""A count of registrations of operators, kernels and devices: plans made before may not fit."""
+"""A count of what was registered, or no longer is: plans made before may not fit."""
 
 from __future__ import annotations
 

@@ -185,34 +185,56 @@ def test_the_index_links_to_the_source_once_it_is_published() -> None:
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
-@pytest.mark.slow
-def test_hints_can_be_followed_where_the_wheel_is_installed(
-    built: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """Without an index: the extras are those of what is installed, their packages are here."""
-    environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
-    python = environment / "bin" / "python"
-
-    def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
-        here = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
-        command = [*here, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
-
-    done = pip("install", "--no-deps", "--no-index", str(built[1]))
+@pytest.fixture(scope="module")
+def environment(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an environment where the wheel is installed, beside the packages of the tests."""
+    folder = tmp_path_factory.mktemp("installed") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    done = pip(folder, "install", "--no-deps", "--no-index", str(built[1]))
     assert done.returncode == 0, done.stderr
+    (site,) = folder.glob("lib/python3*/site-packages")
+    (site / "packages_of_tests.pth").write_text("\n".join(filter(os.path.isdir, sys.path)))
+    return folder
+
+
+def pip(environment: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run pip on an environment that has none."""
+    python = environment / "bin" / "python"
+    here = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    return subprocess.run([*here, *arguments], capture_output=True, text=True, timeout=WAIT_S)
+
+
+@pytest.mark.slow
+def test_hints_can_be_followed_where_the_wheel_is_installed(environment: Path) -> None:
+    """Without an index: the extras are those of what is installed, their packages are here."""
     told = f"from importlib.metadata import requires; print(*requires('{DISTRIBUTION}'))"
-    asked = [str(python), "-c", told]
+    asked = [str(environment / "bin" / "python"), "-c", told]
     listed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     offered = set(re.findall(r"""extra == ['"]([\w-]+)['"]""", listed))
     assert {extra.replace("_", "-") for extra in hinted_extras()} <= offered
-    # pip looks for the packages of extras where the tests have theirs.
-    (site,) = environment.glob("lib/python3*/site-packages")
-    (site / "packages_of_tests.pth").write_text("\n".join(filter(os.path.isdir, sys.path)))
     for extra in ("cli", "nothing-of-the-kind"):
         command = shlex.split(how_to_install(extra))
         assert command[:2] == ["pip", "install"]
-        followed = pip("install", "--no-index", "--dry-run", *command[2:])
+        followed = pip(environment, "install", "--no-index", "--dry-run", *command[2:])
         refused = f"does not provide the extra '{extra}'" in followed.stderr
         assert refused == (extra not in EXTRAS)
         assert followed.returncode == 0, followed.stderr
+
+
+@pytest.mark.slow
+def test_a_user_of_the_wheel_has_its_types(environment: Path, tmp_path: Path) -> None:
+    """Mypy refuses what is marked in that module, and would refuse a mark without reason."""
+    pytest.importorskip("mypy", reason="mypy comes with [dev]")
+    user = tmp_path / "user.py"
+    user.write_text((ROOT / "tests" / "support" / "typed_tensors.py").read_text())
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull]
+    python = environment / "bin" / "python"
+    done = subprocess.run(
+        [*command, "--python-executable", str(python), "--cache-dir", "cache", user.name],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert done.returncode == 0, done.stdout

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with [docs]")
 
 ROOT = Path(__file__).parents[1]
 HOSTED = [*(ROOT / ".github" / "workflows").glob("*.yml"), ROOT / ".gitlab-ci.yml"]
@@ -30,14 +37,47 @@ def test_scripts_that_are_called_are_there() -> None:
     assert called == {file.name for file in SCRIPTS}
 
 
-def test_the_pythons_that_are_declared_are_tested() -> None:
+def declared_pythons() -> set[str]:
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
-    declared = {
-        version[1]
-        for one in classifiers
-        if (version := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", one))
-    }
+    found = (
+        re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", one) for one in classifiers
+    )
+    return {version[1] for version in found if version}
+
+
+def test_the_pythons_that_are_declared_are_tested() -> None:
+    declared = declared_pythons()
     for file in (ROOT / ".github" / "workflows" / "check.yml", ROOT / ".gitlab-ci.yml"):
         matrices = re.findall(r"(?:python|RELEASE): \[(.*)\]", file.read_text())
         tested = [set(re.findall(r"[\d.]+t?", matrix)) for matrix in matrices]
         assert declared in tested
+
+
+def repeated_keys(node: Any) -> Iterator[str]:
+    """Yield keys that stand twice in a mapping: hosts refuse such a file, parsers take the last."""
+    if isinstance(node, yaml.MappingNode):
+        keys = Counter(key.value for key, _ in node.value)
+        yield from (key for key, count in keys.items() if count > 1)
+        for _, value in node.value:
+            yield from repeated_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from repeated_keys(value)
+
+
+def test_no_job_is_there_twice() -> None:
+    assert list(repeated_keys(yaml.compose("jobs: {docs: 1, test: {a: 1}, docs: 2}"))) == ["docs"]
+    files = [*HOSTED, *(ROOT / ".github").rglob("*.yml"), ROOT / "CITATION.cff"]
+    found = {file: list(repeated_keys(yaml.compose(file.read_text()))) for file in files}
+    assert {file: keys for file, keys in found.items() if keys} == {}
+
+
+def test_pythons_that_are_not_declared_are_tried_and_may_fail() -> None:
+    check = yaml.safe_load((ROOT / ".github" / "workflows" / "check.yml").read_text())
+    job = check["jobs"]["next-pythons"]
+    assert job["continue-on-error"]
+    hosted = set(job["strategy"]["matrix"]["python"])
+    gitlab = yaml.safe_load((ROOT / ".gitlab-ci.yml").read_text())["next-pythons"]
+    assert gitlab["allow_failure"]
+    assert {"3.14"} == set(gitlab["parallel"]["matrix"][0]["RELEASE"]) < hosted == {"3.14", "3.14t"}
+    assert hosted.isdisjoint(declared_pythons())

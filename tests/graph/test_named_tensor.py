@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.operator import define, operators
+from plait.graph.operator import define, operators, unregister_operator
 from plait.graph.operator_methods import method_names
 from plait.graph.operators.elementwise import infer_cast
 
@@ -156,8 +156,10 @@ def test_an_operator_that_is_registered_later_is_a_method_too() -> None:
     b, x = builder_with_x()
     assert "double_it" not in dir(x)
     define("DoubleIt", inputs="x")(lambda call: (call.spec(0),))
-    assert x.double_it().shape == ("n", 4)
+    assert x.double_it().shape == ("n", 4)  # type: ignore[attr-defined]
     assert last(b) == "DoubleIt(x)"
+    unregister_operator("DoubleIt")
+    assert "double_it" not in dir(x)
 
 
 def test_inputs_and_axes_of_a_method_may_be_named() -> None:
@@ -167,7 +169,7 @@ def test_inputs_and_axes_of_a_method_may_be_named() -> None:
     x.unsqueeze(axis=0)
     assert b.value("constant.3").tolist() == [0]  # type: ignore[union-attr]
     with pytest.raises(pl.OperatorError, match="is given its input min twice"):
-        x.clip(0, min=1)
+        x.clip(0, min=1)  # type: ignore[misc]
 
 
 def test_a_reduction_over_no_axis_leaves_the_shape() -> None:
@@ -260,7 +262,7 @@ def test_tensors_of_two_builders_are_not_mixed() -> None:
 def test_a_wrong_method_is_an_attribute_error_that_names_those_alike() -> None:
     _, x = builder_with_x()
     with pytest.raises(AttributeError, match="did you mean 'relu'"):
-        x.rellu()
+        x.rellu()  # type: ignore[attr-defined]
     assert not hasattr(x, "_repr_html_")
 
 
