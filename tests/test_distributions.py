@@ -227,7 +227,7 @@ def test_a_user_of_the_wheel_has_its_types(environment: Path, tmp_path: Path) ->
     pytest.importorskip("mypy", reason="mypy comes with [dev]")
     user = tmp_path / "user.py"
     user.write_text((ROOT / "tests" / "support" / "typed_tensors.py").read_text())
-    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", os.devnull]
+    command = [sys.executable, "-m", "mypy", "--strict", "--verbose", "--config-file", os.devnull]
     python = environment / "bin" / "python"
     done = subprocess.run(
         [*command, "--python-executable", str(python), "--cache-dir", "cache", user.name],
@@ -238,3 +238,6 @@ def test_a_user_of_the_wheel_has_its_types(environment: Path, tmp_path: Path) ->
         timeout=WAIT_S,
     )
     assert done.returncode == 0, done.stdout
+    # Where a package says nothing of its types, mypy looks for another one of its name.
+    (site,) = environment.glob("lib/python3*/site-packages")
+    assert f"Parsing {site / 'plait' / '__init__.py'} (plait)" in done.stderr
