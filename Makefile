@@ -50,7 +50,7 @@ help:  ## list the targets
 
 demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one streamed pipeline
 	@$(call install_plait,$(DEMO_VENV))
-	$(DEMO_VENV)/bin/python examples/identify_files.py .
+	$(DEMO_VENV)/bin/python examples/identify_files.py . --html $(DEMO_VENV)/page.html
 
 test: check  ## lint, types, then all tests, against the installed package
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20

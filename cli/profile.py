@@ -24,7 +24,7 @@ from .options import (
 )
 from .output import as_option, check_writable, print_json, print_note, print_text
 from .parsing import parse_factors
-from .plan import PlanArguments, asks_for_plan
+from .plan import PlanArguments, asks_for_plan, largest_lengths
 
 if TYPE_CHECKING:
     from ..graph.tensor import Array
@@ -87,7 +87,15 @@ def profile(
     plans_by_them = file is not None and file.exists() and not request.is_saved
     plan = (request if plans_by_them else request.without_costs()).plan(max_in_flight)
     givens = [parse_input(text) for text in inputs]
-    feeds = ItemSource(plan.graph, givens, seed=seed, fill=True, unneeded=plan.unneeded)
+    feeds = ItemSource(
+        # Costs of a plan within bounds are those of its largest shapes.
+        plan.fed if file is None else plan.graph,
+        givens,
+        seed=seed,
+        fill=True,
+        lengths=largest_lengths(plan),
+        unneeded=plan.unneeded,
+    )
     first = feeds.item(0)
     static = _static(plan, first)
     if file is not None and not static.is_static:

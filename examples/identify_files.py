@@ -48,7 +48,11 @@ def plan_for(devices: Sequence[str], max_in_flight: int) -> pl.Plan:
 
 
 async def identify(
-    plan: pl.Plan, files: Sequence[Path], max_in_flight: int, trace: Path | None = None
+    plan: pl.Plan,
+    files: Sequence[Path],
+    max_in_flight: int,
+    trace: Path | None = None,
+    html: Path | None = None,
 ) -> list[Found]:
     """Return the type of each file; one that cannot be read does not stop the others."""
     source = ({"path": magika_pipeline.encode_path(file)} for file in files)
@@ -64,11 +68,13 @@ async def identify(
                     found.append(Found(path, label, float(item["score"][0])))
         if trace is not None:
             session.profile().save(trace)
+        if html is not None:
+            plan.save_html(html, profile=session.profile())
     return found
 
 
 def show(found: Sequence[Found], folder: Path) -> None:
-    """Print each file with its type, as a rich table where that package is installed."""
+    """Print files with their types, as a rich table where that package is installed."""
     rows = [(f.label, _remark(f), _printable(f.path.relative_to(folder))) for f in found]
     try:
         from rich import box
@@ -95,14 +101,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         plan = plan_for(options.devices.split(","), options.max_in_flight)
         print(plan.report())
         start = time.perf_counter()
-        found = trio.run(identify, plan, files, options.max_in_flight, options.trace)
+        asked = (options.max_in_flight, options.trace, options.html)
+        found = trio.run(identify, plan, files, *asked)
     except (pl.PlaitError, ModuleNotFoundError) as error:
         parser.exit(2, f"{error}\n")
     elapsed_s = time.perf_counter() - start
-    show(found, options.folder)
+    shown = found[: options.show]
+    show(shown, options.folder)
+    if len(shown) < len(found):
+        print(f"and {len(found) - len(shown)} more: --show {len(found)}")
     types = Counter(file.label for file in found).most_common(6)
     print("most are: " + ", ".join(f"{label} ({count})" for label, count in types))
     print(f"{len(found)} files in {elapsed_s:.2f} s: {len(found) / elapsed_s:.0f} files/s")
+    if options.html is not None:
+        print(f"who did what and when: {options.html}, for a browser")
     return 0
 
 
@@ -124,6 +136,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--devices", default="worker:0,cpu", help="first reads, last computes")
     parser.add_argument("--max-in-flight", type=int, default=4, help="files under way at a time")
     parser.add_argument("--limit", type=int, help="stop after so many files")
+    parser.add_argument("--show", type=int, default=40, metavar="N", help="list the first N files")
+    parser.add_argument("--html", type=Path, help="save a page with the plan and the timeline")
     parser.add_argument("--trace", type=Path, help="save a timeline for ui.perfetto.dev")
     return parser
 

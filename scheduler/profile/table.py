@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...graph.errors import Argument, Fix, Spelling
 from ...graph.escaping import listing
@@ -69,9 +69,10 @@ def profile_summary(profile: Profile) -> str:
     if everything:
         longest = max(profile.nodes, key=lambda node: node.total_ns)
         share = longest.total_ns / everything
+        whose = "those that were timed" if any(_in_one_piece(profile)) else "all nodes"
         said.append(
             f"node {longest.name!r} ({longest.op} on {longest.device}) takes {share:.0%} of the "
-            "time of all nodes"
+            f"time of {whose}"
         )
     return listing(["; ".join(said)])
 
@@ -178,7 +179,13 @@ def _nodes(profile: Profile) -> Iterator[str]:
     more = len(profile.nodes) - LISTED_NODES
     if more > 0:
         yield f"and {more} more nodes"
+    for row in _in_one_piece(profile):
+        yield f"{row['step']}: not timed by node, {row['device']} runs it in one piece"
+
+
+def _in_one_piece(profile: Profile) -> Iterator[dict[str, Any]]:
+    """Yield the steps whose nodes were not timed, though others were."""
     timed = {(node.name, node.device) for node in profile.nodes}
     for row in profile.steps():
         if not timed.issuperset((name, row["device"]) for name in row["nodes"]):
-            yield f"{row['step']}: not timed by node, {row['device']} runs it in one piece"
+            yield row

@@ -132,6 +132,9 @@ def test_a_profile_names_the_nodes_of_steps_and_says_which_are_not_timed(tmp_pat
     assert steps["1:cpu"].endswith("  last")
     assert "0:ort: not timed by node, ort runs it in one piece" in told
     assert "1:cpu: not timed" not in told
+    assert told.rstrip().endswith(
+        "'last' (Abs on cpu) takes 100% of the time of those that were timed"
+    )
     answer = json.loads(plait(tmp_path, "profile", "named.plait", *pins, "--json").stdout)
     assert [row["nodes"] for row in answer["steps"]] == [
         ["first", "second", "third", "fourth"],

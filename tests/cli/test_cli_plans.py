@@ -62,6 +62,8 @@ def test_a_plan_with_bounds_is_saved_and_runs_what_is_within(folder: Path) -> No
     for model in (("a.plan",), ("affine.plait", "--bound", "n=2:64")):
         ran = plait(folder, "run", *model, *files)
         assert json.loads(ran.stdout)["outputs"][0]["max"] == 10
+        profiled = plait(folder, "profile", *model, *files, "--repeat", "3")
+        assert json.loads(profiled.stdout)["items"] == 3
     refused = plait(folder, "run", "affine.plait", "--bound", "n=3:64", *files)
     assert_mistake(refused, "input 'x' has n = 2, out of its bounds 3 to 64")
 

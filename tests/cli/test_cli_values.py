@@ -167,6 +167,6 @@ def test_a_profile_ends_with_its_summary(tmp_path: Path) -> None:
         "items/s",
         "median",
         "most of an item's time",
-        "'tanh.0' (Tanh on cpu) takes 100%",
+        "'tanh.0' (Tanh on cpu) takes 100% of the time of all nodes",
     ):
         assert said in last

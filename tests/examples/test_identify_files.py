@@ -175,6 +175,20 @@ def test_the_script_prints_types_and_a_rate(tmp_path: Path) -> None:
     assert trace.stat().st_size > 0
 
 
+@pytest.mark.slow
+def test_the_script_lists_the_first_files_and_saves_a_page(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text("hi")
+    page = tmp_path / "page.html"
+    done = run_script(tmp_path, "--show", "1", "--html", page)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "a.txt" in done.stdout
+    assert "b.txt" not in done.stdout
+    assert "and 2 more: --show 3" in done.stdout
+    assert f"{page}, for a browser" in done.stdout
+    assert "</html>" in page.read_text()
+
+
 def test_the_script_names_a_folder_that_is_not_there(tmp_path: Path) -> None:
     done = run_script(tmp_path / "nowhere")
     assert done.returncode == 2
