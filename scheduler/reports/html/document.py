@@ -41,6 +41,7 @@ def document(
         "version": VERSION,
         "title": plan.graph.name if plan is not None else "profile",
         "devices": _devices(plan, profile),
+        "replicas": _replicas(plan) if plan is not None else {},
         "facts": facts,
         "verdict": verdict(plan, profile, simulations) if plan is not None and profile else None,
         "decision": decision(plan) if plan is not None else None,
@@ -90,6 +91,11 @@ def _shared(timelines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             tables.append(timeline["steps"])
         timeline["steps"] = tables.index(timeline["steps"])
     return tables
+
+
+def _replicas(plan: Plan) -> dict[str, str]:
+    """Return the devices that do what another one is planned to do, with the name of that."""
+    return {name: first for first, *others in plan.replicas for name in others}
 
 
 def _devices(plan: Plan | None, profile: Profile | None) -> list[str]:

@@ -18,7 +18,8 @@ function legend() {
     share.us += costs[node] ?? 0;
   });
   const entries = [...shares].map(([name, share]) => {
-    const words = share.nodes ? `${counted(share.nodes, "node")}${share.us ? `, ${duration(share.us)}` : ""}` : "no nodes";
+    const own = share.nodes ? `${counted(share.nodes, "node")}${share.us ? `, ${duration(share.us)}` : ""}` : "no nodes";
+    const words = data.replicas[name] ? `as ${data.replicas[name]}, for other items` : own;
     return element("li", {}, deviceCell(name), element("span", { class: "spec" }, ` ${words}`));
   });
   return element("ul", { class: "legend", "aria-label": "Devices and their colours" }, ...entries);

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import plait as pl
 import pytest
 from nested_graphs import doubling_body
-from report_pages import HOSTILE, branches, split, written
+from report_pages import HOSTILE, branches, profiled, split, written
 
 if TYPE_CHECKING:
     from report_browser import Browser
@@ -152,6 +153,22 @@ def test_a_symbolic_plan_has_graph_and_table_only(browser: Browser, tmp_path: Pa
     assert browser.run("return [...document.querySelectorAll('h2')].map((h) => h.textContent)") == [
         "Summary", "Graph", "Nodes",
     ]  # fmt: skip
+    assert browser.complaints() == []
+
+
+def test_a_replica_is_said_to_do_what_the_first_of_its_range_does(
+    browser: Browser, tmp_path: Path
+) -> None:
+    builder = pl.GraphBuilder("replicas")
+    builder.output("y", builder.input("x", "float32", (8, 8)).relu(name="relu"))
+    plan = pl.plan(builder.build(), ["cpu:0..1"], max_in_flight=2)
+    written(plan, tmp_path, profiled(plan, {"x": np.ones((8, 8), "float32")}, 4))
+    browser.open(tmp_path / "report.html")
+    shown = browser.run(
+        "return [...document.querySelectorAll('.legend li')].map((one) => one.textContent)"
+    )
+    assert shown[0].startswith("cpu:0 1 node")
+    assert shown[1:] == ["cpu:1 as cpu:0, for other items"]
     assert browser.complaints() == []
 
 
