@@ -73,4 +73,4 @@ def largest(dtype: np.dtype[Any]) -> float:
 
 def _extensions(name: str) -> Any:
     missing = f"the dtype {name!r} takes the package 'ml_dtypes'"
-    return import_extra("ml_dtypes", missing, how_to_install("ml_dtypes"), ShapeError)
+    return import_extra("ml_dtypes", missing, how_to_install("ml-dtypes"), ShapeError)

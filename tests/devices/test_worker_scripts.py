@@ -148,6 +148,8 @@ def test_a_function_of_an_interactive_session_is_refused() -> None:
     done = python("-c", FUNCTIONS + OPENED + "stuck('')")
     assert done.returncode == 1
     assert "is defined in an interactive session" in done.stderr
+    assert "%%writefile steps.py" in done.stderr
+    assert "by_value=True" in done.stderr
     assert "put it into a module" in done.stderr
 
 

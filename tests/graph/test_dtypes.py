@@ -46,7 +46,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ShapeError, match="takes the package 'ml_dtypes'") as caught:
         pl.TensorSpec("bfloat16", ())
-    assert caught.value.fix == how_to_install("ml_dtypes")
+    assert caught.value.fix == how_to_install("ml-dtypes")
 
 
 def test_the_package_is_not_imported_before_it_is_needed() -> None:
