@@ -55,7 +55,7 @@ demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one stream
 test: check  ## lint, types, then all tests, against the installed package
 	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20
 
-smoke: install  ## in less than a minute: the graph, and what plans and runs it; few random examples
+smoke: install  ## in about a minute: the graph, and what plans and runs it; few random examples
 	CI=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -q -m "not slow" $(SMOKE)
 
 # The tests are type-checked from their own folder, where tests/devices does not meet devices.
