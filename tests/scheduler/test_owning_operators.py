@@ -43,7 +43,7 @@ def diary(tmp_path: Path) -> Path:
     return tmp_path / "diary"
 
 
-def graph(diary: Path, *nodes: dict[str, str], shape: Any = (2,)) -> pl.Graph:
+def graph(diary: Path, *nodes: dict[str, Any], shape: Any = (2,)) -> pl.Graph:
     """Return a chain of nodes that own something, each with its attributes."""
     b = pl.GraphBuilder("owning")
     y = b.input("x", "float32", shape)
