@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .attribute import LENGTHS
-from .check import check_precision, check_structure
+from .check import check_distinct, check_precision, check_structure
 from .errors import GraphError, OperatorError, ShapeError
 from .exact_number import exact_number
 from .including import include_graph
@@ -518,7 +518,7 @@ class GraphBuilder:
             made = tuple(self._fresh(node_name + suffix, exact=True) for suffix in suffixes)
         else:
             made = tuple(self._claim(out) if out else "" for out in outputs)
-            _check_distinct(made, at)
+            check_distinct(made, at)
         # Nothing is kept before all is inferred: a node that does not fit leaves the builder as it
         # was.
         node = Node(node_name, op, names, made, attributes)
@@ -594,9 +594,3 @@ class GraphBuilder:
         while f"{stem}.{number}" in self._node_places:
             number += 1
         return f"{stem}.{number}"
-
-
-def _check_distinct(outputs: Sequence[str], at: str) -> None:
-    named = [name for name in outputs if name]
-    if len(set(named)) != len(named):
-        raise GraphError(f"two outputs have one name: {', '.join(named)}", at=at, fix="rename one")

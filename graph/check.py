@@ -6,6 +6,7 @@ operator; specs as inferred by the operators' rules (seeds H1). Linear in nodes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,13 @@ def _check_given(graph: Graph) -> set[str]:
         if name in defined:  # passes may leave the precision of what they removed
             check_precision(precision, graph.tensors[name], f"tensor {name!r}, {graph.name}")
     return defined
+
+
+def check_distinct(outputs: Sequence[str], at: str) -> None:
+    """Raise GraphError if a node gives two of its outputs one name."""
+    named = [name for name in outputs if name]
+    if len(set(named)) != len(named):
+        raise GraphError(f"two outputs have one name: {', '.join(named)}", at=at, fix="rename one")
 
 
 def check_precision(precision: Any, spec: TensorSpec, at: str) -> int:
