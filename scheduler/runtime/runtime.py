@@ -323,7 +323,8 @@ class Runtime:
         open_plan = slots.open_plan
         # On one lane nothing runs side by side: to stay on this thread loses nothing.
         is_on_one_lane = len(open_plan.used_lanes) == 1
-        if not open_plan.estimates.are_brief(limit.one_lane_ns if is_on_one_lane else limit.ns):
+        longest_ns = limit.one_lane_ns if is_on_one_lane else limit.ns
+        if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
             return None
         # A device of this session alone is idle when the session is.
         if open_plan.given is None:

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import TypeAlias
 
 from ....graph.tensor import Array
+from ...costs.host import HOST_BYTES_PER_S, INLINE_BYTES
 from ...dispatch.estimates import SLOW_NS, Estimates
 
 Call: TypeAlias = Callable[[], object]
@@ -21,9 +22,6 @@ Call: TypeAlias = Callable[[], object]
 
 MOST_STEPS = 8
 """Items of more steps go through the lanes."""
-
-MOST_BYTES = 1 << 18
-"""So do items with more to copy in and out: this takes some 25 µs."""
 
 
 def run_steps(calls: Sequence[Call], estimates: Estimates, times: array[int]) -> None:
@@ -50,7 +48,7 @@ def run_steps(calls: Sequence[Call], estimates: Estimates, times: array[int]) ->
         place += 3
 
 
-def are_few(feeds: Mapping[str, Array], results: Mapping[str, Array]) -> bool:
-    """Say whether what there is to copy in and out is little enough."""
+def copy_ns(feeds: Mapping[str, Array], results: Mapping[str, Array]) -> int | None:
+    """Return how long it takes to copy an item in and out; None if that is never done inline."""
     nbytes: int = sum(one.nbytes for one in (*feeds.values(), *results.values()))
-    return nbytes <= MOST_BYTES
+    return round(1e9 * nbytes / HOST_BYTES_PER_S) if nbytes <= INLINE_BYTES else None

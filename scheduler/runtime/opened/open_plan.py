@@ -27,7 +27,7 @@ from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, takes_turns
 from ...simulation.lanes import workload
 from ..items.device_io import arrivals_of, departures_of
-from ..items.inline import MOST_STEPS, Call, are_few
+from ..items.inline import MOST_STEPS, Call, copy_ns
 from ..virtual_time import VirtualTimeDriver, clock_of
 from .arenas import Arenas, Lend, OpenArenas, Turned
 from .binding import Bindings, BoundStep
@@ -252,12 +252,14 @@ class OpenPlan:
             bound = self._bindings.of(index, turned, arenas)
             view = partial(self._bindings.view, arenas)
             feeds, results = self._feeds(arenas), self._results(arenas)
+            copying_ns = copy_ns(feeds, results)
             slot = Slot(
                 Feeds(feeds),
                 results,
                 tuple(one.launch for one in bound.values()),
                 tuple(one.inline for one in bound.values()),
-                self._calls(bound.values()) if are_few(feeds, results) else None,
+                None if copying_ns is None else self._calls(bound.values()),
+                copying_ns or 0,
                 arrivals_of(self.plan, self._devices, view, self._driver),
                 departures_of(self.plan, self._devices, view, self._driver),
                 OutputCopies(self._commits(arenas)),

@@ -36,6 +36,8 @@ class Slot:
         The same for those that may run on any thread of this process.
     calls : tuple of callable or None
         What runs the steps on the calling thread while all lanes rest; None where some do not.
+    copy_ns : int
+        How long it takes about to copy inputs in and results out there.
     arrivals : Mapping of str to DeviceInput
         The steps that bring inputs which are handed over on devices: different for each item.
     departures : Mapping of str to DeviceOutput
@@ -53,6 +55,7 @@ class Slot:
     launches: tuple[Launch, ...]
     inline: tuple[InlineRun | None, ...]
     calls: tuple[Call, ...] | None = None
+    copy_ns: int = 0
     arrivals: Mapping[str, DeviceInput] = field(default_factory=dict)
     departures: Mapping[str, DeviceOutput] = field(default_factory=dict)
     commits: OutputCopies = field(default_factory=OutputCopies)

@@ -16,7 +16,9 @@ import trio
 from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.scheduler.dispatch.estimates import BRIEF_NS, SLOW_NS, WAITED, Estimates
+from plait.scheduler.runtime import runtime
 from plait.scheduler.runtime.events import ItemDone
+from plait.scheduler.runtime.items import inline
 from plait.scheduler.runtime.items.inline import MOST_STEPS
 
 ran_on: list[int] = []
@@ -77,6 +79,38 @@ def test_who_waits_for_an_item_runs_it_for_longer_where_no_device_could_work_bes
         list(session.stream([feeds(1)]))  # whose consumer could be at work meanwhile
     here = threading.get_ident()
     assert [one == here for one in ran_on] == [is_here, False]
+
+
+@pytest.mark.parametrize(
+    ("kib", "on_loop", "waited"), [(100, True, True), (900, False, True), (1100, False, False)]
+)
+def test_what_an_item_copies_counts_as_its_time(
+    kib: int, on_loop: bool, waited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that takes no time, and so many KiB in and as many out, at 10 GB/s."""
+    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns=0: most_ns > 0)
+    builder = pl.GraphBuilder("large")
+    builder.output("y", builder.op("Relu", builder.input("x", "float32", (kib << 8,))))
+    plan, feeds = pl.plan(builder.build()), {"x": np.ones(kib << 8, np.float32)}
+    here: list[bool] = []
+    run_steps = inline.run_steps
+
+    def noted(*arguments: Any) -> None:
+        here.append(True)
+        run_steps(*arguments)
+
+    monkeypatch.setattr(runtime, "run_steps", noted)
+    with pl.BlockingSession(plan) as session:
+        assert session.run(feeds)["y"].sum() == kib << 8
+    assert bool(here) is waited
+
+    async def once() -> None:
+        async with pl.Session(plan) as session:
+            await session.run(feeds)
+
+    here.clear()
+    trio.run(once)
+    assert bool(here) is on_loop
 
 
 def test_a_function_that_surprises_makes_no_item_brief_for_some_time(
