@@ -107,8 +107,8 @@ def tune(
     >>> x = b.input("x", "float32", ("n",))
     >>> b.output("y", b.op("Add", x, x))
     >>> tuned = pl.tune(b.build(), ["cpu"], feeds={"x": np.ones(1000, "float32")})
-    >>> tuned.best.name, tuned.plan.is_static
-    ('all on cpu', True)
+    >>> tuned.plan.devices, tuned.plan.is_static
+    (('cpu',), True)
     """
     if not isinstance(graph, Graph):
         raise PlanError(
