@@ -80,13 +80,12 @@ class HostDevice:
         """
         return self._lane.calling(cast(HostProgram, program))
 
-    @property
-    def pause(self) -> Lock | None:
-        """What keeps the lane from working while it is held; None where there is work for it.
+    def hold(self) -> Lock | None:
+        """Keep the lane from working until what is returned is released; None if it is not idle.
 
         For who calls what `calling` returned and does not know that the lane is idle.
         """
-        return self._lane.pause
+        return self._lane.hold()
 
     def copy(
         self,

@@ -114,19 +114,14 @@ class ThreadLane:
         Its event completes on that thread, while the lane waits. A lane that is bound to cores is
         the only one that runs there.
         """
-        if self._cores:
-            return False
-        working = self._working
-        if not working.acquire(blocking=False):
+        held = None if self._cores else self.hold()
+        if held is None:
             return False
         try:
-            queue = self._queue
-            if queue is None or not queue.empty():
-                return False
             self._elsewhere.run(event.run, work)
             return True
         finally:
-            working.release()
+            held.release()
 
     def calling(self, work: Callable[[], Any]) -> Callable[[], Any] | None:
         """Return what runs work on the calling thread, for who knows that the lane is idle.
@@ -135,11 +130,16 @@ class ThreadLane:
         """
         return None if self._cores else partial(self._elsewhere.run, work)
 
-    @property
-    def pause(self) -> threading.Lock | None:
-        """What keeps the lane from working while it is held; None where there is work for it."""
-        queue, working = self._queue, self._working
-        return None if queue is None or working.locked() or not queue.empty() else working
+    def hold(self) -> threading.Lock | None:
+        """Keep the lane from working until what is returned is released; None if it is not idle."""
+        working = self._working
+        if not working.acquire(blocking=False):
+            return None
+        queue = self._queue
+        if queue is None or not queue.empty():
+            working.release()
+            return None
+        return working
 
     def close(self) -> None:
         """Finish what is queued and end the thread; work put from now on is refused."""

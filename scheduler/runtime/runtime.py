@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -27,7 +27,7 @@ from .faults.watch import Watch
 from .items.completion import ItemCompletion
 from .items.device_io import borrowed
 from .items.feeds import own_feeds
-from .items.inline import Call, run_steps
+from .items.inline import run_steps
 from .items.input_staging import InputStagingPool, most_nbytes
 from .items.item import ItemRun, Results, copies
 from .items.keys import Keys
@@ -328,23 +328,23 @@ class Runtime:
             return None
         # A device of this session alone is idle when the session is.
         if open_plan.given is None:
-            return self._run_calls(open_plan, slot, slot.calls, arrays, marks)
-        pause = open_plan.given.pause
-        if pause is None or not pause.acquire(blocking=False):  # it works for another session
+            return self._run_calls(open_plan, slot, arrays, marks)
+        held = open_plan.given.hold()
+        if held is None:  # it works for another session
             return None
         try:
-            return self._run_calls(open_plan, slot, slot.calls, arrays, marks)
+            return self._run_calls(open_plan, slot, arrays, marks)
         finally:
-            pause.release()
+            held.release()
 
     def _run_calls(
         self,
         open_plan: OpenPlan,
         slot: Slot,
-        calls: Sequence[Call],
         arrays: Mapping[str, Array],
         marks: Timestamps,
     ) -> Results:
+        assert slot.calls is not None
         self._open_plans.hit()
         marks.admitted_ns = self._driver.now_ns()
         for name, target in slot.feeds.targets.items():
@@ -352,7 +352,7 @@ class Runtime:
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         try:
-            run_steps(calls, open_plan.estimates, times)
+            run_steps(slot.calls, open_plan.estimates, times)
             marks.finished_ns = self._driver.now_ns()
             return copies(slot.results)
         except BaseException as failure:

@@ -47,18 +47,20 @@ def test_a_lane_without_work_can_be_kept_from_it(lane: ThreadLane) -> None:
         entered.set()
         going.wait(WAIT_S)
 
-    pause = lane.pause
-    assert pause is not None
-    with pause:
-        assert lane.pause is None
+    held = lane.hold()
+    assert held is not None
+    try:
+        assert lane.hold() is None
         lane.put(ended, wait)
         assert not entered.is_set()
+    finally:
+        held.release()
     assert entered.wait(WAIT_S)
-    assert lane.pause is None
+    assert lane.hold() is None
     going.set()
     ended.wait(WAIT_S)
     lane.close()
-    assert lane.pause is None
+    assert lane.hold() is None
 
 
 def test_one_piece_of_work_runs_at_a_time(lane: ThreadLane) -> None:
