@@ -176,6 +176,16 @@ class Graph:
         return [sorted({indices[t] for t in node.inputs if t in indices}) for node in self.nodes]
 
     @cached_property
+    def constant_indices(self) -> frozenset[int]:
+        """The nodes, by index, that follow from constants alone; calls of functions are none."""
+        known, found = set(self.constants), set[int]()
+        for index, node in enumerate(self.nodes):
+            if known.issuperset(filter(None, node.inputs)) and node.operator.function is None:
+                found.add(index)
+                known.update(node.outputs)
+        return frozenset(found)
+
+    @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
         """The nodes that read each tensor, each once, in order."""
         found: dict[str, list[Node]] = {name: [] for name in self.tensors}

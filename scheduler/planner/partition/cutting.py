@@ -52,18 +52,8 @@ def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:
     """Return the subgraphs by the early levels, in a topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
     labels = labelled(devices, awaiting(graph))
-    parts = components(graph.producer_indices, labels, following_constants(graph))
+    parts = components(graph.producer_indices, labels, graph.constant_indices)
     return extracted(graph, devices, parts)
-
-
-def following_constants(graph: Graph) -> frozenset[int]:
-    """Return the nodes of a graph that follow from constants alone."""
-    known, found = set(graph.constants), set[int]()
-    for index, node in enumerate(graph.nodes):
-        if known.issuperset(filter(None, node.inputs)) and node.operator.function is None:
-            found.add(index)
-            known.update(node.outputs)
-    return frozenset(found)
 
 
 def awaiting(graph: Graph) -> frozenset[int]:
@@ -84,7 +74,7 @@ def labelled(devices: Sequence[object], alone: Collection[int]) -> Sequence[obje
 def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:
     """Return the different cuts of an assignment, the freest first."""
     producers = graph.producer_indices
-    early = _early(producers, devices, following_constants(graph))
+    early = _early(producers, devices, graph.constant_indices)
     late = _late(producers, devices, early)
     distinct = dict.fromkeys(map(tuple, (map(add, early, late), early, late, _in_order(devices))))
     found: dict[frozenset[tuple[int, ...]], Parts] = {}

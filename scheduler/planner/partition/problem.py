@@ -19,7 +19,7 @@ from ....graph.ir import Graph
 from ...costs import Costs
 from ...plans.request import ON_HOST, IoDevices
 from .capacity import Capacity
-from .cutting import Parts, awaiting, components, following_constants, labelled
+from .cutting import Parts, awaiting, components, labelled
 from .latency_estimate import CopyTime, LatencyEstimate
 from .tasks import TaskGraph
 
@@ -101,7 +101,7 @@ class PartitionProblem:
         self._indices = {node.name: index for index, node in enumerate(graph.nodes)}
         self.producers = graph.producer_indices
         self.awaiting = awaiting(graph)
-        self.following = following_constants(graph)
+        self.following = graph.constant_indices
 
     @property
     def n_nodes(self) -> int:
