@@ -18,7 +18,7 @@ from .nested import called, result_specs
 from .operator import Operator, find_operator
 from .operators.each import EACH, check_body
 from .operators.reduce_rows import REDUCE_ROWS, reducing_body
-from .tensor import Array, Shape, TensorSpec, spec_of
+from .tensor import Array, Shape, TensorSpec, read_only, spec_of
 
 if TYPE_CHECKING:
     from .builder import GraphBuilder
@@ -114,8 +114,7 @@ def _reshaped(body: Graph, output: str, shape: Shape) -> Graph:
         return body
     names = Names(body.tensors)
     before, lengths = names.take(f"{output}/before"), names.take(f"{output}/lengths")
-    array = np.array(shape, np.int64)
-    array.flags.writeable = False
+    array = read_only(np.array(shape, np.int64))
     name = Names(node.name for node in body.nodes).take(f"{output}/reshape")
     attributes = find_operator("Reshape").complete({}, name)
     last = Node(name, "Reshape", (before, lengths), (output,), attributes)

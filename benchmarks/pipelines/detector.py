@@ -206,12 +206,14 @@ def boxes_found(found: Any) -> Any:
     return find(found)
 
 
+CROPS = pl.TensorSpec("float32", ("boxes", 3, CROP, CROP))
+CROPPED = pl.TensorSpec("uint8", (CANVAS, CANVAS, 3)), pl.TensorSpec("int32", ("boxes", 4))
+"""What is cut out, and of what: the canvas, and the boxes there."""
+
+
 @pl.operator(
-    pl.TensorSpec("float32", ("boxes", 3, CROP, CROP)),
-    inputs=[
-        pl.TensorSpec("uint8", (CANVAS, CANVAS, 3)),
-        pl.TensorSpec("int32", ("boxes", 4)),
-    ],
+    CROPS,
+    inputs=CROPPED,
     name="detector.crop",
 )
 def crops(canvas: Any, boxes: Any) -> Any:
@@ -228,11 +230,8 @@ def labelled(scores: Any) -> Any:
 
 
 @pl.operator(
-    pl.TensorSpec("float32", ("boxes", 3, CROP, CROP)),
-    inputs=[
-        pl.TensorSpec("uint8", (CANVAS, CANVAS, 3)),
-        pl.TensorSpec("int32", ("boxes", 4)),
-    ],
+    CROPS,
+    inputs=CROPPED,
     name="detector.crop_each",
 )
 def crops_one_by_one(canvas: Any, boxes: Any) -> Iterator[Any]:

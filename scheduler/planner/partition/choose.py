@@ -199,18 +199,7 @@ class Choice:
 
 
 def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) -> Iterator[Choice]:
-    """Yield partitions of a graph with known shapes, the best first.
-
-    There are several so that one which turns out to need too much memory can be passed over.
-    `template` is the graph with its symbols, where the same nodes are for other shapes too.
-
-    Raises
-    ------
-    UnsupportedOpError
-        If nodes find no device; the message lists all of them.
-    PlanError
-        If there is none of so few subgraphs.
-    """
+    """Yield partitions of a graph with known shapes, as `choices` does, by what they would take."""
     costs = request.costs
     ranks = {name: rank for rank, name in enumerate(request.devices)}
     devices = {name: request.devices[name] for name in sorted(ranks)}  # ranks decide ties alone

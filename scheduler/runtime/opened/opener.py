@@ -6,7 +6,7 @@ their order. Its results are copied to where items read.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -16,29 +16,20 @@ import trio
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError
 from ....graph.errors import PlaitError
+from ...plans.placement import OUTSIDE
 from ...plans.plan import Plan
+from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
 from ..faults.watch import Watch
+from ..items.executor import Execution
 from ..virtual_time import VirtualTimeDriver
 from .arenas import Lend
+from .copying import Copy, copy_all, mover
 from .lanes import OpenLanes
 from .open_plan import Lanes, OpenPlan
-
-if TYPE_CHECKING:
-    from ..recorder import Recorder
-
-
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-from ...plans.placement import OUTSIDE
-from ...profile.timestamps import Timestamps
-from ..items.executor import Execution
-from .copying import Copy, copy_all, mover
 from .slots import session_closed_error
 
 if TYPE_CHECKING:
-    from ..faults.watch import Watch
     from ..recorder import Recorder
 
 T = TypeVar("T")
