@@ -308,6 +308,33 @@ class Restartable(Protocol):
 
 
 @runtime_checkable
+class Pollable(Protocol):
+    """What a device adds that can be asked at little cost whether its work is over.
+
+    To ask is sooner than to be told by a thread, and takes a processor meanwhile.
+    """
+
+    def attend(self, attendant: Callable[[], bool]) -> None:
+        """Call `attendant` whenever this thread submits work, until the device is closed.
+
+        True means that this thread will `poll` until the work is over, or else `watch`.
+        """
+        ...
+
+    def leave(self, attendant: Callable[[], bool]) -> None:
+        """Call an attendant no more."""
+        ...
+
+    def poll(self) -> bool:
+        """Complete what is over, without waiting; say whether something is under way."""
+        ...
+
+    def watch(self) -> None:
+        """Have threads wait for what is under way."""
+        ...
+
+
+@runtime_checkable
 class Routed(Protocol):
     """What a device adds that knows how copies from another one's memory go."""
 

@@ -233,6 +233,24 @@ class CudaDevice(QueuedDevice[_Opened]):
         """Queue on the stream of that direction; from another GPU, on that of uploads."""
         return self._opened().copies.queue(target, source, tuple(waits), on_done)
 
+    def attend(self, attendant: Callable[[], bool]) -> None:
+        """Call `attendant` whenever this thread queues work; True if it will poll for that."""
+        self._opened().queues.attend(attendant)
+
+    def leave(self, attendant: Callable[[], bool]) -> None:
+        """Call an attendant no more, and have threads wait for what it was to poll."""
+        if self._open is not None:
+            self._open.queues.leave(attendant)
+
+    def poll(self) -> bool:
+        """Complete what is over, without waiting; say whether something is under way."""
+        return self._open is not None and self._open.queues.poll()
+
+    def watch(self) -> None:
+        """Have threads wait for what is under way."""
+        if self._open is not None:
+            self._open.queues.watch()
+
     def close(self) -> None:
         """Finish what is queued, end the threads, release streams and page-locked memory."""
         with self._life:

@@ -51,6 +51,11 @@ class CudaBackend:
         """Record an event of the stock on a stream."""
         return self._pools[timed].record(stream)
 
+    def has_happened(self, event: Any) -> bool:
+        """Say whether an event has happened; False also where it never will."""
+        happened: bool = event.done
+        return happened
+
     def synchronize(self, event: Any) -> None:
         """Block until an event has happened."""
         event.synchronize()

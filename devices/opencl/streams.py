@@ -108,6 +108,13 @@ class OpenClBackend:
         """Return an event behind what is queued on a stream."""
         return stream.record()
 
+    def has_happened(self, event: Any) -> bool:
+        """Say whether an event has happened; False also where it never will."""
+        happened: bool = (
+            event.command_execution_status == self._cl.command_execution_status.COMPLETE
+        )
+        return happened
+
     def synchronize(self, event: Any) -> None:
         """Block until an event has happened; raise if what it stands for failed."""
         event.wait()

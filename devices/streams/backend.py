@@ -33,6 +33,10 @@ class Backend(Protocol):
         """Return an event that happens when a current stream has done what is queued so far."""
         ...
 
+    def has_happened(self, event: Any) -> bool:
+        """Say whether an event has happened; False also where it never will."""
+        ...
+
     def synchronize(self, event: Any) -> None:
         """Block the calling thread until an event has happened."""
         ...

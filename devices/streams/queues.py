@@ -16,7 +16,8 @@ from .program import QueuedProgram
 from .waiter import StreamJob, StreamLane
 
 COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
-LANES = (COMPUTE, UPLOAD, DOWNLOAD)
+LANES = (UPLOAD, COMPUTE, DOWNLOAD)
+"""In the order in which an item comes by."""
 
 
 class Queues:
@@ -43,6 +44,7 @@ class Queues:
         self._is_closed = False
         self._lost: DeviceLostError | None = None
         self._queued: StreamJob | None = None
+        self._attendants: list[tuple[int, Callable[[], bool]]] = []
         self._lanes = {
             lane: StreamLane(f"plait-{name}-{lane}", stream, backend, self.lose, self._ended)
             for lane, stream in streams.items()
@@ -92,8 +94,30 @@ class Queues:
             # What is not queued is put all the same: its event completes on the lane's thread, in
             # its turn, so that callbacks never run inside of the call that submits.
             self._pending += 1
-            self._lanes[name].put(job)
+            self._lanes[name].put(job, polled=self._is_attended())
         return job.event
+
+    def attend(self, attendant: Callable[[], bool]) -> None:
+        """Call `attendant` whenever this thread queues work; True if it will poll for that."""
+        with self._changed:
+            self._attendants.append((threading.get_ident(), attendant))
+
+    def leave(self, attendant: Callable[[], bool]) -> None:
+        """Call an attendant no more."""
+        with self._changed:
+            self._attendants = [each for each in self._attendants if each[1] != attendant]
+        self.watch()
+
+    def poll(self) -> bool:
+        """Complete what is over, without waiting; say whether something is under way."""
+        # All of them, in the order of `LANES`: what waits for a lane ends behind it.
+        found = [lane.poll() for lane in self._lanes.values()]
+        return any(found)
+
+    def watch(self) -> None:
+        """Have the threads wait for what is under way, and was to be polled."""
+        for lane in self._lanes.values():
+            lane.watch()
 
     @property
     def failure(self) -> DeviceLostError | None:
@@ -118,12 +142,18 @@ class Queues:
     def close(self) -> None:
         """Finish what is queued, and what its callbacks put meanwhile; end the threads."""
         with self._changed:
+            self._attendants.clear()
+            self.watch()
             # A callback may put more, which is pending before what called it has ended: zero means
             # that all is over.
             self._changed.wait_for(lambda: self._pending == 0)
             self._is_closed = True
         for lane in self._lanes.values():
             lane.close()
+
+    def _is_attended(self) -> bool:
+        here = threading.get_ident()
+        return any(thread == here and attendant() for thread, attendant in self._attendants)
 
     def _queue(
         self, lane: StreamLane, job: StreamJob, queue: Callable[[], Any], timed: bool

@@ -1,14 +1,19 @@
 """Waiters: one thread per stream that completes events in the order the stream reaches them.
 
 One thread for all streams would see a download end only after the longer kernels that were
-submitted before it. Host callbacks and polling are no way out: callbacks run Python on the driver's
-thread and hold up the stream, and a poll cannot tell a failed event from one that is under way.
+submitted before it. Host callbacks are no way out: they run Python on the driver's thread and hold
+up the stream.
+
+Waking a thread, which then wakes the event loop, takes longer than many kernels. So whoever expects
+work to be over soon may `poll` instead; the thread has what is over the latest then, and all that
+failed: a poll cannot tell a failed event from one that is under way.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -80,17 +85,38 @@ class StreamLane:
         self._backend = backend
         self._lose = lose
         self._ended = ended
-        self._queue: SimpleQueue[StreamJob | None] = SimpleQueue()
+        self._jobs: deque[StreamJob] = deque()
+        self._completing = threading.Lock()  # guards the head of the jobs
+        self._awaited: StreamJob | None = None
+        """What the thread sleeps for: its native event must stand for nothing else."""
+        self._calls: SimpleQueue[bool] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, job: StreamJob) -> None:
-        """Wait for a job behind those that were put before."""
-        self._queue.put(job)
+    def put(self, job: StreamJob, *, polled: bool = False) -> None:
+        """Take a job behind those that were put before; the thread waits for it unless `polled`."""
+        self._jobs.append(job)
+        if not polled:
+            self._calls.put(True)
+
+    def watch(self) -> None:
+        """Have the thread wait for what is under way."""
+        if self._jobs:
+            self._calls.put(True)
+
+    def poll(self) -> bool:
+        """Complete what is over, without waiting; say whether something is under way."""
+        if self._jobs and self._completing.acquire(blocking=False):
+            try:
+                while self._jobs and self._is_over(self._jobs[0]):
+                    self._complete_first()
+            finally:
+                self._completing.release()
+        return bool(self._jobs)
 
     def close(self) -> None:
         """Complete what was put and end the thread."""
-        self._queue.put(None)
+        self._calls.put(False)
         self._thread.join()
 
     def _run(self) -> None:
@@ -98,34 +124,64 @@ class StreamLane:
             self._backend.attach()
         except Exception as error:  # what is put is still to be completed
             self._lose(error)
-        while (job := self._queue.get()) is not None:
-            # In the order of the stream, whatever became of each: no job ends before one that was
-            # put earlier.
-            self._complete(job)
-            self._ended(job)
-            del job  # it pins arrays and results until the next one comes
+        goes_on = True
+        while goes_on:
+            goes_on = self._calls.get()
+            while self._wait_for_first():
+                pass
 
-    def _complete(self, job: StreamJob) -> None:
-        event, error = job.event, job.error
-        # Also where it failed half-way: what was queued before uses memory that the next item is
-        # given.
+    def _wait_for_first(self) -> bool:
+        """Complete the first job once the stream gets there; False if there is none."""
+        with self._completing:
+            if not self._jobs:
+                return False
+            job = self._awaited = self._jobs[0]
+        failure: BaseException | None = None
         if job.end is not None:
-            error = self._reach(job) or error
+            try:
+                self._backend.synchronize(job.end)
+            except Exception as raised:
+                failure = self._lose(raised)
         for wait in job.waits:
             # The stream waited for it on the device, but the thread of its own stream may be a
             # moment behind.
             if not wait.done:
                 _await(wait)
-            error = error or wait.error  # of another device, which this one does not know of
+        with self._completing:
+            self._awaited = None
+            if self._jobs and self._jobs[0] is job:
+                self._complete_first(failure)
+            else:  # it was polled meanwhile
+                self._ended(job)
+        return True
+
+    def _is_over(self, job: StreamJob) -> bool:
+        """Say whether a job can be completed at once; what takes time is left to the thread."""
+        is_reached = job.end is None or self._backend.has_happened(job.end)
+        return is_reached and job.land is None and all(wait.done for wait in job.waits)
+
+    def _complete_first(self, failure: BaseException | None = None) -> None:
+        # In the order of the stream, whatever became of each: no job ends before one that was put
+        # earlier.
+        job = self._jobs[0]
+        error = failure or job.error
+        # Also where it failed half-way: what was queued before uses memory that the next item is
+        # given.
+        if job.end is not None and failure is None:
+            error = self._finish(job) or error
+        for wait in job.waits:  # of another device, which this one does not know of
+            error = error or wait.error
+        self._jobs.popleft()
         # From now on whoever waits for it looks at `done`; the native event may soon stand for
         # other work.
-        event.native = None
-        event.complete(error)
+        job.event.native = None
+        job.event.complete(error)
+        if job is not self._awaited:
+            self._ended(job)
 
-    def _reach(self, job: StreamJob) -> BaseException | None:
-        """Wait for the device's part, then do the host's; return what went wrong."""
+    def _finish(self, job: StreamJob) -> BaseException | None:
+        """Do the host's part, after the device's; return what went wrong."""
         try:
-            self._backend.synchronize(job.end)
             if job.land is not None and job.error is None:
                 job.land()
             if job.anchor is not None:

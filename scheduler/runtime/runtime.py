@@ -19,6 +19,7 @@ from ..errors import forked_session_error
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps
 from .async_calls import Await, await_here
+from .completion_poller import CompletionPoller
 from .dispatcher import Dispatcher
 from .events import Announcer, ItemDone
 from .faults.policy import FaultPolicy
@@ -105,6 +106,7 @@ class Runtime:
         )
         self.now_ns = self._driver.now_ns
         self.checkpoint = self._driver.checkpoint
+        self._poller = CompletionPoller()
         recovery = self._recovery = Recovery(self._devices, self._driver, faults, announcer)
         watch = self._watch = Watch(recovery, self._driver)
         self.variables = Variables(
@@ -191,7 +193,9 @@ class Runtime:
         give_up_in_children(self)
         try:
             for name in self.plan.every_device:
-                self._driver.add(await self._driver.aside(partial(self._devices.open, name)))
+                device = await self._driver.aside(partial(self._devices.open, name))
+                self._driver.add(device)
+                self._poller.add(device)
                 self._recovery.add(name)
                 if self._driver.is_virtual or self._recovery.watches:  # which the loop sees to
                     self._driver.has_loop_alone = False
@@ -264,6 +268,7 @@ class Runtime:
         await self._row_batches.close()
         await self._launcher.settle()
         await self._recovery.wait_stopped()
+        await self._poller.close()
         await self._driver.end()
         closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
         errors += await self._driver.aside(partial(_errors_of, chain(*closings)))

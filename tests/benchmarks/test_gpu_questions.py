@@ -43,7 +43,7 @@ QUESTIONS = {
         *("page_locking", "sessions", "opening"),
     ),
     "launching": ("submissions",),
-    "completion": ("programs", "items"),
+    "completion": ("sessions", "programs", "items"),
     "copies": ("planned",),
     "rounding": ("bits",),
     "integers": ("definitions",),

@@ -323,6 +323,10 @@ class Event:
         self._current.touch()
         self._gpu.record(stream.ptr, self.recording)
 
+    @property
+    def done(self) -> bool:
+        return self._gpu.poll(self.recording)
+
     def synchronize(self) -> None:
         self._gpu.synchronize(self.recording)
 

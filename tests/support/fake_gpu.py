@@ -191,6 +191,17 @@ class FakeGpu:
             version = recording.recorded
             self._run_until(lambda: recording.is_over(version))
 
+    def poll(self, recording: Recording) -> bool:
+        """Say whether the latest recording was reached, and get on by one operation if not.
+
+        False on a broken GPU, as CuPy's `Event.done`.
+        """
+        with self._changed:
+            version = recording.recorded
+            if not recording.is_over(version) and not self._is_paused and self._broken is None:
+                self._run_one()
+            return recording.is_over(version)
+
     def drain(self, stream: int | None = None) -> None:
         """Run until one stream, or all, have nothing left."""
         with self._changed:
