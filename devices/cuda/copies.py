@@ -81,7 +81,7 @@ class Copies:
                 np.copyto(source.staging, source.array)
         job = StreamJob(Event(on_done), waits, held=(target, source, landing))
         address = target.array.data.ptr, begin
-        return self._memcpy(UPLOAD, job, *address, source.spec.nbytes, HOST_TO_DEVICE)
+        return self._memcpy(UPLOAD, job, *address, source.array.nbytes, HOST_TO_DEVICE)
 
     def _copy_out(
         self, target: HostView, source: View, waits: tuple[Event, ...], on_done: OnDone | None
@@ -91,7 +91,7 @@ class Copies:
             job.event = StagedDownload(target, on_done)
             job.land = partial(np.copyto, target.array, target.staging)
         address = target.address, source.array.data.ptr
-        return self._memcpy(DOWNLOAD, job, *address, source.spec.nbytes, DEVICE_TO_HOST)
+        return self._memcpy(DOWNLOAD, job, *address, target.array.nbytes, DEVICE_TO_HOST)
 
     def _copy_inside(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None

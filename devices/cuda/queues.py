@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -34,14 +32,9 @@ class CudaBackend:
         """Make the device the calling thread's."""
         self._device.use()
 
-    @contextmanager
-    def current(self, stream: Any) -> Iterator[None]:
+    def current(self, stream: Any) -> Current:
         """Make the device and a stream current."""
-        with self._cupy.cuda.Device(self._index) as device, stream:
-            # Entering a device that is the thread's already does nothing, and device 0 is every
-            # thread's at first: the driver, which launches kernels, would find no context there.
-            device.use()
-            yield
+        return Current(self._cupy.cuda.Device(self._index), stream)
 
     def wait_event(self, stream: Any, event: Any) -> None:
         """Hold up a stream until an event has happened."""
@@ -71,6 +64,33 @@ class CudaBackend:
     def lost_error(self, error: Exception) -> DeviceLostError:
         """Return the error of all work after one that broke the device."""
         return lost_error(error, self._name)
+
+
+class Current:
+    """A device and a stream that are current inside of a block.
+
+    A class, since every submission has such a block, and generators take longer to make.
+    """
+
+    __slots__ = ("_device", "_stream")
+
+    def __init__(self, device: Any, stream: Any) -> None:
+        self._device, self._stream = device, stream
+
+    def __enter__(self) -> None:
+        self._device.__enter__()
+        try:
+            # Entering a device that is the thread's already does nothing, and device 0 is every
+            # thread's at first: the driver, which launches kernels, would find no context there.
+            self._device.use()
+            self._stream.__enter__()
+        except BaseException:
+            self._device.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        self._stream.__exit__(*error)
+        self._device.__exit__(*error)
 
 
 def open_queues(cupy: CuPy, index: int, name: str) -> Queues:

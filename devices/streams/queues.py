@@ -39,7 +39,8 @@ class Queues:
     def __init__(self, name: str, backend: Backend, streams: Mapping[str, Any]) -> None:
         self.name = name
         self._backend = backend
-        self._changed = threading.Condition()  # guards what follows
+        self._lock = threading.RLock()  # guards what follows
+        self._rests = threading.Condition(self._lock)
         self._pending = 0
         self._is_closed = False
         self._lost: DeviceLostError | None = None
@@ -83,11 +84,12 @@ class Queues:
         # one order and on its lane in the other; and a native event could be given back, and
         # recorded anew for later work, after it was looked at and before the stream is told to wait
         # for it.
-        with self._changed:
+        with self._lock:
             if self._is_closed:
                 raise closed_error(self.name)
-            failed = (wait.error for wait in job.waits if wait.error is not None)
-            job.error = self._lost or next(failed, None)
+            job.error = self._lost
+            for wait in job.waits:
+                job.error = job.error or wait.error
             if job.error is None:
                 self._queue(self._lanes[name], job, queue, timed)
             job.event.error = job.error  # for those who will wait for it before it is complete
@@ -99,12 +101,12 @@ class Queues:
 
     def attend(self, attendant: Callable[[], bool]) -> None:
         """Call `attendant` whenever this thread queues work; True if it will poll for that."""
-        with self._changed:
+        with self._lock:
             self._attendants.append((threading.get_ident(), attendant))
 
     def leave(self, attendant: Callable[[], bool]) -> None:
         """Call an attendant no more."""
-        with self._changed:
+        with self._lock:
             self._attendants = [each for each in self._attendants if each[1] != attendant]
         self.watch()
 
@@ -131,7 +133,7 @@ class Queues:
 
     def lose(self, error: Exception) -> DeviceLostError:
         """Return what all work fails with from now on: the first error that broke the device."""
-        with self._changed:
+        with self._lock:
             if self._lost is None:
                 found = self._backend.device_error(error)
                 if not isinstance(found, DeviceLostError):
@@ -141,19 +143,22 @@ class Queues:
 
     def close(self) -> None:
         """Finish what is queued, and what its callbacks put meanwhile; end the threads."""
-        with self._changed:
+        with self._lock:
             self._attendants.clear()
             self.watch()
             # A callback may put more, which is pending before what called it has ended: zero means
             # that all is over.
-            self._changed.wait_for(lambda: self._pending == 0)
+            self._rests.wait_for(lambda: self._pending == 0)
             self._is_closed = True
         for lane in self._lanes.values():
             lane.close()
 
     def _is_attended(self) -> bool:
         here = threading.get_ident()
-        return any(thread == here and attendant() for thread, attendant in self._attendants)
+        for thread, attendant in self._attendants:
+            if thread == here and attendant():
+                return True
+        return False
 
     def _queue(
         self, lane: StreamLane, job: StreamJob, queue: Callable[[], Any], timed: bool
@@ -195,9 +200,10 @@ class Queues:
             if native is not None:
                 self._backend.give_back(native, timed=job.anchor is not None)
         # After the event's callbacks, not before: see `close`.
-        with self._changed:
+        with self._lock:
             self._pending -= 1
-            self._changed.notify_all()
+            if self._pending == 0:
+                self._rests.notify_all()
 
 
 def closed_error(name: str) -> DeviceUnavailableError:

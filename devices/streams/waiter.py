@@ -157,8 +157,12 @@ class StreamLane:
 
     def _is_over(self, job: StreamJob) -> bool:
         """Say whether a job can be completed at once; what takes time is left to the thread."""
-        is_reached = job.end is None or self._backend.has_happened(job.end)
-        return is_reached and job.land is None and all(wait.done for wait in job.waits)
+        if job.land is not None:
+            return False
+        for wait in job.waits:
+            if not wait.done:
+                return False
+        return job.end is None or self._backend.has_happened(job.end)
 
     def _complete_first(self, failure: BaseException | None = None) -> None:
         # In the order of the stream, whatever became of each: no job ends before one that was put
