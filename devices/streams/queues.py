@@ -155,7 +155,7 @@ class Queues:
 
     def _is_attended(self) -> bool:
         here = threading.get_ident()
-        for thread, attendant in self._attendants:
+        for thread, attendant in self._attendants:  # noqa: SIM110 - generators take longer to make
             if thread == here and attendant():
                 return True
         return False

@@ -16,6 +16,7 @@ from ....devices.exchange import Loan
 from ....graph.errors import PlaitError
 from ....graph.tensor import Array
 from ...plans.plan import Plan
+from ..large_copies import copy_array
 from .feeds import as_array
 
 _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
@@ -89,7 +90,7 @@ def copied(inputs: Any, room: Mapping[str, Array]) -> Any:
     if not isinstance(inputs, Mapping):
         return inputs
     for name, array in room.items():
-        np.copyto(array, inputs[name])
+        copy_array(array, inputs[name])
     others = {name: _own(value) for name, value in inputs.items() if name not in room}
     return {**others, **room}
 

@@ -12,6 +12,7 @@ from ....graph.names import did_you_mean
 from ....graph.tensor import Array
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
+from ..large_copies import copied_array
 
 if TYPE_CHECKING:
     from ..recorder import Trace
@@ -27,7 +28,7 @@ Outcome: TypeAlias = tuple[Results, BaseException | None]
 
 def copies(results: Results) -> Results:
     """Return results that outlive their slot."""
-    return {name: array.copy("K") for name, array in results.items()}
+    return {name: copied_array(array) for name, array in results.items()}
 
 
 def views(results: Results) -> Results:

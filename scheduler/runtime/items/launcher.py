@@ -21,6 +21,7 @@ from ..events import Announcer
 from ..faults.recovery import Recovery
 from ..faults.replays import Attempt, Replays
 from ..faults.watch import Watch
+from ..large_copies import copy_array
 from ..opened.copying import are_small
 from ..opened.open_plans import OpenPlans
 from ..opened.slots import Slots, Turn, session_closed_error
@@ -265,4 +266,4 @@ class ItemLauncher:
 
 def _copy(targets: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
     for name, target in targets.items():
-        target[...] = arrays[name]
+        copy_array(target, arrays[name])

@@ -7,7 +7,6 @@ from functools import partial
 from math import prod
 from typing import NamedTuple
 
-import numpy as np
 import trio
 
 from ....devices.device import Device
@@ -15,6 +14,7 @@ from ....devices.event import Event
 from ....devices.memory import HOST_MEMORIES, View
 from ....graph.tensor import Array
 from ...costs.host import INLINE_BYTES
+from ..large_copies import copy_array
 from ..virtual_time import VirtualTimeDriver
 
 GIVES_UP_SIZE, KEEPS_BYTES = 500, 1 << 16
@@ -58,7 +58,7 @@ class OutputCopies:
     def make_here(self) -> None:
         """Copy what is in memories of the host; blocks."""
         for target, source in self._arrays:
-            np.copyto(target, source)
+            copy_array(target, source)
 
     async def make(self, driver: VirtualTimeDriver) -> None:
         """Copy everything, within the host last; what has begun ends, also when this is cancelled.
@@ -119,7 +119,7 @@ class Feeds:
             source = arrays[name]
             # numpy would give up the interpreter for the copy, and often have to wait for it then.
             if room is None or source.dtype is not target.dtype or not source.flags.c_contiguous:
-                target[...] = source
+                copy_array(target, source)
             else:
                 room[:] = source.data.cast("B")
 

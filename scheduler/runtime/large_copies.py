@@ -1,0 +1,56 @@
+"""Copies of large arrays by several threads: one core moves less than the memory could.
+
+On a machine with 16 cores one of them copied 6 GB/s, a ninth of what the GPU beside it takes in.
+"""
+
+from __future__ import annotations
+
+from threading import Thread
+
+import numpy as np
+
+from ...devices.host import core_count
+from ...graph.tensor import Array
+
+MOST_THREADS = 4
+CORES_EACH = 4
+"""Of the cores that there are: the others have work of their own."""
+LEAST_BYTES = 1 << 20
+"""For each thread: to start one takes as long as to copy a quarter of that."""
+
+
+def copy_array(target: Array, source: Array) -> None:
+    """Copy an array onto another of its shape; blocks."""
+    if target.nbytes < 2 * LEAST_BYTES or not _are_plain(target, source):
+        np.copyto(target, source)
+        return
+    count = max(1, min(MOST_THREADS, core_count() // CORES_EACH, target.nbytes // LEAST_BYTES))
+    to, of = target.reshape(-1), source.reshape(-1)
+    step = -(-to.size // count)
+    parts = [slice(begin, begin + step) for begin in range(0, to.size, step)]
+    threads = [Thread(target=np.copyto, args=(to[part], of[part])) for part in parts[1:]]
+    for thread in threads:
+        thread.start()
+    np.copyto(to[parts[0]], of[parts[0]])
+    for thread in threads:
+        thread.join()
+
+
+def copied_array(array: Array) -> Array:
+    """Return a copy of an array, which has the order of its elements in memory."""
+    if array.nbytes < 2 * LEAST_BYTES or not array.flags.c_contiguous:
+        return array.copy("K")
+    copy = np.empty_like(array)  # its pages are made as they are written, by each thread its own
+    copy_array(copy, array)
+    return copy
+
+
+def _are_plain(target: Array, source: Array) -> bool:
+    """Say whether parts of them are copied as bytes are: else elements are converted, or moved."""
+    alike = target.dtype == source.dtype and target.shape == source.shape
+    return (
+        alike
+        and not target.dtype.hasobject
+        and target.flags.c_contiguous
+        and source.flags.c_contiguous
+    )
