@@ -16,6 +16,7 @@ from patience import WAIT_S
 from plait.devices.sim import Faults, SimDevice, SimModel
 from plait.scheduler.runtime.events import DeviceRestored, PlanReplaced
 from plait.scheduler.runtime.faults import recovery, replays
+from plait.scheduler.runtime.items import launcher
 from plait.scheduler.runtime.opened import open_plans
 from staged import ringed
 
@@ -240,3 +241,26 @@ async def test_what_may_stand_in_is_planned_ahead_once_for_all_shapes(
             while not seen:
                 await trio.lowlevel.checkpoint()
     assert [one is plan for one in seen] == [True]
+
+
+@pytest.mark.parametrize(
+    ("beside", "replays", "copies"), [((), 5, 0), (("cpu",), 5, 1), (("cpu",), 0, 0)]
+)
+async def test_inputs_are_kept_only_where_items_may_run_again(
+    beside: tuple[str, ...], replays: int, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that is lost does not come back: without another device there is nothing to do."""
+    kept, copy = list[Any](), launcher._copy
+
+    def counted(*given: Any) -> None:
+        kept.append(given)
+        copy(*given)
+
+    monkeypatch.setattr(launcher, "_copy", counted)
+    b = pl.GraphBuilder("relu")
+    b.output("y", b.op("Relu", b.input("x", "float32", (4,))))
+    plan = pl.plan(b.build(), [CupyDouble().device(), *beside], pin={"*": "cuda:0"})
+    async with pl.Session(plan, faults=pl.FaultPolicy(replays=replays)) as session:
+        results = await session.run({"x": np.array([-1, 0, 1, 2], np.float32)})
+    np.testing.assert_array_equal(results["y"], [0, 0, 1, 2])
+    assert len(kept) == copies

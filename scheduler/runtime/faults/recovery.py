@@ -92,6 +92,14 @@ class Recovery:
         """True when a plan has work for a device that may die."""
         return self.watches and not self._restartable.keys().isdisjoint(devices_of(plan))
 
+    def may_replay(self, plan: Plan) -> bool:
+        """Say whether items of a plan may run again: on devices that come back, or on others."""
+        if not self.policy.replays:
+            return False
+        mortal = devices_of(plan) & self._restartable.keys()
+        comes_back = any(self._restartable[name].can_restart for name in mortal)
+        return comes_back or bool(plan.replicas) or len(plan.prototypes) > 1
+
     def lives(self, plan: Plan) -> Mapping[str, int | None]:
         """Return in which life each device of a plan is; None while it is lost."""
         names = devices_of(plan) & self._restartable.keys()

@@ -68,10 +68,21 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept for the items of an open plan, and of those that run in its arenas."""
+    """What is kept for the items of an open plan, and of those that run in its arenas.
+
+    Attributes
+    ----------
+    effects : tuple of (Step, Node)
+        The nodes that do more than their outputs tell.
+    may_replay : bool
+        Whether there is any way for items to run again.
+    free : dict of tuple of str to list of Mapping of str to Array
+        Room for the inputs of that name.
+    """
 
     effects: tuple[tuple[Step, Node], ...]
-    free: dict[tuple[str, ...], list[Inputs]]
+    may_replay: bool
+    free: dict[tuple[str, ...], list[Inputs]] = field(default_factory=dict)
 
 
 Start: TypeAlias = Callable[[ItemRun, Attempt], Awaitable[None]]
@@ -127,8 +138,9 @@ class Replays:
         try:
             kept = self._kept[slots.open_plan.arenas]
         except KeyError:
-            plan = slots.plan
-            kept = _Kept(_effects(plan.steps), {}) if self._recovery.concerns(plan) else None
+            plan, recovery, kept = slots.plan, self._recovery, None
+            if recovery.concerns(plan):
+                kept = _Kept(_effects(plan.steps), recovery.may_replay(plan))
             self._kept[slots.open_plan.arenas] = kept
         return kept is not None
 
@@ -137,7 +149,7 @@ class Replays:
         self._count += 1
         kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"
-        if owned or not self._recovery.policy.replays:
+        if owned or not kept.may_replay:
             return Attempt(self._count, inputs, slots)
         # What lies on a device is not copied: it is lost with the device, or still there.
         on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))

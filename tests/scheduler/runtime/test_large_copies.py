@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Thread
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -31,10 +33,10 @@ def _many_cores() -> Iterator[None]:
     st.booleans(),
 )
 def test_copies_are_those_of_numpy(
-    dtype: str | type, shape: list[int], order: str, every_other: bool
+    dtype: str | type, shape: list[int], order: Literal["C", "F"], every_other: bool
 ) -> None:
     values = np.arange(int(np.prod(shape)) * 2) % 251
-    array = values.astype(dtype).reshape(*shape, 2).copy(order)  # type: ignore[call-overload]
+    array = values.astype(dtype).reshape(*shape, 2).copy(order)
     source = array[..., ::2] if every_other else array
     target = np.zeros(source.shape, source.dtype)
     copy_array(target, source)
@@ -54,7 +56,7 @@ def test_elements_are_converted_where_dtypes_differ() -> None:
 def test_large_arrays_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    class Counted(large_copies.Thread):
+    class Counted(Thread):
         def start(self) -> None:
             made.append(self)
             super().start()
