@@ -21,8 +21,8 @@ from ..events import Announcer
 from ..faults.recovery import Recovery
 from ..faults.replays import Attempt, Replays
 from ..faults.watch import Watch
-from ..large_copies import copy_array
-from ..opened.copying import are_small
+from ..large_copies import copy_array, copy_side_by_side
+from ..opened.copying import Feeds, are_small
 from ..opened.open_plans import OpenPlans
 from ..opened.slots import Slots, Turn, session_closed_error
 from ..opened.stage_bindings import ItemStages
@@ -146,13 +146,13 @@ class ItemLauncher:
                 index = turn.number % open_plan.period
                 stages = open_plan.stages.of_item(turn.slot, index, marks)
                 feeds = stages.feeds_of(arrays)
-            if feeds.are_small:
-                feeds.write(arrays)
-            else:
-                # A large copy would hold up all other items on the loop.
-                await self._driver.on_thread(partial(feeds.write, arrays))
             if self._replays.guards(slots):
-                await self._guard(item_run, slots, arrays, attempt)
+                attempt = attempt or self._replays.keep(slots, arrays, owned=item_run.owns_inputs)
+            await self._write(feeds, arrays, attempt)
+            if attempt is not None:
+                # Be prepared for the loss of a device that it runs on.
+                self._replays.begin(item_run, slots, attempt)
+                item_run.on_cancel = partial(self._given_up, item_run, slots)
             if open_plan.reads:
                 turn = await self._variables.enter(item_run, open_plan, turn)
             slot = turn.slot
@@ -203,22 +203,22 @@ class ItemLauncher:
                     return slots, turn
                 slots.release(turn)
 
-    async def _guard(
-        self,
-        item_run: ItemRun,
-        slots: Slots,
-        arrays: Mapping[str, Array],
-        attempt: Attempt | None,
+    async def _write(
+        self, feeds: Feeds, arrays: Mapping[str, Array], attempt: Attempt | None
     ) -> None:
-        """Be prepared for the loss of a device that an item runs on."""
-        if attempt is None:
-            attempt = self._replays.keep(slots, arrays, owned=item_run.owns_inputs)
-            # Whoever gave the arrays may write to them again: an attempt needs what was fed.
-            if attempt.inputs is not arrays:
-                room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
-                await self.copying(arrays.values(), partial(_copy, room, arrays))
-        self._replays.begin(item_run, slots, attempt)
-        item_run.on_cancel = partial(self._given_up, item_run, slots)
+        """Copy inputs to where an item reads them, and to where another attempt would."""
+        room: dict[str, Array] = {}
+        # Whoever gave the arrays may write to them again: an attempt needs what was fed.
+        if attempt is not None and attempt.inputs is not arrays:
+            room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
+        write, keep = partial(feeds.write, arrays), partial(_copy, room, arrays)
+        if feeds.are_small:
+            write()
+            keep()
+        else:
+            # A large copy would hold up all other items on the loop.
+            copy = partial(copy_side_by_side, write, keep) if room else write
+            await self._driver.on_thread(copy)
 
     def _given_up(self, item_run: ItemRun, slots: Slots) -> None:
         self._replays.cancel(item_run)

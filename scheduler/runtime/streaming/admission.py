@@ -106,6 +106,7 @@ class AdmissionQueue:
             item_run.finish(error=error)
             return
         self._rooms[item_run] = room
+        item_run.owns_inputs = self._batching is None  # until it is done
         if self._arrivals:
             self._arrivals.unpark_all()
 
@@ -227,7 +228,7 @@ class AdmissionQueue:
                 raise
         finally:
             self._admitting = None
-            for member in inputs.members if isinstance(inputs, Batch) else (item_run,):
+            for member in inputs.members if isinstance(inputs, Batch) else ():
                 self._take_back(member)
         if item_run.was_given_up():  # at the last moment
             item_run.cancel()
@@ -260,6 +261,7 @@ class AdmissionQueue:
 
     def _done(self, item_run: ItemRun) -> None:
         self._under_way.discard(item_run)
+        self._take_back(item_run)
         self._runtime.announce(item_run.marks, item_run.error)
         self._on_done(item_run)
         self.look_again()

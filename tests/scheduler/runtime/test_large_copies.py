@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from threading import Thread
 from typing import Literal
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.scheduler.runtime import large_copies
-from plait.scheduler.runtime.large_copies import copied_array, copy_array
+from plait.scheduler.runtime.large_copies import copied_array, copy_array, copy_side_by_side
 
 DTYPES = ("uint8", "float32", "float64", "complex128", "U3", object)
 
@@ -69,3 +70,12 @@ def test_large_arrays_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_copies, "core_count", lambda: 2)
     np.testing.assert_array_equal(copied_array(source), source)
     assert len(made) == large_copies.MOST_THREADS - 1
+
+
+@pytest.mark.parametrize("cores", [1, 16])
+def test_copies_side_by_side_are_both_made(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_copies, "core_count", lambda: cores)
+    first, second, source = np.zeros(9), np.zeros(9), np.arange(9.0)
+    copy_side_by_side(partial(copy_array, first, source), partial(copy_array, second, source))
+    np.testing.assert_array_equal(first, source)
+    np.testing.assert_array_equal(second, source)
