@@ -27,7 +27,7 @@ from .copies import Copies
 from .cublas import Cublas, find_cublas
 from .driver import CuPy, cuda_names, device_index, find_device, unavailable_error
 from .exchange import CudaExchange, is_on_device
-from .lowering import Lowering
+from .lowering import Lowering, fits_in_queue
 from .memory import ALIGNMENT, CudaArena, HostPins
 from .modules import Compiler, Modules
 from .nvrtc import compile_cubin
@@ -221,7 +221,8 @@ class CudaDevice(QueuedDevice[_Opened]):
             opened.copies.timed = True
             steps = marked(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
-        return QueuedProgram(subgraph, run, measure, (*batches, *held), traps)
+        starts_whole = measure and fits_in_queue(parts)
+        return QueuedProgram(subgraph, run, measure, (*batches, *held), traps, starts_whole)
 
     def copy(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
@@ -18,6 +18,9 @@ from ..device import Support, scratch_name
 from ..memory import View
 from .products import Product, product_of
 from .support import why_no_array, why_not
+
+HELD_AT_MOST = 512
+"""Kernels and marks in a stream that is held up: CUDA takes 1024 before it blocks the queue."""
 
 
 class Multiply(NamedTuple):
@@ -170,3 +173,11 @@ def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
         (b,) = turned
         before += launches(node, Code((product.turn,)), {"y": b})
     return (*before, Multiply(product, a, b, node.outputs[0], workspace))
+
+
+def fits_in_queue(parts: Sequence[Part]) -> bool:
+    """Say whether all of these parts, and a mark behind each, can be queued before any begins."""
+    queued = [part.queued for part in parts]
+    if None in queued:  # what CuPy computes may wait for the GPU meanwhile
+        return False
+    return sum(1 + len(items or ()) for items in queued) <= HELD_AT_MOST

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -27,6 +30,7 @@ class CudaBackend:
         self._pools = {timed: EventPool(cupy, timing=timed) for timed in (False, True)}
         with self._device:
             self.timeline = timeline(cupy)
+            self._gate = cupy.cuda.Stream(non_blocking=True)
 
     def attach(self) -> None:
         """Make the device the calling thread's."""
@@ -35,6 +39,19 @@ class CudaBackend:
     def current(self, stream: Any) -> Current:
         """Make the device and a stream current."""
         return Current(self._cupy.cuda.Device(self._index), stream)
+
+    @contextmanager
+    def held(self, stream: Any) -> Iterator[None]:
+        """Have a stream, which is current, do nothing of what is queued until the block ends."""
+        over = threading.Event()
+        self._gate.launch_host_func(threading.Event.wait, over)
+        closed = self.record(self._gate, timed=False)
+        try:
+            stream.wait_event(closed)
+            self.give_back(closed, timed=False)  # what waits for it does so for this recording
+            yield
+        finally:
+            over.set()
 
     def wait_event(self, stream: Any, event: Any) -> None:
         """Hold up a stream until an event has happened."""

@@ -100,6 +100,10 @@ class OpenClBackend:
         """Do nothing: queues are named with each command."""
         return nullcontext()
 
+    def held(self, stream: Stream) -> AbstractContextManager[None]:
+        """Do nothing: programs do not ask for it."""
+        return nullcontext()
+
     def wait_event(self, stream: Stream, event: Any) -> None:
         """Hold up a stream until an event has happened."""
         stream.wait_event(event)

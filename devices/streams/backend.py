@@ -25,6 +25,10 @@ class Backend(Protocol):
         """Return a context in which work is queued on a stream."""
         ...
 
+    def held(self, stream: Any) -> AbstractContextManager[Any]:
+        """Return a context in which a stream does nothing of what is queued, until it ends."""
+        ...
+
     def wait_event(self, stream: Any, event: Any) -> None:
         """Hold up what is queued on a current stream from now on until an event has happened."""
         ...

@@ -30,6 +30,9 @@ class QueuedProgram:
         What it uses on the device, constants among it: they live as long as it does.
     traps : Traps or None
         What its kernels report; None where none can fail.
+    starts_whole : bool
+        Whether the device begins once all is queued. Short kernels take less time than it takes to
+        queue them: where each is measured, they would be found to take as long as that.
     """
 
     graph: Graph
@@ -37,6 +40,7 @@ class QueuedProgram:
     measures: bool
     held: Sequence[object]
     traps: Traps | None = None
+    starts_whole: bool = False
 
 
 def marked(steps: Steps, mark: Callable[[str], Any]) -> Steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from ..device import OnDone, Program
@@ -76,6 +76,7 @@ class Queues:
             job.check = program.traps.take
         if program.measures:
             job.marks = dict.fromkeys(node.name for node in program.graph.nodes)
+            job.starts_whole = program.starts_whole
         return self.put(COMPUTE, job, program.run, timed=program.measures)
 
     def put(self, name: str, job: StreamJob, queue: Callable[[], Any], *, timed: bool) -> Event:
@@ -172,17 +173,18 @@ class Queues:
                     # another thread.
                     if not wait.done and (native := wait.native) is not None:
                         backend.wait_event(stream, native)
-                # Behind the waits: a program's time has nothing of what it waited for.
-                if timed:
-                    job.anchor = backend.timeline.anchor
-                    job.start = backend.record(stream, timed=True)
-                job.event.started_ns = time.perf_counter_ns()
-                try:
-                    queue()
-                except Exception as error:
-                    job.error = self._failed(error)
-                # Behind what was queued before something failed, too: it must end first.
-                job.event.native = job.end = backend.record(stream, timed=timed)
+                with backend.held(stream) if job.starts_whole else nullcontext():
+                    # Behind the waits: a program's time has nothing of what it waited for.
+                    if timed:
+                        job.anchor = backend.timeline.anchor
+                        job.start = backend.record(stream, timed=True)
+                    job.event.started_ns = time.perf_counter_ns()
+                    try:
+                        queue()
+                    except Exception as error:
+                        job.error = self._failed(error)
+                    # Behind what was queued before something failed, too: it must end first.
+                    job.event.native = job.end = backend.record(stream, timed=timed)
         except Exception as error:
             job.error = job.error or self._failed(error)
         finally:

@@ -43,6 +43,8 @@ class StreamJob:
         Why it was not queued, or not all of it.
     end : native event or None
         Recorded behind the work; None when nothing was queued.
+    starts_whole : bool
+        Whether the device begins once all of it is queued.
     start, anchor, marks
         Native events before the work and behind each node, where times were asked for.
     """
@@ -54,6 +56,7 @@ class StreamJob:
     check: Callable[[], BaseException | None] | None = None
     error: BaseException | None = None
     end: Any = None
+    starts_whole: bool = False
     start: Any = None
     anchor: Anchor | None = None
     marks: dict[str, Any] = field(default_factory=dict)

@@ -9,18 +9,20 @@ import numpy as np
 import plait as pl
 import pytest
 from cupy_double import CupyDouble, Stream
-from fake_gpu import SEEDS
+from fake_gpu import SEEDS, FakeGpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
 from plait import devices
 from plait.devices.cuda.device import CudaDevice
+from plait.devices.cuda.lowering import HELD_AT_MOST
 from plait.devices.errors import (
     DeviceMemoryError,
     DeviceUnavailableError,
 )
 from plait.devices.event import Event
 from plait.devices.memory import host_arena
+from plait.devices.streams.program import QueuedProgram
 from plait.graph.ir import Graph
 from plait.graph.operator import Call
 from plait.graph.tensor import TensorSpec
@@ -313,3 +315,41 @@ def test_the_steady_state_allocates_nothing_on_the_gpu(double: CupyDouble) -> No
         for _ in range(10):
             rig.compute().wait(WAIT_S)
         assert double.gpu._next_address == before
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_measured_program_begins_once_all_of_it_is_queued(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a short kernel would be found to take as long as it takes to queue the next one."""
+    double, graph = CupyDouble(seed), chain("Softmax", "Softmax", "Softmax", n=8)
+    queued, begun = list[None](), list[int]()
+    launch, run = FakeGpu.launch, FakeGpu._run_kernel
+
+    def launched(gpu: FakeGpu, stream: int, kernel: Any) -> None:
+        queued.append(None)
+        launch(gpu, stream, kernel)
+        device.poll()  # as fast as any GPU
+
+    def counted(gpu: FakeGpu, kernel: Any) -> None:
+        begun.append(len(queued))
+        run(gpu, kernel)
+
+    monkeypatch.setattr(FakeGpu, "launch", launched)
+    monkeypatch.setattr(FakeGpu, "_run_kernel", counted)
+    [item] = some_items(graph, 1)
+    device = double.generating()
+    with Rig(device, graph, measure=True) as rig:
+        result = rig.run(item)
+    np.testing.assert_allclose(result["y"], pl.run(graph, item, devices=["cpu"])["y"], rtol=1e-6)
+    assert begun == [3, 3, 3]
+
+
+def test_a_program_too_long_for_the_queue_begins_while_it_is_queued() -> None:
+    """CUDA would block who queues more, for ever."""
+    graph = chain(*["Softmax"] * (HELD_AT_MOST // 2 + 1))
+    device = CupyDouble().generating(cublas=None)
+    with Rig(device, graph, measure=True) as rig:
+        assert isinstance(rig.program, QueuedProgram)
+        assert rig.program.measures
+        assert not rig.program.starts_whole

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
@@ -262,6 +263,10 @@ class Stream:
     def wait_event(self, event: Event) -> None:
         self._double.current.touch()
         self._double.gpu.wait(self.ptr, event.recording)
+
+    def launch_host_func(self, callback: Callable[[Any], object], argument: Any) -> None:
+        self._double.current.touch()
+        self._double.gpu.call_on_host(self.ptr, partial(callback, argument))
 
     def synchronize(self) -> None:
         self._double.current.touch()

@@ -102,6 +102,7 @@ class FakeGpu:
         self._broken: CUDARuntimeError | None = None
         self._breaking: int | None = None
         self._is_paused = False
+        self._host_calls = 0
         self._ticks = 0
         self._next_address = DEVICE_BASE
         self._memories: dict[int, np.ndarray[Any, Any]] = {}
@@ -161,6 +162,28 @@ class FakeGpu:
             else:
                 self._queues[stream - 1].append(Operation(run))
 
+    def call_on_host(self, stream: int, function: Callable[[], Any]) -> None:
+        """Queue a function of the host's, which runs on a thread: what follows waits for it."""
+        over = threading.Event()
+
+        def call() -> None:
+            function()
+            over.set()
+            with self._changed:
+                self._host_calls -= 1
+                self._changed.notify_all()
+
+        with self._changed:
+            self._check()
+            self._refuse_if_capturing(stream)
+
+            def begin() -> None:
+                self._host_calls += 1
+                threading.Thread(target=call, daemon=True).start()
+
+            queue = self._queues[stream - 1]
+            queue += (Operation(begin), Operation(lambda: None, over.is_set))
+
     def launch(self, stream: int, kernel: Callable[[], Any]) -> None:
         """Queue a kernel."""
         self.queue(stream, lambda: self._run_kernel(kernel))
@@ -198,7 +221,8 @@ class FakeGpu:
         """
         with self._changed:
             version = recording.recorded
-            if not recording.is_over(version) and not self._is_paused and self._broken is None:
+            is_due = not recording.is_over(version) and self._broken is None
+            if is_due and not self._is_paused and self._is_ready():
                 self._run_one()
             return recording.is_over(version)
 
@@ -227,15 +251,20 @@ class FakeGpu:
     def _run_until(self, reached: Callable[[], bool]) -> None:
         self._check()
         while not reached():
-            if self._is_paused:
+            if self._is_paused or not self._is_ready():
                 self._changed.wait()
             else:
                 self._run_one()
             self._check()
 
+    def _is_ready(self) -> bool:
+        """Say whether something can run; else a function of the host's has to end first."""
+        is_ready = any(queue and queue[0].ready() for queue in self._queues)
+        assert is_ready or self._host_calls, "the streams wait for each other"
+        return is_ready
+
     def _run_one(self) -> None:
         ready = [i for i, queue in enumerate(self._queues) if queue and queue[0].ready()]
-        assert ready, "the streams wait for each other"
         # The first stream made is the one that clocks are set by; the other three do the work.
         if self._seed < len(ORDERS):
             ranks = ORDERS[self._seed]
