@@ -13,6 +13,9 @@ from ..streams.queues import LANES, Queues
 from ..streams.timing import EventClock
 from .driver import CuPy, device_error, lost_error
 
+HELD_S = 0.05
+"""A stream is held up no longer, which is time to queue some thousand kernels."""
+
 
 class CudaBackend:
     """Streams and events of CuPy.
@@ -31,6 +34,7 @@ class CudaBackend:
         with self._device:
             self.timeline = timeline(cupy)
             self._gate = cupy.cuda.Stream(non_blocking=True)
+        self._holds = True
 
     def attach(self) -> None:
         """Make the device the calling thread's."""
@@ -43,8 +47,11 @@ class CudaBackend:
     @contextmanager
     def held(self, stream: Any) -> Iterator[None]:
         """Have a stream, which is current, do nothing of what is queued until the block ends."""
+        if not self._holds:
+            yield
+            return
         over = threading.Event()
-        self._gate.launch_host_func(threading.Event.wait, over)
+        self._gate.launch_host_func(self._wait, over)
         closed = self.record(self._gate, timed=False)
         try:
             stream.wait_event(closed)
@@ -52,6 +59,14 @@ class CudaBackend:
             yield
         finally:
             over.set()
+
+    def _wait(self, over: threading.Event) -> None:
+        """Wait for the end of a block, but not for ever: what is queued there may wait for the GPU.
+
+        A kernel that has to be loaded does, and whoever finds the queue full. Then it is never
+        tried again.
+        """
+        self._holds = over.wait(HELD_S)
 
     def wait_event(self, stream: Any, event: Any) -> None:
         """Hold up a stream until an event has happened."""

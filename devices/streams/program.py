@@ -15,7 +15,7 @@ from .traps import Traps
 Steps: TypeAlias = list[tuple[Node, Step]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class QueuedProgram:
     """A subgraph bound to views.
 
@@ -33,6 +33,9 @@ class QueuedProgram:
     starts_whole : bool
         Whether the device begins once all is queued. Short kernels take less time than it takes to
         queue them: where each is measured, they would be found to take as long as that.
+    has_run : bool
+        False until it was queued once; until then kernels may have to be loaded on the way, which
+        waits for the device.
     """
 
     graph: Graph
@@ -41,6 +44,7 @@ class QueuedProgram:
     held: Sequence[object]
     traps: Traps | None = None
     starts_whole: bool = False
+    has_run: bool = False
 
 
 def marked(steps: Steps, mark: Callable[[str], Any]) -> Steps:

@@ -76,7 +76,8 @@ class Queues:
             job.check = program.traps.take
         if program.measures:
             job.marks = dict.fromkeys(node.name for node in program.graph.nodes)
-            job.starts_whole = program.starts_whole
+            job.starts_whole = program.starts_whole and program.has_run
+            program.has_run = True
         return self.put(COMPUTE, job, program.run, timed=program.measures)
 
     def put(self, name: str, job: StreamJob, queue: Callable[[], Any], *, timed: bool) -> Event:

@@ -99,7 +99,7 @@ class StreamLane:
     def put(self, job: StreamJob, *, polled: bool = False) -> None:
         """Take a job behind those that were put before; the thread waits for it unless `polled`."""
         self._jobs.append(job)
-        if not polled:
+        if not polled or job.land is not None:
             self._calls.put(True)
 
     def watch(self) -> None:

@@ -16,6 +16,7 @@ from patience import WAIT_S
 from plait import devices
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.cuda.lowering import HELD_AT_MOST
+from plait.devices.cuda.queues import CudaBackend
 from plait.devices.errors import (
     DeviceMemoryError,
     DeviceUnavailableError,
@@ -340,6 +341,8 @@ def test_a_measured_program_begins_once_all_of_it_is_queued(
     [item] = some_items(graph, 1)
     device = double.generating()
     with Rig(device, graph, measure=True) as rig:
+        rig.run(item)  # which loads the kernels
+        del queued[:], begun[:]
         result = rig.run(item)
     np.testing.assert_allclose(result["y"], pl.run(graph, item, devices=["cpu"])["y"], rtol=1e-6)
     assert begun == [3, 3, 3]
@@ -353,3 +356,28 @@ def test_a_program_too_long_for_the_queue_begins_while_it_is_queued() -> None:
         assert isinstance(rig.program, QueuedProgram)
         assert rig.program.measures
         assert not rig.program.starts_whole
+
+
+def test_a_stream_is_not_held_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who queues may have to wait for the GPU: while a kernel is loaded, or a queue is full."""
+    monkeypatch.setattr("plait.devices.cuda.queues.HELD_S", 0.0)
+    double, graph, held = CupyDouble(), chain("Softmax"), list[object]()
+    wait = CudaBackend._wait
+    launch = FakeGpu.launch
+
+    def launched(gpu: FakeGpu, stream: int, kernel: Any) -> None:
+        launch(gpu, stream, kernel)
+        gpu.drain(stream)
+
+    def counted(self: CudaBackend, over: threading.Event) -> None:
+        held.append(self)
+        wait(self, over)
+
+    monkeypatch.setattr(FakeGpu, "launch", launched)
+    monkeypatch.setattr(CudaBackend, "_wait", counted)
+    [item] = some_items(graph, 1)
+    with Rig(double.generating(), graph, measure=True) as rig:
+        results = [rig.run(item)["y"] for _ in range(4)]
+    for result in results:
+        np.testing.assert_allclose(result, pl.run(graph, item, devices=["cpu"])["y"], rtol=1e-6)
+    assert len(held) == 1, "it is never tried again"

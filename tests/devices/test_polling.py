@@ -30,12 +30,17 @@ def events_of(stream: Stream) -> list[Event]:
 
 @pytest.fixture
 def sleepless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that wait for a stream fail the test."""
+    """Threads that wait for a stream fail the test.
+
+    All memory can be page-locked, whoever shares a page of it: what goes by way of staging needs a
+    thread.
+    """
 
     def synchronize(self: object, event: object) -> None:
         raise AssertionError("a thread waits")
 
     monkeypatch.setattr("plait.devices.cuda.queues.CudaBackend.synchronize", synchronize)
+    monkeypatch.setattr("fake_gpu._pages", lambda address, nbytes: {address})
 
 
 @pytest.mark.usefixtures("sleepless")
@@ -149,3 +154,17 @@ def test_sessions_poll_for_what_is_over_soon(
     [item] = some_items(graph, 1)
     results = pl.run(graph, item, devices=[double.device()])
     np.testing.assert_array_equal(results["y"], evaluate(graph, item)["y"])
+
+
+def test_what_the_host_has_a_part_in_is_left_to_a_thread(double: CupyDouble) -> None:
+    """A result that is copied out of staging, which may take long."""
+    double.gpu.refuses_locking = True
+    device, graph = double.device(), chain("Relu")
+    [item] = some_items(graph, 1)
+    with Rig(device, graph) as rig:
+        device.attend(always)
+        stream = rig.stream([item])
+        while device.poll():
+            pass
+        [result] = stream.results()
+    np.testing.assert_array_equal(result["y"], evaluate(graph, item)["y"])
