@@ -312,6 +312,14 @@ class Pollable(Protocol):
     """What a device adds that can be asked at little cost whether its work is over.
 
     To ask is sooner than to be told by a thread, and takes a processor meanwhile.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices import Pollable
+    >>> from plait.devices.cuda.device import CudaDevice
+    >>> isinstance(CudaDevice("cuda:0"), Pollable), isinstance(pl.device("cpu"), Pollable)
+    (True, False)
     """
 
     def attend(self, attendant: Callable[[], bool]) -> None:
