@@ -76,7 +76,7 @@ class Capabilities:
         loaded for the same one only.
     copies_from : frozenset of str
         The memories of other devices that its `copy` reads without a detour through the host; with
-        `native_waits` it takes events of those devices, too.
+        `native_waits` it takes events of those devices, too, as of those that have its own memory.
 
     Raises
     ------
@@ -244,9 +244,9 @@ class Device(Protocol):
     ) -> Event:
         """Queue a program behind what was submitted before; never blocks.
 
-        `waits` are events of this device, or of one that it `copies_from`; empty unless it has
-        `native_waits`. When one of them failed, the program does not run and its event fails with
-        the same error.
+        `waits` are events of this device, of one that has its memory, or that it `copies_from`;
+        empty unless it has `native_waits`. When one of them failed, the program does not run and
+        its event fails with the same error.
         """
         ...
 

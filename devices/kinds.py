@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from .cuda.names import share_of
 from .kernel_factors import FACTORS
 from .memory import HOST, SHARED
 from .model import DeviceModel
@@ -106,15 +107,32 @@ def model_of(device: object, name: str) -> DeviceModel:
 
 
 def guess(name: str) -> DeviceModel:
-    """Return the model of a device's kind."""
+    """Return the model of a device's kind; of a share of a GPU its part of that."""
     kind = device_kind(name)
     place = place_of(kind) if kind.startswith(f"{KIND}:") else None
-    return MODELS.get(kind, _UNKNOWN) if place is None else _PROVIDERS.get(place.hardware, _UNKNOWN)
+    if place is not None:
+        return _PROVIDERS.get(place.hardware, _UNKNOWN)
+    whole, fraction = whole_of(name)
+    model = MODELS.get(kind, _UNKNOWN)
+    return model if whole == name else model.scaled(fraction)
 
 
 def usual_memory(name: str) -> str:
     """Return where arenas of a device's kind lie."""
-    return _MEMORIES.get(name.partition(":")[0], name)
+    whole, _ = whole_of(name)
+    return _MEMORIES.get(whole.partition(":")[0], whole)
+
+
+def whole_of(name: str) -> tuple[str, float]:
+    """Return the device of which one is a share, and how much of it; for others, itself and 1.
+
+    Examples
+    --------
+    >>> whole_of("cuda:0/0-40"), whole_of("worker:0")
+    (('cuda:0', 0.4), ('worker:0', 1.0))
+    """
+    share = share_of(name)
+    return (name, 1.0) if share is None else (share.gpu, share.fraction)
 
 
 def kernels_of(name: str) -> str:

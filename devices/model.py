@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Self
 
@@ -129,6 +129,14 @@ class DeviceModel:
     def copy_s(self, nbytes: int) -> float:
         """Return the time of a copy of that many bytes."""
         return self.copy_latency_s + nbytes / self.copy_bytes_per_s
+
+    def scaled(self, fraction: float) -> DeviceModel:
+        """Return the model of a part of the device, which computes on its own: copies stay fast."""
+        return replace(
+            self,
+            flops_per_s=fraction * self.flops_per_s,
+            bytes_per_s=fraction * self.bytes_per_s,
+        )
 
     def peer_copy_s(self, nbytes: int) -> float:
         """Return the time of a copy of that many bytes from the memory of another device."""

@@ -25,6 +25,7 @@ from .cublas import Cublas, Places
 from .driver import CuPy
 from .lowering import Multiply, Part, Queued
 from .modules import Arguments, Module, Modules
+from .shares import MakeStream
 
 Launcher = Callable[[Step], object]
 """How a kernel of CuPy's gets onto the current stream: by calling it, unless a test says else."""
@@ -63,10 +64,10 @@ class Libraries(NamedTuple):
 class Binder:
     """Binds subgraphs on an open device, which is current, as is its compute stream."""
 
-    def __init__(self, device: str, libraries: Libraries) -> None:
+    def __init__(self, device: str, libraries: Libraries, make_stream: MakeStream) -> None:
         self._device = device
         self._libraries = libraries
-        self._recorder = Recorder(libraries.cupy)
+        self._recorder = Recorder(make_stream)
 
     def bind(
         self,
@@ -101,17 +102,18 @@ class Binder:
 class Recorder:
     """Records what is queued on a stream of its own as a CUDA graph, one at a time."""
 
-    def __init__(self, cupy: CuPy) -> None:
-        self._cupy = cupy
+    def __init__(self, make_stream: MakeStream) -> None:
+        self._make_stream = make_stream
         self._lock = threading.Lock()
         self._stream: Any = None
 
     def record(self, bind: Callable[[int], Sequence[Step]]) -> Any:
         """Return a graph of the steps that `bind` gives for a stream."""
         with self._lock:
-            # A stream of its own: what others queue meanwhile would be recorded, too.
+            # A stream of its own: what others queue meanwhile would be recorded, too. Of the
+            # device's share: kernels stay on that of the stream that they were recorded on.
             if self._stream is None:
-                self._stream = self._cupy.cuda.Stream(non_blocking=True)
+                self._stream = self._make_stream()
             steps = bind(self._stream.ptr)
             self._stream.begin_capture()
             try:

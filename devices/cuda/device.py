@@ -7,7 +7,7 @@ and the threads of `queued.waiter` tell when events have happened.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
@@ -25,14 +25,16 @@ from ..streams.queues import Queues
 from .binding import Binder, Launcher, Libraries
 from .copies import Copies
 from .cublas import Cublas, find_cublas
-from .driver import CuPy, cuda_names, device_index, find_device, unavailable_error
+from .driver import CuPy, cuda_names, find_device, unavailable_error
 from .exchange import CudaExchange, is_on_device
 from .lowering import Lowering, fits_in_queue
 from .memory import ALIGNMENT, CudaArena, HostPins
 from .modules import Compiler, Modules
+from .names import parsed, share_of
 from .nvrtc import compile_cubin
 from .peers import Peers, is_direct, peer_memories
 from .queues import open_queues
+from .shares import CudaCore, MakeStream, Share, find_share, load_core, stream_maker
 from .warming import Warmer
 
 __all__ = ["CudaDevice", "cuda_names"]
@@ -61,9 +63,12 @@ class CudaDevice(QueuedDevice[_Opened]):
     Parameters
     ----------
     name : str
-        ``"cuda:N"``; N is CuPy's number of the device.
+        ``"cuda:N"``; N is CuPy's number of the device. ``"cuda:N/A-B"`` is a share of it: of its
+        multiprocessors those from A to B percent.
     cupy : module, optional
         What to use for CuPy; imported when the device is first looked at, if left out.
+    core : module, optional
+        What to use for `cuda.core`, which makes shares; imported for those, if left out.
     launch : callable, optional
         How a kernel of CuPy's gets onto the current stream; it is called, if left out.
     compiler : callable or None
@@ -91,6 +96,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         name: str = "cuda:0",
         *,
         cupy: CuPy | None = None,
+        core: CudaCore | None = None,
         launch: Launcher | None = None,
         compiler: Compiler | None = compile_cubin,
         cublas: FindLibrary | None = find_cublas,
@@ -98,9 +104,11 @@ class CudaDevice(QueuedDevice[_Opened]):
         graphs: bool = True,
     ) -> None:
         super().__init__(name)
-        self._index = device_index(name)
-        self._memory = f"cuda:{self._index}"
+        self._name = parsed(name)
+        self._index = self._name.index
+        self._memory = self._name.gpu
         self._cupy = cupy
+        self._core = core
         self._launcher = launch
         self._compiler = compiler
         self._find_cublas = cublas
@@ -131,7 +139,7 @@ class CudaDevice(QueuedDevice[_Opened]):
 
     def way_from(self, memory: str) -> str:
         """Say whether copies from another GPU's memory are made by the hardware alone."""
-        direct = is_direct(self._find(), self._index, device_index(memory))
+        direct = is_direct(self._find(), self._index, parsed(memory).index)
         return "directly" if direct else "staged by the driver in host memory"
 
     def supports(self, node: Node, call: Call) -> Support:
@@ -147,13 +155,15 @@ class CudaDevice(QueuedDevice[_Opened]):
         with self._life:
             if self._open is not None:
                 return
-            cupy = self._find()
+            cupy, share = self._find(), self._share
             try:
-                queues = open_queues(cupy, self._index, self.name)
+                with cupy.cuda.Device(self._index):
+                    make_stream = self._stream_maker(cupy, share)
+                    queues = open_queues(cupy, self._index, self.name, make_stream)
             except Exception as error:
                 raise unavailable_error(error, self.name) from error
             try:
-                self._open = self._equip(cupy, queues)
+                self._open = self._equip(cupy, queues, make_stream)
             except Exception as error:
                 # Half opened, it would keep threads that nobody ends.
                 queues.close()
@@ -265,13 +275,14 @@ class CudaDevice(QueuedDevice[_Opened]):
                         opened.cublas.close()
                 self._open = None
 
-    def _equip(self, cupy: CuPy, queues: Queues) -> _Opened:
+    def _equip(self, cupy: CuPy, queues: Queues, make_stream: MakeStream) -> _Opened:
         library, compiler = self._cublas, self._compiler
         with queues.current():
             cublas = None if library is None else Cublas(library, tf32=self._tf32)
             modules = None if compiler is None else Modules(cupy, self._index, compiler)
             exchange = CudaExchange(cupy, queues, self._index, self._memory)
-        binder = Binder(self.name, Libraries(cupy, modules, cublas, self._launcher))
+        libraries = Libraries(cupy, modules, cublas, self._launcher)
+        binder = Binder(self.name, libraries, make_stream)
         # Kernels are loaded when a plan is opened, not when the first item comes.
         warmer = Warmer(cupy, self._memory, self._lowering, binder)
         copies = Copies(cupy, queues)
@@ -280,6 +291,19 @@ class CudaDevice(QueuedDevice[_Opened]):
         return _Opened(
             cupy, queues, pins, copies, cublas, binder, warmer, constants, peers, exchange
         )
+
+    @cached_property
+    def _share(self) -> Share | None:
+        """Its multiprocessors; None for all of them."""
+        if share_of(self.name) is None:
+            return None
+        self._core = self._core or load_core()
+        return find_share(self.name, self._name, self._core)
+
+    def _stream_maker(self, cupy: CuPy, share: Share | None) -> MakeStream:
+        if share is None:
+            return partial(cupy.cuda.Stream, non_blocking=True)
+        return stream_maker(cupy, self._core, self._index, share)
 
     @cached_property
     def _lowering(self) -> Lowering:
@@ -298,6 +322,8 @@ class CudaDevice(QueuedDevice[_Opened]):
             yield "generated kernels"
         if self._lowering.multiplies:
             yield "cublas with tf32" if self._tf32 else "cublas"
+        if self._share is not None:
+            yield f"{self._share.multiprocessors} of {self._share.total} multiprocessors"
 
     def _find(self) -> CuPy:
         self._cupy = find_device(self.name, self._index, self._cupy)

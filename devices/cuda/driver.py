@@ -17,6 +17,7 @@ from ..streams.failures import (
     memory_error,
     refused_call_error,
 )
+from .names import parsed
 
 CuPy: TypeAlias = Any
 """The module `cupy`, or what stands in for it in tests."""
@@ -92,22 +93,6 @@ def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
     return cupy
 
 
-def device_index(name: str) -> int:
-    """Return N of ``cuda:N``; 0 for ``cuda``.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If it is not a number.
-    """
-    _, _, index = name.partition(":")
-    if index and not (index.isascii() and index.isdigit()):
-        raise DeviceUnavailableError(
-            f"{name!r} is not a CUDA device", fix="name one by its number: 'cuda:0'"
-        )
-    return int(index or 0)
-
-
 def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
     """Return what an exception from CuPy means for an open device; its cause is the exception.
 
@@ -141,7 +126,7 @@ def unavailable_error(error: Exception, device: str) -> DeviceUnavailableError:
 def _is_broken(cupy: CuPy, device: str) -> bool:
     """Ask a device for something harmless: one that is broken answers with its error again."""
     try:
-        with cupy.cuda.Device(device_index(device)):
+        with cupy.cuda.Device(parsed(device).index):
             cupy.cuda.runtime.memGetInfo()
     except cupy.cuda.runtime.CUDARuntimeError:
         return True

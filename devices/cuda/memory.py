@@ -12,7 +12,8 @@ import numpy as np
 
 from ...graph.tensor import Array, TensorSpec
 from ..memory import Arena, View, check_fits, host_view
-from .driver import OUT_OF_MEMORY, CuPy, device_index
+from .driver import OUT_OF_MEMORY, CuPy
+from .names import parsed
 
 ALIGNMENT = 512
 """Bytes; what CuPy itself rounds to, and enough for cuBLAS and vector loads."""
@@ -30,7 +31,7 @@ class CudaArena(Arena):
     """
 
     def __init__(self, memory: str, nbytes: int, cupy: CuPy) -> None:
-        self.index = device_index(memory)
+        self.index = parsed(memory).index
         super().__init__(memory, nbytes, _allocate(cupy, max(nbytes, 1)))
         self._cupy = cupy
         # Weak: a session that is fed many shapes has many views, of which it keeps the last ones.

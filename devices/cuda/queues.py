@@ -12,6 +12,7 @@ from ..errors import DeviceError, DeviceLostError
 from ..streams.queues import LANES, Queues
 from ..streams.timing import EventClock
 from .driver import CuPy, device_error, lost_error
+from .shares import MakeStream
 
 HELD_S = 0.05
 """A stream is held up no longer, which is time to queue some thousand kernels."""
@@ -125,11 +126,10 @@ class Current:
         self._device.__exit__(*error)
 
 
-def open_queues(cupy: CuPy, index: int, name: str) -> Queues:
-    """Make a device's streams and start the threads that wait for them."""
-    with cupy.cuda.Device(index):
-        streams = [cupy.cuda.Stream(non_blocking=True) for _ in LANES]
-    return Queues(name, CudaBackend(cupy, index, name), dict(zip(LANES, streams, strict=True)))
+def open_queues(cupy: CuPy, index: int, name: str, make_stream: MakeStream) -> Queues:
+    """Make a device's streams and start the threads that wait for them; it must be current."""
+    streams = {lane: make_stream() for lane in LANES}
+    return Queues(name, CudaBackend(cupy, index, name), streams)
 
 
 class EventPool:

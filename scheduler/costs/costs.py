@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ...devices.device import Device
-from ...devices.kinds import device_kind, guess, kernels_of, model_of, usual_memory
+from ...devices.kinds import device_kind, guess, kernels_of, model_of, usual_memory, whole_of
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
 from ...devices.model import DeviceModel, family
 from ...graph.errors import ParseError
@@ -193,9 +193,16 @@ class Costs(Figures):
         return replace(self, factors={**self.factors, name: self.factors.get(name, 1.0) * factor})
 
     def model(self, device: str) -> DeviceModel:
-        """Return a device's model: its own, that of its kind, or the built-in one."""
-        found = self.models.get(device) or self.models.get(device_kind(device))
-        return found or guess(device)
+        """Return a device's model: its own, that of its kind, or the built-in one.
+
+        Of a share of a GPU that was not measured, its part of the whole one's.
+        """
+        own = self.models.get(device)
+        if own is None or own.is_guess:
+            whole, fraction = whole_of(device)
+            if whole != device:
+                return self.model(whole).scaled(fraction)
+        return own or self.models.get(device_kind(device)) or guess(device)
 
     def is_guess(self, device: str) -> bool:
         """True if nothing is known of a device but its kind."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...devices.device import Device
 from ...devices.host import core_count
-from ...devices.memory import HOST
+from ...devices.memory import HOST, HOST_MEMORIES
 from ...graph.ir import Graph
 from ...graph.operator import Operator
 from ..costs import Costs
@@ -229,7 +229,8 @@ def _calls(operator: Operator, device: str) -> SimulatedLane:
 
 def _follows(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
     """Return the devices whose events a device takes before they are complete, besides its own."""
-    known = devices[name].capabilities.copies_from
+    offers = devices[name].capabilities
+    known = {*offers.copies_from, offers.memory} - HOST_MEMORIES
     return frozenset(other for other, one in devices.items() if one.capabilities.memory in known)
 
 

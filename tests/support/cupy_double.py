@@ -78,7 +78,7 @@ class CupyDouble:
         driver = FakeDriver(self.gpu, self.current)
         self.cuda = SimpleNamespace(
             Device=lambda index: Device(self, index),
-            Stream=lambda non_blocking=False: Stream(self, non_blocking),
+            Stream=Streams(self),
             Event=lambda block=False, disable_timing=False: Event(self, not disable_timing),
             Memory=lambda nbytes: Memory(self, nbytes),
             MemoryPointer=MemoryPointer,
@@ -253,12 +253,28 @@ class Device:
         self._current.use(self._before.pop())
 
 
-class Stream:
-    def __init__(self, double: CupyDouble, non_blocking: bool) -> None:
-        assert non_blocking, "a blocking stream waits for the null stream"
+class Streams:
+    """CuPy's class of streams."""
+
+    def __init__(self, double: CupyDouble) -> None:
         self._double = double
-        self.device = double.current.touch()
-        self.ptr = double.gpu.new_stream(self.device)
+
+    def __call__(self, non_blocking: bool = False) -> Stream:
+        assert non_blocking, "a blocking stream waits for the null stream"
+        device = self._double.current.touch()
+        return Stream(self._double, device, self._double.gpu.new_stream(device))
+
+    def from_external(self, stream: Any) -> Stream:
+        version, ptr = stream.__cuda_stream__()
+        assert version == 0
+        return Stream(self._double, self._double.gpu.device_of(ptr), ptr)
+
+
+class Stream:
+    def __init__(self, double: CupyDouble, device: int, ptr: int) -> None:
+        self._double = double
+        self.device = device
+        self.ptr = ptr
 
     def wait_event(self, event: Event) -> None:
         self._double.current.touch()

@@ -81,6 +81,8 @@ class FakeGpu:
     pageable_copies : int
         Copies from or to host memory that was not page-locked; real ones block their caller.
     graphs_launched : int
+    kernels_on : set of frozenset of int
+        The sets of multiprocessors that kernels were queued for; an empty one stands for all.
     """
 
     def __init__(self, seed: int, memory_bytes: int) -> None:
@@ -89,6 +91,7 @@ class FakeGpu:
         self.locked: dict[int, int] = {}
         self.pageable_copies = 0
         self.graphs_launched = 0
+        self.kernels_on: set[frozenset[int]] = set()
         self.refuses_locking = False
         self.order: list[int] = []
         self._seed = seed
@@ -97,6 +100,8 @@ class FakeGpu:
         self._queues: list[deque[Operation]] = []
         self._device_of: list[int] = []
         """Of each stream."""
+        self._multiprocessors: list[frozenset[int]] = []
+        """That each stream's kernels are kept to."""
         self._destroyed: set[int] = set()
         self._captures: dict[int, list[Callable[[], Any]]] = {}
         self._broken: CUDARuntimeError | None = None
@@ -141,10 +146,11 @@ class FakeGpu:
         """The device whose operation this thread is running."""
         return getattr(self._thread, "device", None)
 
-    def new_stream(self, device: int = 0) -> int:
+    def new_stream(self, device: int = 0, multiprocessors: frozenset[int] = frozenset()) -> int:
         with self._changed:
             self._check()
             self._queues.append(deque())
+            self._multiprocessors.append(multiprocessors)
             self._device_of.append(device)
             return len(self._queues)
 
@@ -185,7 +191,8 @@ class FakeGpu:
             queue += (Operation(begin), Operation(lambda: None, over.is_set))
 
     def launch(self, stream: int, kernel: Callable[[], Any]) -> None:
-        """Queue a kernel."""
+        """Queue a kernel; one that is captured stays on the multiprocessors of that stream."""
+        self.kernels_on.add(self._multiprocessors[stream - 1])
         self.queue(stream, lambda: self._run_kernel(kernel))
 
     def record(self, stream: int, recording: Recording) -> None:
