@@ -50,6 +50,7 @@ LIMITS_S = {
     "integers": 60,
     "interop": 20,
     "partition": 60,
+    "shares": 40,
     "peers": 20,
     "broken": 30,
     "sanitizer": 300,

@@ -43,6 +43,8 @@ class Target:
         Sizes to try questions out with; the figures mean nothing then.
     make_next : callable, optional
         Returns the device with the next number, where that is of the same kind.
+    make_share : callable, optional
+        Returns a share of the device, given its range of percent.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Target:
     has_cupy: bool = False
     small: bool = False
     make_next: Callable[..., Device] | None = None
+    make_share: Callable[[str], Device] | None = None
 
     @classmethod
     def named(cls, name: str, *, small: bool = False) -> Target:
@@ -61,7 +64,7 @@ class Target:
 
         following = f"cuda:{index_of(name) + 1}"
         make, make_next = partial(CudaDevice, name), partial(CudaDevice, following)
-        return cls(name, make, True, True, small, make_next)
+        return cls(name, make, True, True, small, make_next, lambda of: CudaDevice(f"{name}/{of}"))
 
     @property
     def ways(self) -> Mapping[str, Mapping[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from cuda_core_double import CudaCoreDouble
 from cupy_double import CupyDouble
 from foreign_arrays import Library
 from gpu import (
@@ -27,6 +28,7 @@ from gpu import (
     peers,
     rounding,
     sanitizer,
+    shares,
 )
 from gpu.question import Experiment, Row, fact, failed, rows_of, text_of
 from gpu.target import Target, Unsuitable
@@ -140,6 +142,20 @@ def test_the_copy_between_two_gpus_is_one_step() -> None:
     assert [row for row in rows if row.status == "failed"] == []
     assert rows[0].met
     assert rows[0].note == "handed on: cuda:0 to cuda:1"
+
+
+def test_shares_of_a_gpu_are_compared_with_the_whole() -> None:
+    pocl_device()
+    double = CupyDouble(3)
+    core = CudaCoreDouble(double)
+
+    def make_share(of: str) -> CudaDevice:
+        return double.generating(f"cuda:0/{of}", core=core)
+
+    target = Target("cuda:0", double.generating, is_cuda=True, small=True, make_share=make_share)
+    rows = list(rows_of([shares.halves, shares.small_beside_large], target))
+    assert [row for row in rows if row.status == "failed"] == []
+    assert len(rows) == 9
 
 
 def test_one_gpu_has_no_peer() -> None:

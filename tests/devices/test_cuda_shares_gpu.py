@@ -1,0 +1,125 @@
+"""Tests that need a GPU: shares have multiprocessors of their own, and one memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+
+import numpy as np
+import plait as pl
+import pytest
+import trio
+from plait.devices.cuda.binding import Recorder
+from plait.devices.cuda.device import CudaDevice
+from plait.devices.cuda.modules import Arguments
+from plait.devices.cuda.nvrtc import compile_cubin
+from plait.devices.cuda.shares import stream_maker
+from plait.devices.errors import DeviceUnavailableError
+from plait.graph.tensor import Array
+
+# CuPy warns on import of things that are none of our business.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+NAMES = "cuda:0/0-25", "cuda:0/25-50", "cuda:0/50-100"
+MARK = """
+extern "C" __global__ void mark(int* seen) {
+    unsigned number;
+    asm("mov.u32 %0, %%smid;" : "=r"(number));
+    seen[number] = 1;
+    for (long long until = clock64() + 100000; clock64() < until;) {}
+}
+"""
+BLOCKS, MOST = 4096, 1024
+
+
+@pytest.fixture
+def shares() -> Iterator[list[CudaDevice]]:
+    with ExitStack() as stack:
+        devices = [stack.enter_context(closing(CudaDevice(name))) for name in NAMES]
+        try:
+            for device in devices:
+                device.open()
+        except DeviceUnavailableError as error:
+            pytest.skip(f"no shares: {error.what}")
+        yield devices
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_kernels_of_shares_run_on_multiprocessors_of_their_own(
+    shares: list[CudaDevice], recorded: bool
+) -> None:
+    """Ask the multiprocessors for their numbers, from a kernel of many more blocks than fit."""
+    found = [_multiprocessors(device, recorded) for device in shares]
+    for device, numbers in zip(shares, found, strict=True):
+        assert device._share is not None
+        assert len(numbers) == device._share.multiprocessors
+    assert sum(map(len, found)) == len(set[int]().union(*found)) == shares[0]._share.total  # type: ignore[union-attr]
+
+
+def _multiprocessors(device: CudaDevice, recorded: bool) -> set[int]:
+    assert device._open is not None
+    assert device._share is not None
+    cupy, core = device._open.cupy, device._core
+    with device._open.queues.current():
+        module = cupy.cuda.function.Module()
+        arch = f"sm_{cupy.cuda.Device(0).compute_capability}"
+        module.load(compile_cubin(MARK, arch))
+        seen = cupy.zeros(MOST, cupy.int32)
+        cupy.cuda.runtime.deviceSynchronize()
+        arguments = Arguments([seen.data.ptr])
+        mark, make_stream = module.get_function("mark"), stream_maker(cupy, core, 0, device._share)
+        shape = BLOCKS, 1, 1, 64, 1, 1, 0
+
+        def launch(stream: int) -> None:
+            cupy.cuda.driver.launchKernel(mark.ptr, *shape, stream, arguments.address, 0)
+
+        stream = make_stream()
+        if recorded:
+            # Launched on a stream of the whole GPU: what counts is where it was recorded.
+            graph = Recorder(make_stream).record(lambda at: [partial(launch, at)])
+            stream = cupy.cuda.Stream(non_blocking=True)
+            graph.launch(stream)
+        else:
+            launch(stream.ptr)
+        stream.synchronize()
+        assert ctypes.sizeof(ctypes.c_int) * MOST == seen.nbytes
+        return set(np.flatnonzero(cupy.asnumpy(seen)).tolist())
+
+
+def test_a_stream_over_shares_is_that_of_the_cpu() -> None:
+    """To and fro several times, without a copy in between."""
+    builder = pl.GraphBuilder("to and fro")
+    h = x = builder.input("x", "int32", (1 << 18,))
+    for turn in range(6):
+        h = builder.op("Add", h, builder.op("Mul", h, x, name=f"mul{turn}"), name=f"add{turn}")
+    builder.output("y", h)
+    graph = builder.build()
+    pins = {f"*{turn}": NAMES[turn % 3] for turn in range(6)}
+    try:
+        plan = pl.plan(graph, NAMES, pin=pins, max_in_flight=4)
+    except DeviceUnavailableError as error:
+        pytest.skip(f"no shares: {error.what}")
+    assert len([step for step in plan.steps if ": " in step.name]) == 2
+    feeds = [{"x": np.arange(1 << 18, dtype=np.int32) * (item + 3)} for item in range(24)]
+
+    async def stream() -> list[Array]:
+        async with pl.Session(plan) as session, session.stream(feeds) as results:
+            return [item["y"] async for item in results]
+
+    for fed, found in zip(feeds, trio.run(stream), strict=True):
+        np.testing.assert_array_equal(found, pl.run(graph, fed, ["cpu"])["y"])
+
+
+def test_products_and_cupys_kernels_run_on_shares(shares: list[CudaDevice]) -> None:
+    b = pl.GraphBuilder()
+    x = b.input("x", "float32", (64, 64))
+    product = b.op("MatMul", x, np.eye(64, dtype=np.float32))
+    b.output("y", b.op("Einsum", b.op("Relu", product), equation="ij->i"))
+    graph = b.build()
+    fed = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    for name in NAMES:
+        found = pl.run(graph, {"x": fed}, [name])["y"]
+        np.testing.assert_allclose(found, fed.sum(1))
+    assert shares
