@@ -27,6 +27,7 @@ NO_FILE = ""
 EXAMPLES = """
 plait devices
 plait devices cpu ort --measure costs.json
+plait devices cuda:0/0-50 cuda:0/50-100
 plait devices --ray auto
 """
 

@@ -14,7 +14,7 @@ import trio
 from cuda_core_double import CudaCoreDouble, CUDAError
 from cupy_double import CupyDouble
 from fake_gpu import SEEDS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.devices.cuda.device import CudaDevice
@@ -24,8 +24,10 @@ from plait.devices.errors import DeviceUnavailableError
 from plait.devices.kinds import guess, usual_memory
 from plait.graph.extras import how_to_install
 from plait.scheduler.plans.placement import Transfer
+from virtual_streams import layered_graphs
 
 from .rig import chain
+from .test_cuda_peers import results_of
 
 LOW, HIGH = "cuda:0/0-40", "cuda:0/40-100"
 
@@ -205,6 +207,26 @@ def test_shares_read_what_others_wrote_where_it_is(seed: int) -> None:
                         assert item["y"].tolist() == (-2 * x * x).tolist()
 
     trio.run(run)
+
+
+@settings(max_examples=25, deadline=None)
+@given(layered_graphs(), st.integers(0, 15), st.integers(1, 3), st.data())
+def test_a_graph_over_shares_and_the_cpu_is_right_in_any_order(
+    graph: pl.Graph, seed: int, in_flight: int, data: st.DataObject
+) -> None:
+    """With more items than slots: memory is used again, by whichever share is next."""
+    double = CupyDouble(seed)
+    places = st.sampled_from([LOW, HIGH, LOW, HIGH, "cpu"])
+    pins = {node.name: data.draw(places) for node in graph.nodes}
+    used = [*shares(double, LOW, HIGH), "cpu"]
+    plan = pl.plan(graph, used, pin=pins, max_in_flight=in_flight)
+    feeds = [
+        {name: np.arange(64, dtype=np.int32) * (item + 2) - 9 for name in graph.inputs}
+        for item in range(in_flight + 3)
+    ]
+    for fed, found in zip(feeds, trio.run(results_of, plan, double, feeds), strict=True):
+        for name, wanted in pl.run(graph, fed, ["cpu"]).items():
+            np.testing.assert_array_equal(found[name], wanted)
 
 
 def test_a_share_does_not_wait_on_the_host_for_another(double: CupyDouble) -> None:
