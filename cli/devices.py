@@ -50,7 +50,8 @@ def show_devices(
     """Check which devices are available, with reasons for those that are not.
 
     Each known device is opened, adds numbers, and is closed; with NAMES only those, and the exit
-    code is 1 if one is missing. With --ray, devices on the nodes of the cluster are checked, too.
+    code is 1 if one is missing. A share of a GPU is named by percent of its multiprocessors:
+    cuda:0/0-50. With --ray, devices on the nodes of the cluster are checked, too.
     With --measure, short runs measure the speed of each; FILE is created if missing, and other
     commands take it as --costs.
     """

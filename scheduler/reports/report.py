@@ -180,11 +180,12 @@ def _subgraphs(plan: Plan) -> Iterator[str]:
     listed = plan.subgraphs[:LISTED_STEPS]
     needs = {subgraph.name: _needs(plan, subgraph) for subgraph in listed}
     width = max((len(names) for names in needs.values()), default=0)
-    yield f"{'subgraph':16} {'device':12} {'nodes':>5} {'Mflop':>9}  {'needs':{width}}  operators"
+    wide = max((12, *(len(subgraph.device) for subgraph in listed)))
+    yield f"{'subgraph':16} {'device':{wide}} {'nodes':>5} {'Mflop':>9}  {'needs':{width}}  operators"
     for subgraph in listed:
         flops = flops_of(subgraph.graph)
         yield (
-            f"{subgraph.name:16} {subgraph.device:12} {len(subgraph.graph.nodes):5} "
+            f"{subgraph.name:16} {subgraph.device:{wide}} {len(subgraph.graph.nodes):5} "
             f"{'?' if flops is None else f'{flops / 1e6:.3f}':>9}  "
             f"{needs[subgraph.name]:{width}}  {_operators(subgraph)}"
         )
