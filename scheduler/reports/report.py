@@ -181,7 +181,8 @@ def _subgraphs(plan: Plan) -> Iterator[str]:
     needs = {subgraph.name: _needs(plan, subgraph) for subgraph in listed}
     width = max((len(names) for names in needs.values()), default=0)
     wide = max((12, *(len(subgraph.device) for subgraph in listed)))
-    yield f"{'subgraph':16} {'device':{wide}} {'nodes':>5} {'Mflop':>9}  {'needs':{width}}  operators"
+    columns = f"{'device':{wide}} {'nodes':>5} {'Mflop':>9}  {'needs':{width}}  operators"
+    yield f"{'subgraph':16} {columns}"
     for subgraph in listed:
         flops = flops_of(subgraph.graph)
         yield (
