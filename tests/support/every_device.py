@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import plait as pl
 import pytest
 from bound import Bound
+from cuda_core_double import CudaCoreDouble
 from cupy_double import CupyDouble
 from patience import WAIT_S
 from plait import devices
@@ -236,7 +237,10 @@ class DoubleSubject(Subject):
     seed: int = 0
 
     def make(self) -> CudaDevice:
-        return CupyDouble(self.seed).device()
+        return self._on(CupyDouble(self.seed))
+
+    def _on(self, double: CupyDouble, **options: Any) -> CudaDevice:
+        return double.device(**options)
 
     @contextmanager
     def opened(self, device: Device | None = None) -> Iterator[Device]:
@@ -258,8 +262,15 @@ class DoubleSubject(Subject):
     def failing(self) -> Iterator[Failing]:
         double = CupyDouble(self.seed)
         launcher = _Launcher(double.launch)
-        with self.opened(double.device(launch=launcher)) as device:
+        with self.opened(self._on(double, launch=launcher)) as device:
             yield Failing(device, _doubled_then("Relu"), partial(launcher.failing_at, 1))
+
+
+class ShareSubject(DoubleSubject):
+    """A share of a fake GPU."""
+
+    def _on(self, double: CupyDouble, **options: Any) -> CudaDevice:
+        return double.device("cuda:0/25-50", core=CudaCoreDouble(double), **options)
 
 
 class GeneratingSubject(DoubleSubject):
@@ -369,7 +380,8 @@ SUBJECTS = (
     OpenVinoSubject("ort:openvino", "openvino"),
     Subject("formal", "formal"),
     # Two orders of precedence among the streams that are each other's opposite, and a random one.
-    *(DoubleSubject(f"cuda:0-double-{seed}", "double", False, seed) for seed in (0, 5, 7)),
+    *(DoubleSubject(f"cuda:0-double-{seed}", "double", False, seed) for seed in (0, 5)),
+    ShareSubject("cuda:0-share", "double", False, 7),
     GeneratingSubject("cuda:0-generated", "generated", False, 6),
     OpenClSubject("opencl:0", "opencl", cancels=False),
     CudaSubject("cuda:0", "cuda", cancels=False),
