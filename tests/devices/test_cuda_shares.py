@@ -17,6 +17,7 @@ from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
+from plait.devices import Device
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.cuda.names import parsed, share_of
 from plait.devices.cuda.shares import Share, find_share
@@ -218,7 +219,7 @@ def test_a_graph_over_shares_and_the_cpu_is_right_in_any_order(
     double = CupyDouble(seed)
     places = st.sampled_from([LOW, HIGH, LOW, HIGH, "cpu"])
     pins = {node.name: data.draw(places) for node in graph.nodes}
-    used = [*shares(double, LOW, HIGH), "cpu"]
+    used: list[Device | str] = [*shares(double, LOW, HIGH), "cpu"]
     plan = pl.plan(graph, used, pin=pins, max_in_flight=in_flight)
     feeds = [
         {name: np.arange(64, dtype=np.int32) * (item + 2) - 9 for name in graph.inputs}
