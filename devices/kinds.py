@@ -131,7 +131,7 @@ def whole_of(name: str) -> tuple[str, float]:
     >>> whole_of("cuda:0/0-40"), whole_of("worker:0")
     (('cuda:0', 0.4), ('worker:0', 1.0))
     """
-    share = share_of(name)
+    share = share_of(name) if "/" in name else None
     return (name, 1.0) if share is None else (share.gpu, share.fraction)
 
 
