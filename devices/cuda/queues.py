@@ -26,15 +26,15 @@ class CudaBackend:
     timeline : EventClock
     """
 
-    def __init__(self, cupy: CuPy, index: int, name: str) -> None:
+    def __init__(self, cupy: CuPy, index: int, name: str, make_stream: MakeStream) -> None:
         self._cupy = cupy
         self._index = index
         self._name = name
         self._device = cupy.cuda.Device(index)
         self._pools = {timed: EventPool(cupy, timing=timed) for timed in (False, True)}
         with self._device:
-            self.timeline = timeline(cupy)
-            self._gate = cupy.cuda.Stream(non_blocking=True)
+            self.timeline = timeline(cupy, make_stream())
+            self._gate = make_stream()
         self._holds = True
 
     def attach(self) -> None:
@@ -129,7 +129,7 @@ class Current:
 def open_queues(cupy: CuPy, index: int, name: str, make_stream: MakeStream) -> Queues:
     """Make a device's streams and start the threads that wait for them; it must be current."""
     streams = {lane: make_stream() for lane in LANES}
-    return Queues(name, CudaBackend(cupy, index, name), streams)
+    return Queues(name, CudaBackend(cupy, index, name, make_stream), streams)
 
 
 class EventPool:
@@ -157,12 +157,11 @@ class EventPool:
         self._free.append(event)
 
 
-def timeline(cupy: CuPy) -> EventClock:
+def timeline(cupy: CuPy, stream: Any) -> EventClock:
     """Return a timeline of the current device.
 
-    Anchors are recorded on a stream of their own, where they never queue behind work.
+    Anchors are recorded on a stream of its own, where they never queue behind work.
     """
-    stream = cupy.cuda.Stream(non_blocking=True)
     return EventClock(partial(_happen, cupy, stream), partial(_between_ns, cupy))
 
 

@@ -32,7 +32,7 @@ extern "C" __global__ void mark(int* seen) {
 }
 """
 BLOCKS, MOST = 4096, 1024
-SLACK_NS = 20_000
+SLACK_NS = 100_000
 """How far the host's clock may be off that events are mapped onto."""
 
 
