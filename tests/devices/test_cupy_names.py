@@ -39,6 +39,7 @@ CUDA_CLASSES = (
     (cupy_double.Memory, cupy.cuda.Memory, {"ptr"}),
     (cupy_double.MemoryPointer, cupy.cuda.MemoryPointer, {"mem", "ptr"}),
     (cupy_double.Stream, cupy.cuda.Stream, set[str]()),
+    (cupy_double.Streams, cupy.cuda.Stream, set[str]()),
     (Function, cupy.cuda.function.Function, {"ptr"}),
     (Module, cupy.cuda.function.Module, set[str]()),
     (fake_arrays.FakeArray, cupy.ndarray, {"data", "dtype", "nbytes", "shape", "strides"}),
