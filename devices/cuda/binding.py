@@ -20,10 +20,12 @@ from ..kernels.steps import in_order
 from ..memory import View
 from ..streams.program import Steps
 from ..streams.traps import Traps
+from . import cudnn
 from .arrays import CupyArrays
 from .cublas import Cublas, Places
+from .cudnn import Cudnn
 from .driver import CuPy
-from .lowering import Multiply, Part, Queued
+from .lowering import Convolve, Multiply, Part, Queued
 from .modules import Arguments, Module, Modules
 from .shares import MakeStream
 
@@ -52,12 +54,14 @@ class Libraries(NamedTuple):
     modules : Modules or None
         None where no kernels are generated.
     cublas : Cublas or None
+    cudnn : Cudnn or None
     launcher : callable, optional
     """
 
     cupy: CuPy
     modules: Modules | None
     cublas: Cublas | None
+    cudnn: Cudnn | None
     launcher: Launcher | None
 
 
@@ -137,7 +141,7 @@ class _Binding:
         constants: Mapping[str, Array],
         parts: Sequence[Part],
     ) -> None:
-        self._cupy, _, self._cublas, self._launcher = libraries
+        self._cupy, _, self._cublas, self._cudnn, self._launcher = libraries
         self._graph, self._views, self._constants = graph, views, constants
         # Kept alive with the program: a recording has addresses, and no hold on what is there.
         self._arrays = {name: view.array for name, view in views.items()} | dict(constants)
@@ -166,6 +170,8 @@ class _Binding:
             return self._kernel(item, stream)
         if isinstance(item, Multiply):
             return self._product(item, stream)
+        if isinstance(item, Convolve):
+            return self._convolution(item, stream)
         return self._copy(item, stream)
 
     def _kernel(self, launch: Launch, stream: int) -> Step:
@@ -187,6 +193,12 @@ class _Binding:
         assert self._cublas is not None
         addresses = map(self._address, (item.a, item.b, item.y, item.workspace))
         return self._cublas.bind(item.product, Places(*addresses), stream)
+
+    def _convolution(self, item: Convolve, stream: int) -> Step:
+        assert self._cudnn is not None
+        addresses = map(self._address, (item.x, item.w, item.y, item.workspace))
+        places = cudnn.Places(*addresses)
+        return self._cudnn.bind(item.convolution, item.engine, places, stream)
 
     def _cupys(self, node: Node) -> Step:
         arrays = CupyArrays(self._cupy)

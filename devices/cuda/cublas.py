@@ -12,7 +12,7 @@ from ctypes import byref, c_double, c_float, c_int, c_int32, c_longlong, c_size_
 from typing import Any, NamedTuple
 
 from ..errors import DeviceError
-from .libraries import load_library
+from .libraries import RefusedError, load_library
 from .products import Product
 
 SUCCESS = 0
@@ -36,10 +36,6 @@ ANY_ALGORITHM = -1
 """CUBLAS_GEMM_DEFAULT."""
 TF32 = 77
 """CUBLAS_COMPUTE_32F_FAST_TF32: float32 factors are rounded to 10 bits, sums are not."""
-
-
-class ProductRefusedError(DeviceError):
-    """cuBLAS does not compute such a product; something else may."""
 
 
 class Arithmetic(NamedTuple):
@@ -159,7 +155,7 @@ def _matrix(address: int, kind: int, row: int, stride: int, is_stack: bool) -> t
 
 def _check(status: int, what: str, refused: Container[int] = ()) -> None:
     if status != SUCCESS:
-        kind = ProductRefusedError if status in refused else DeviceError
+        kind = RefusedError if status in refused else DeviceError
         raise kind(
             f"{what} fails: {STATUS.get(status, f'status {status}')}",
             fix="report this, with the version of cuBLAS",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
+from ...version import VERSION
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
 from ..event import Event
@@ -23,8 +24,10 @@ from ..streams.device import QueuedDevice
 from ..streams.program import QueuedProgram, marked
 from ..streams.queues import Queues
 from .binding import Binder, Launcher, Libraries
+from .choosing import Chooser
 from .copies import Copies
 from .cublas import Cublas, find_cublas
+from .cudnn import Cudnn, find_cudnn, version_of
 from .driver import CuPy, cuda_names, find_device, unavailable_error
 from .exchange import CudaExchange, is_on_device
 from .lowering import Lowering, fits_in_queue
@@ -35,6 +38,7 @@ from .nvrtc import compile_cubin
 from .peers import Peers, is_direct, peer_memories
 from .queues import open_queues
 from .shares import CudaCore, MakeStream, Share, find_share, load_core, stream_maker
+from .trials import Trials
 from .warming import Warmer
 
 __all__ = ["CudaDevice", "cuda_names"]
@@ -50,7 +54,9 @@ class _Opened(NamedTuple):
     pins: HostPins
     copies: Copies
     cublas: Cublas | None
+    cudnn: Cudnn | None
     binder: Binder
+    chooser: Chooser | None
     warmer: Warmer
     constants: ConstantStore
     peers: Peers
@@ -77,6 +83,8 @@ class CudaDevice(QueuedDevice[_Opened]):
     cublas : callable or None
         Returns cuBLAS, or None where there is none; products of matrices are left to generated
         kernels then, and with None.
+    cudnn : callable or None
+        The same of cuDNN and convolutions.
     tf32 : bool, default False
         Have tensor cores multiply float32: several times faster, factors rounded to 10 bits.
     graphs : bool, default True
@@ -100,6 +108,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         launch: Launcher | None = None,
         compiler: Compiler | None = compile_cubin,
         cublas: FindLibrary | None = find_cublas,
+        cudnn: FindLibrary | None = find_cudnn,
         tf32: bool = False,
         graphs: bool = True,
     ) -> None:
@@ -112,6 +121,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         self._launcher = launch
         self._compiler = compiler
         self._find_cublas = cublas
+        self._find_cudnn = cudnn
         self._tf32 = tf32
         self._graphs = graphs
         self._capabilities: Capabilities | None = None
@@ -218,6 +228,8 @@ class CudaDevice(QueuedDevice[_Opened]):
         opened = self._opened()
         with opened.queues.current() as stream:
             constants, batches = opened.constants.place(subgraph.constants)
+            if opened.chooser is not None:
+                opened.chooser.choose(subgraph, constants, stream)
             parts = self._lowering.parts(subgraph, views)
             while not opened.warmer.warm(subgraph, parts, constants, stream):
                 parts = self._lowering.parts(subgraph, views)
@@ -270,26 +282,32 @@ class CudaDevice(QueuedDevice[_Opened]):
                 # First: what is queued uses all that is let go of below.
                 opened.queues.close()
                 opened.pins.close()
-                if opened.cublas is not None:
-                    with opened.cupy.cuda.Device(self._index):
-                        opened.cublas.close()
+                with opened.cupy.cuda.Device(self._index):
+                    for library in (opened.cublas, opened.cudnn):
+                        if library is not None:
+                            library.close()
                 self._open = None
 
     def _equip(self, cupy: CuPy, queues: Queues, make_stream: MakeStream) -> _Opened:
-        library, compiler = self._cublas, self._compiler
         with queues.current():
-            cublas = None if library is None else Cublas(library, tf32=self._tf32)
-            modules = None if compiler is None else Modules(cupy, self._index, compiler)
+            cublas = None if self._cublas is None else Cublas(self._cublas, tf32=self._tf32)
+            cudnn = None if self._cudnn is None else Cudnn(self._cudnn)
+            modules = None if self._compiler is None else Modules(cupy, self._index, self._compiler)
             exchange = CudaExchange(cupy, queues, self._index, self._memory)
-        libraries = Libraries(cupy, modules, cublas, self._launcher)
+        libraries = Libraries(cupy, modules, cublas, cudnn, self._launcher)
         binder = Binder(self.name, libraries, make_stream)
+        trials = Trials(cupy, self._memory, binder)
+        chooser = None
+        if cudnn is not None and self._graphs:  # recordings are what is timed
+            chooser = Chooser(self._lowering, cudnn, trials, self._hardware(cupy))
         # Kernels are loaded when a plan is opened, not when the first item comes.
-        warmer = Warmer(cupy, self._memory, self._lowering, binder)
+        warmer = Warmer(self._lowering, trials)
         copies = Copies(cupy, queues)
         constants = ConstantStore(self, self._memory, ALIGNMENT, copies.upload)
         pins, peers = HostPins(cupy), Peers(cupy, self._index)
         return _Opened(
-            cupy, queues, pins, copies, cublas, binder, warmer, constants, peers, exchange
+            *(cupy, queues, pins, copies, cublas, cudnn, binder),
+            *(chooser, warmer, constants, peers, exchange),
         )
 
     @cached_property
@@ -308,7 +326,12 @@ class CudaDevice(QueuedDevice[_Opened]):
     @cached_property
     def _lowering(self) -> Lowering:
         """How nodes are computed: known before there is a GPU, to plan for one."""
-        return Lowering(generates=self._compiler is not None, multiplies=self._cublas is not None)
+        return Lowering(
+            generates=self._compiler is not None,
+            multiplies=self._cublas is not None,
+            convolves=self._cudnn is not None,
+            tf32=self._tf32,
+        )
 
     @cached_property
     def _cublas(self) -> Any:
@@ -316,12 +339,26 @@ class CudaDevice(QueuedDevice[_Opened]):
             return None
         return self._find_cublas()
 
+    @cached_property
+    def _cudnn(self) -> Any:
+        if self._find_cudnn is None or self._compiler is None:
+            return None
+        return self._find_cudnn()
+
+    def _hardware(self, cupy: CuPy) -> str:
+        """Return what times depend on: the GPU, the driver, and versions of software."""
+        name = cupy.cuda.runtime.getDeviceProperties(self._index)["name"].decode()
+        driver = cupy.cuda.runtime.driverGetVersion()
+        return f"plait {VERSION}, {name}, CUDA {driver}, {', '.join(self._software(cupy))}"
+
     def _software(self, cupy: CuPy) -> Iterator[str]:
         yield f"cupy {cupy.__version__}"
         if self._lowering.generates:
             yield "generated kernels"
         if self._lowering.multiplies:
             yield "cublas with tf32" if self._tf32 else "cublas"
+        if self._lowering.convolves:
+            yield f"cudnn {version_of(self._cudnn)}"
         if self._share is not None:
             yield f"{self._share.multiprocessors} of {self._share.total} multiprocessors"
 

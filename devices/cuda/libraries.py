@@ -9,23 +9,29 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from ..errors import DeviceError
+
 VERSIONS = (13, 12)
 """Major versions of CUDA whose libraries will do, the best first."""
 
 
+class RefusedError(DeviceError):
+    """A library does not compute what it was asked for; something else may."""
+
+
 @cache
-def load_library(name: str) -> ctypes.CDLL | None:
+def load_library(name: str, versions: tuple[int, ...] = VERSIONS) -> ctypes.CDLL | None:
     """Load ``"nvrtc"``, ``"cublas"``...; return None where it is not installed."""
-    for path in _places(name):
+    for path in _places(name, versions):
         with suppress(OSError):  # missing, or something it needs is
             return ctypes.CDLL(path)
     return None
 
 
-def _places(name: str) -> Iterator[str]:
+def _places(name: str, versions: tuple[int, ...]) -> Iterator[str]:
     yield from _by_pathfinder(name)
-    yield from _in_wheels(name)
-    for version in VERSIONS:
+    yield from _in_wheels(name, versions)
+    for version in versions:
         yield f"lib{name}.so.{version}"
 
 
@@ -39,13 +45,13 @@ def _by_pathfinder(name: str) -> Iterator[str]:
         yield str(finder.load_nvidia_dynamic_lib(name).abs_path)
 
 
-def _in_wheels(name: str) -> Iterator[str]:
+def _in_wheels(name: str, versions: tuple[int, ...]) -> Iterator[str]:
     try:
         wheels = importlib.import_module("nvidia")
     except ImportError:
         return
     for folder in wheels.__path__:
-        for version in VERSIONS:
+        for version in versions:
             for path in Path(folder).glob(f"*/lib/lib{name}.so.{version}"):
                 _load_beside(path, name)
                 yield str(path)

@@ -1,8 +1,9 @@
-"""Lowering of nodes for a CUDA device: to cuBLAS, to generated kernels, or to CuPy's."""
+"""Lowering of nodes for a CUDA device: to cuBLAS or cuDNN, to generated kernels, or to CuPy's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
@@ -10,12 +11,14 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .. import program as programs
 from ..codegen import registry as generated
+from ..codegen.composition import compose
 from ..codegen.formulas import Member, has_formula
 from ..codegen.fusing import LEFT, fused
 from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..device import Support, scratch_name
 from ..memory import View
+from .convolutions import Convolution, convolution_of
 from .products import Product, product_of
 from .support import why_no_array, why_not
 
@@ -33,7 +36,35 @@ class Multiply(NamedTuple):
     workspace: str
 
 
-Queued: TypeAlias = Transfer | Launch | Multiply
+class Convolve(NamedTuple):
+    """A convolution, the number of cuDNN's engine, and its tensors and workspace, by name."""
+
+    convolution: Convolution
+    engine: int
+    x: str
+    w: str
+    y: str
+    workspace: str
+
+
+Queued: TypeAlias = Transfer | Launch | Multiply | Convolve
+
+
+class Way(NamedTuple):
+    """What computes a convolution.
+
+    Attributes
+    ----------
+    library : {"cudnn", "cublas", "generated"}
+    engine : int, default 0
+        Which one of cuDNN's.
+    """
+
+    library: str
+    engine: int = 0
+
+
+GENERATED, BY_CUBLAS, BY_CUDNN = map(Way, ("generated", "cublas", "cudnn"))
 
 
 class Part(NamedTuple):
@@ -43,7 +74,7 @@ class Part(NamedTuple):
     ----------
     nodes : tuple of Node
         The last one is the one that errors and times name.
-    queued : tuple of Transfer, Launch or Multiply, or None
+    queued : tuple of Transfer, Launch, Multiply or Convolve, or None
         What a stream is given, which can be captured; None where CuPy runs a kernel of its own.
     """
 
@@ -57,11 +88,11 @@ class Part(NamedTuple):
 
     @property
     def of_libraries(self) -> Part | None:
-        """What is not queued by our own kernels, but by CuPy's or cuBLAS; None without any."""
+        """What is not queued by our own kernels, but by CuPy's or libraries; None without any."""
         if self.queued is None:
             return self
-        products = tuple(item for item in self.queued if isinstance(item, Multiply))
-        return Part(self.nodes, products) if products else None
+        calls = tuple(item for item in self.queued if isinstance(item, Multiply | Convolve))
+        return Part(self.nodes, calls) if calls else None
 
 
 class Lowering:
@@ -71,18 +102,49 @@ class Lowering:
     ----------
     generates : bool
         Whether there are generated kernels.
-    multiplies : bool
-        Whether there is cuBLAS.
+    multiplies, convolves : bool
+        Whether there is cuBLAS; whether there is cuDNN.
+    tf32 : bool, default False
+        Whether tensor cores may multiply float32.
     """
 
-    def __init__(self, *, generates: bool, multiplies: bool) -> None:
+    def __init__(
+        self, *, generates: bool, multiplies: bool, convolves: bool = False, tf32: bool = False
+    ) -> None:
         self.generates = generates
         self.multiplies = multiplies and generates
-        self._refused: set[Product] = set()
+        self.convolves = convolves and generates
+        self._tf32 = tf32
+        self._refused: set[Product | Convolution] = set()
+        self._chosen: dict[Convolution, Way] = {}
 
-    def refuse(self, product: Product) -> None:
-        """Leave products like this one to generated kernels from now on."""
-        self._refused.add(product.bare)
+    def refuse(self, item: Multiply | Convolve) -> None:
+        """Leave what is like this to generated kernels from now on."""
+        if isinstance(item, Convolve):
+            self._refused.add(item.convolution)
+            self._chosen.pop(item.convolution, None)
+        else:
+            self._refused.add(item.product.bare)
+
+    def choose(self, convolution: Convolution, way: Way) -> None:
+        """Have convolutions like this one computed in a way from now on."""
+        self._chosen[convolution] = way
+
+    def choosing(self, convolution: Convolution, way: Way) -> Lowering:
+        """Return what decides as this does, except for such convolutions."""
+        other = copy(self)
+        other._chosen = {**self._chosen, convolution: way}
+        return other
+
+    def undecided(self, node: Node, call: Call, outputs: Specs) -> Convolution | None:
+        """Return the convolution that a node is, while nobody has chosen what computes it."""
+        found = self._convolution(node, call, outputs)
+        return None if found in self._chosen or found in self._refused else found
+
+    def others(self, node: Node, call: Call, outputs: Specs) -> tuple[Way, ...]:
+        """Return what computes a convolution besides cuDNN."""
+        products = () if self._product(node, call, outputs) is None else (BY_CUBLAS,)
+        return products if generated.why_not(node, call) else (*products, GENERATED)
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether a node runs, in one way or another; its shapes may be symbolic."""
@@ -97,35 +159,44 @@ class Lowering:
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of a node of static shapes."""
-        # What cuBLAS takes comes last, whether it has refused the product or not: plans that were
+        # What libraries take comes last, whether they have refused the node or not: plans that were
         # made before have room for what takes its place, and plans made later fit other devices.
         own = self._own_scratch(node, call, outputs)
         product = product_of(node, call, outputs) if self.multiplies else None
-        return own if product is None else (*own, *product.scratch)
+        convolution = self._convolution(node, call, outputs)
+        if convolution is None:
+            return own if product is None else (*own, *product.scratch)
+        nbytes = [each.workspace_nbytes for each in (product, convolution) if each is not None]
+        return (*own, TensorSpec("uint8", (max(nbytes),)))  # for whichever it will be
 
     def parts(self, graph: Graph, views: Mapping[str, View]) -> tuple[Part, ...]:
         """Return what there is to do for a subgraph, in order."""
         if not self.generates:
             return tuple(Part((node,), None) for node in working_nodes(graph, views))
 
-        def product(node: Node) -> Product | None:
-            return self._product(node, graph.call(node), graph.output_specs(node))
+        def work(node: Node) -> Product | Convolution | None:
+            return self._work(node, graph.call(node), graph.output_specs(node))
 
         def rest(node: Node) -> Member | None:
-            found = product(node)
+            found = work(node)
             return None if found is None else _added(graph, node, found)
 
         def part(item: Piece | Node) -> Part:
             nodes, queued = item if isinstance(item, Piece) else ((item,), None)
-            node, found = nodes[-1], product(nodes[-1])
+            node, found = nodes[-1], work(nodes[-1])
             if found is None:
                 return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
-            if node.name in gone_on_with:
-                found = found.bare
+            is_begun = node.name in gone_on_with
             own = self._own_scratch(node, graph.call(node), graph.output_specs(node))
-            return Part(nodes, _multiply(node, found, len(own)))
+            if isinstance(found, Product):
+                return Part(nodes, _multiply(node, found.bare if is_begun else found, len(own)))
+            (x, w, *_), (y,) = node.inputs, node.outputs
+            engine = self._chosen.get(found, BY_CUDNN).engine
+            call = Convolve(found, engine, x, w, y, scratch_name(node, len(own)))
+            added = None if is_begun else _added(graph, node, found)
+            return Part(nodes, (call,) if added is None else (call, _alone(added)))
 
-        items = fused(graph, views, epilogues=lambda node: product(node) is None, begun=rest)
+        items = fused(graph, views, epilogues=lambda node: work(node) is None, begun=rest)
         pieces = [item for item in items if isinstance(item, Piece)]
         gone_on_with = {node.name for piece in pieces for node in piece.nodes[:-1]}
         return tuple(map(part, items))
@@ -136,23 +207,60 @@ class Lowering:
             return generated.scratch(node, call, outputs)
         return programs.scratch(node, "cuda", call, outputs)
 
+    def _work(self, node: Node, call: Call, outputs: Specs) -> Product | Convolution | None:
+        """Return what a library has to do for a node; None where a kernel is generated."""
+        product = self._product(node, call, outputs)
+        convolution = self._convolution(node, call, outputs)
+        if convolution is None or convolution in self._refused:
+            return product
+        way = self._chosen.get(convolution) or _usual(convolution, product)
+        return {GENERATED: None, BY_CUBLAS: product}.get(way, convolution)
+
+    def _convolution(self, node: Node, call: Call, outputs: Specs) -> Convolution | None:
+        return convolution_of(node, call, outputs, tf32=self._tf32) if self.convolves else None
+
     def _product(self, node: Node, call: Call, outputs: Specs) -> Product | None:
         product = product_of(node, call, outputs) if self.multiplies else None
         return None if product is None or product.bare in self._refused else product
 
 
-def _added(graph: Graph, node: Node, product: Product) -> Member | None:
+def _usual(convolution: Convolution, product: Product | None) -> Way:
+    """Return what should be fast, as long as nobody has measured it."""
+    if product is not None:
+        return BY_CUBLAS
+    if convolution.is_by_channel or not convolution.on_tensor_cores:
+        return GENERATED
+    return BY_CUDNN
+
+
+def _added(graph: Graph, node: Node, found: Product | Convolution) -> Member | None:
     """Return the addition that kernels behind a product can begin with; None where there is none.
 
     By cuBLAS itself, it would take a kernel that writes the output ahead of it, and cuBLAS would
-    read that.
+    read that. By cuDNN, it takes as long as this kernel, or longer.
     """
-    if product.added is None or product.beta != 1:
+    y = graph.tensors[node.outputs[0]]
+    shape = _bias_shape(node, y) if isinstance(found, Convolution) else found.added
+    if shape is None or (isinstance(found, Product) and found.beta != 1):
         return None
-    y, bias = graph.tensors[node.outputs[0]], graph.tensors[node.inputs[2]]
-    call = Call((y, TensorSpec(bias.dtype, product.added)), (None, None), {})
+    call = Call((y, TensorSpec(graph.tensors[node.inputs[2]].dtype, shape)), (None, None), {})
     inputs = (node.outputs[0] + LEFT, node.inputs[2])
     return Member("Add", call, inputs, node.outputs[0], y) if has_formula("Add", call) else None
+
+
+def _bias_shape(node: Node, y: TensorSpec) -> tuple[int, ...] | None:
+    """Return the shape from which a convolution's bias is broadcast; None where it has none."""
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return None
+    return (y.static_shape[1], *(1 for _ in y.static_shape[2:]))
+
+
+def _alone(member: Member) -> Launch:
+    """Return the kernel that goes on with what a library has left, where no nodes follow."""
+    kernel, tensors = compose([member], [member.output])
+    launch = _in_place(Launch(kernel, tensors))
+    assert isinstance(launch, Launch)
+    return launch
 
 
 def _in_place(item: Transfer | Launch) -> Transfer | Launch:

@@ -98,8 +98,9 @@ class CupyDouble:
         return CudaDevice(name, cupy=self, **with_defaults)
 
     def generating(self, name: str = "cuda:0", **options: Any) -> CudaDevice:
-        """Return a CUDA device with generated kernels and cuBLAS."""
-        libraries = {"compiler": _uncompiled, "cublas": lambda: FakeCublas(self.gpu)}
+        """Return a CUDA device with generated kernels and cuBLAS, without cuDNN."""
+        cublas = {"cublas": lambda: FakeCublas(self.gpu)}
+        libraries = {"compiler": _uncompiled, "cudnn": None, **cublas}
         return self.device(name, **libraries | options)
 
     def launch(self, step: Callable[[], Any]) -> None:
@@ -207,7 +208,11 @@ class CupyDouble:
         return SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
             getDeviceCount=lambda: self.devices,
-            getDeviceProperties=lambda index: {"totalGlobalMem": gpu.memory_bytes},
+            getDeviceProperties=lambda index: {
+                "totalGlobalMem": gpu.memory_bytes,
+                "name": b"fake GPU",
+            },
+            driverGetVersion=lambda: 13000,
             memGetInfo=in_context(gpu.memory_info),
             memcpyAsync=in_context(gpu.copy),
             memcpyPeerAsync=in_context(gpu.copy_peer),

@@ -1,0 +1,87 @@
+"""What computes a convolution, chosen by measured time: cuDNN's engines, cuBLAS, our own kernels.
+
+They are timed as they run later, as recordings, when a plan is first opened; what is found is kept
+with the compiled kernels, for this hardware and these versions. So choices, and with them the last
+bits of results, are the same for later processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ...graph.ir import Graph, Node
+from ...graph.tensor import Array
+from ..cache_folder import is_off
+from .convolutions import Convolution
+from .cubins import kept
+from .cudnn import Cudnn
+from .libraries import RefusedError
+from .lowering import Lowering, Way
+from .trials import Trials
+
+FIGURES = "PLAIT_FIGURES"
+"""The variable of the environment that is ``off`` where nothing is to be measured."""
+MOST_ENGINES = 3
+"""How many of cuDNN's are tried: with its first guess, it was within 8 % of the best of six on an
+H200, with the first three within 3 % (2026-11-26)."""
+
+
+class Chooser:
+    """Chooses for a lowering, once for each convolution.
+
+    Parameters
+    ----------
+    lowering : Lowering
+    cudnn : Cudnn
+    trials : Trials
+    versions : str
+        Of all that times depend on.
+    """
+
+    def __init__(self, lowering: Lowering, cudnn: Cudnn, trials: Trials, versions: str) -> None:
+        self._lowering = lowering
+        self._cudnn = cudnn
+        self._trials = trials
+        self._versions = versions
+        self._lock = threading.Lock()  # two that measure at once would measure each other
+
+    def choose(self, graph: Graph, constants: Mapping[str, Array], stream: Any) -> None:
+        """Choose for the convolutions of a static subgraph, unless measuring is off."""
+        if is_off(FIGURES):
+            return
+        with self._lock:
+            for node in graph.nodes:
+                found = self._lowering.undecided(node, graph.call(node), graph.output_specs(node))
+                if found is not None:
+                    measure = partial(self._measured, found, node, graph, constants, stream)
+                    told = kept(f"{self._versions}: {found}", measure).decode()
+                    library, engine = told.split()
+                    self._lowering.choose(found, Way(library, int(engine)))
+
+    def _measured(
+        self,
+        convolution: Convolution,
+        node: Node,
+        graph: Graph,
+        constants: Mapping[str, Array],
+        stream: Any,
+    ) -> bytes:
+        """Return the fastest way of computing a node, as it is kept."""
+        alone = graph.extract([node], node.name)
+        spent: dict[Way, float] = {}
+        with self._trials.room(alone, node, self._lowering, stream) as views:
+            for way in self._ways(convolution, node, graph):
+                parts = self._lowering.choosing(convolution, way).parts(alone, views)
+                with suppress(RefusedError):
+                    spent[way] = self._trials.time(alone, parts, views, constants, stream)
+        library, engine = min(spent, key=spent.__getitem__)
+        return f"{library} {engine}".encode()
+
+    def _ways(self, convolution: Convolution, node: Node, graph: Graph) -> tuple[Way, ...]:
+        engines = min(self._cudnn.count(convolution), MOST_ENGINES)
+        others = self._lowering.others(node, graph.call(node), graph.output_specs(node))
+        return (*others, *(Way("cudnn", engine) for engine in range(engines)))

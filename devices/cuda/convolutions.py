@@ -1,0 +1,95 @@
+"""Convolutions that cuDNN computes, and how they look to it.
+
+Images lie as ONNX has them, channel by channel; cuDNN turns them in its workspace to where tensor
+cores want them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ...graph.dtypes import dtype_of
+from ...graph.ir import Node
+from ...graph.operator import Call, Specs
+from ...graph.windows import resolve_window
+from ..codegen.indexing import INDEX_LIMIT
+
+FLOATS = ("float16", "bfloat16", "float32")
+"""What cuDNN convolves faster than others, on tensor cores or, in some shapes, without them."""
+AXES = (2, 3)
+"""Spatial axes that cuDNN takes; it is given lines as images of one row."""
+QUANTUM = 8
+"""Channels are filled up to a multiple of that many where they are turned."""
+SPARE_NBYTES = 1 << 20
+"""For what else may be in the workspace, such as partial sums."""
+
+
+class Convolution(NamedTuple):
+    """A convolution of static shapes: images by weights, without a bias.
+
+    Attributes
+    ----------
+    dtype : str
+        Of all tensors.
+    x, w, y : tuple of int
+        Shapes: images, channels and cells; features, channels of a group and cells; the result.
+    begins, ends, strides, dilations : tuple of int
+        Of the window, one number per spatial axis; the first two are cells of padding.
+    on_tensor_cores : bool
+        Whether tensor cores may multiply; they round float32 to 10 bits.
+    """
+
+    dtype: str
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    on_tensor_cores: bool
+
+    @property
+    def is_by_channel(self) -> bool:
+        """Whether each group is a single channel, so that there are no products of matrices."""
+        return self.w[1] == 1
+
+    @property
+    def workspace_nbytes(self) -> int:
+        """How much memory cuDNN is given to work with: for all tensors, turned if need be."""
+        if not self.on_tensor_cores:
+            return SPARE_NBYTES
+        cells = sum(map(_turned_size, (self.x, self.w, self.y)))
+        return dtype_of(self.dtype).itemsize * cells + SPARE_NBYTES
+
+
+def convolution_of(node: Node, call: Call, outputs: Specs, *, tf32: bool) -> Convolution | None:
+    """Return a node of static shapes as cuDNN sees it, None if it is nothing for cuDNN.
+
+    With `tf32`, tensor cores may multiply float32.
+    """
+    if node.op != "Conv" or call.spec(0).dtype.name not in FLOATS:
+        return None
+    x, w = call.spec(0).static_shape, call.spec(1).static_shape
+    y = outputs[0].static_shape
+    window, _ = resolve_window(x[2:], call.attributes, w[2:])
+    assert window is not None, "static shapes"
+    moves = window.pads_begin, window.pads_end, window.strides, window.dilations
+    if len(x) == 3:
+        x, w, y = (_as_image(shape) for shape in (x, w, y))
+        moves = (0, *moves[0]), (0, *moves[1]), (1, *moves[2]), (1, *moves[3])
+    sizes = tuple(map(math.prod, (x, w, y)))
+    if len(x) - 2 not in AXES or min(sizes) < 1 or max(sizes) >= INDEX_LIMIT:
+        return None
+    dtype = call.spec(0).dtype.name
+    return Convolution(dtype, x, w, y, *moves, tf32 or dtype != "float32")
+
+
+def _as_image(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-1], 1, shape[-1])
+
+
+def _turned_size(shape: tuple[int, ...]) -> int:
+    first, channels, *cells = shape
+    return first * -(-channels // QUANTUM) * QUANTUM * math.prod(cells)

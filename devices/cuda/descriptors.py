@@ -1,0 +1,178 @@
+"""Descriptors of cuDNN's graph API: objects whose attributes are set by number, then finalized.
+
+Names and numbers are those of its header, cudnn_graph.h.
+"""
+
+from __future__ import annotations
+
+import weakref
+from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p, create_string_buffer
+from enum import IntEnum
+from typing import Any
+
+from ..errors import DeviceError
+from .libraries import RefusedError
+
+SUCCESS = 0
+REFUSED = range(2000, 5000)
+"""Statuses of what is wrong in itself, not supported or not compiled: nothing was queued."""
+MESSAGE_NBYTES = 512
+
+
+class Kind(IntEnum):
+    """What a descriptor is: cudnnBackendDescriptorType_t."""
+
+    CONVOLUTION = 1
+    ENGINE = 2
+    ENGINECFG = 3
+    ENGINEHEUR = 4
+    EXECUTION_PLAN = 5
+    OPERATION_CONVOLUTION_FORWARD = 10
+    OPERATIONGRAPH = 15
+    VARIANT_PACK = 16
+    TENSOR = 17
+
+
+class Type(IntEnum):
+    """What the elements of an attribute are: cudnnBackendAttributeType_t."""
+
+    HANDLE = 0
+    DATA_TYPE = 1
+    INT64 = 3
+    FLOAT = 4
+    VOID_PTR = 6
+    CONVOLUTION_MODE = 7
+    HEUR_MODE = 8
+    NUMERICAL_NOTE = 11
+    BACKEND_DESCRIPTOR = 15
+
+
+class Name(IntEnum):
+    """What an attribute is called: cudnnBackendAttributeName_t."""
+
+    CONVOLUTION_COMP_TYPE = 100
+    CONVOLUTION_CONV_MODE = 101
+    CONVOLUTION_DILATIONS = 102
+    CONVOLUTION_FILTER_STRIDES = 103
+    CONVOLUTION_POST_PADDINGS = 104
+    CONVOLUTION_PRE_PADDINGS = 105
+    CONVOLUTION_SPATIAL_DIMS = 106
+    ENGINEHEUR_MODE = 200
+    ENGINEHEUR_OPERATION_GRAPH = 201
+    ENGINEHEUR_RESULTS = 202
+    ENGINECFG_ENGINE = 300
+    EXECUTION_PLAN_HANDLE = 400
+    EXECUTION_PLAN_ENGINE_CONFIG = 401
+    EXECUTION_PLAN_WORKSPACE_SIZE = 402
+    OPERATION_CONVOLUTION_FORWARD_ALPHA = 700
+    OPERATION_CONVOLUTION_FORWARD_BETA = 701
+    OPERATION_CONVOLUTION_FORWARD_CONV_DESC = 702
+    OPERATION_CONVOLUTION_FORWARD_W = 703
+    OPERATION_CONVOLUTION_FORWARD_X = 704
+    OPERATION_CONVOLUTION_FORWARD_Y = 705
+    OPERATIONGRAPH_HANDLE = 800
+    OPERATIONGRAPH_OPS = 801
+    TENSOR_BYTE_ALIGNMENT = 900
+    TENSOR_DATA_TYPE = 901
+    TENSOR_DIMENSIONS = 902
+    TENSOR_STRIDES = 903
+    TENSOR_UNIQUE_ID = 906
+    VARIANT_PACK_UNIQUE_IDS = 1000
+    VARIANT_PACK_DATA_POINTERS = 1001
+    VARIANT_PACK_WORKSPACE = 1003
+    ENGINE_NUMERICAL_NOTE = 1303
+
+
+IN_C: dict[Type, Any] = {
+    Type.HANDLE: c_void_p,
+    Type.DATA_TYPE: c_int,
+    Type.INT64: c_int64,
+    Type.FLOAT: c_float,
+    Type.VOID_PTR: c_void_p,
+    Type.CONVOLUTION_MODE: c_int,
+    Type.HEUR_MODE: c_int,
+    Type.NUMERICAL_NOTE: c_int,
+    Type.BACKEND_DESCRIPTOR: c_void_p,
+}
+"""What an element is to ctypes."""
+
+
+class Descriptor:
+    """A descriptor, destroyed when nobody holds it, or what was made from it.
+
+    Attributes
+    ----------
+    value : ctypes.c_void_p
+        What the library calls it.
+    """
+
+    __slots__ = ("__weakref__", "_held", "_library", "value")
+
+    def __init__(self, library: Any, kind: Kind) -> None:
+        self._library = library
+        self._held: list[Descriptor] = []
+        self.value = c_void_p()
+        made = library.cudnnBackendCreateDescriptor(c_int(kind), byref(self.value))
+        check(library, made, f"a descriptor of kind {kind.name}")
+        weakref.finalize(self, library.cudnnBackendDestroyDescriptor, self.value).atexit = False
+
+    def set(self, name: Name, kind: Type, *values: Any) -> Descriptor:
+        """Set an attribute: descriptors, or what ctypes takes."""
+        self._held += [value for value in values if isinstance(value, Descriptor)]
+        elements = (IN_C[kind] * len(values))(*map(_bare, values))
+        given = c_int(name), c_int(kind), c_int64(len(values)), elements
+        status = self._library.cudnnBackendSetAttribute(self.value, *given)
+        check(self._library, status, f"setting {name.name}")
+        return self
+
+    def finalize(self) -> Descriptor:
+        """Have the library check it; it can be used from now on."""
+        status = self._library.cudnnBackendFinalize(self.value)
+        check(self._library, status, "cudnnBackendFinalize")
+        return self
+
+    def get(self, name: Name, kind: Type, most: int) -> list[Any]:
+        """Return the elements of an attribute."""
+        elements = (IN_C[kind] * most)()
+        return list(elements[: self._get(name, kind, elements)])
+
+    def get_descriptors(self, name: Name, kind: Kind, most: int) -> list[Descriptor]:
+        """Return the descriptors that an attribute consists of."""
+        made = [Descriptor(self._library, kind) for _ in range(most)]
+        elements = (c_void_p * most)(*map(_bare, made))
+        count = self._get(name, Type.BACKEND_DESCRIPTOR, elements)
+        for each in made:
+            each._held.append(self)
+        return made[:count]
+
+    def _get(self, name: Name, kind: Type, elements: Any) -> int:
+        count = c_int64()
+        given = c_int(name), c_int(kind), c_int64(len(elements)), byref(count), elements
+        status = self._library.cudnnBackendGetAttribute(self.value, *given)
+        check(self._library, status, f"getting {name.name}")
+        return min(count.value, len(elements))
+
+
+def check(library: Any, status: int, what: str) -> None:
+    """Raise an error of a status of cuDNN's, unless it is none.
+
+    Raises
+    ------
+    RefusedError
+        If nothing is wrong but with what was asked for.
+    DeviceError
+    """
+    if status == SUCCESS:
+        return
+    message = create_string_buffer(MESSAGE_NBYTES)
+    library.cudnnGetLastErrorString(message, c_size_t(MESSAGE_NBYTES))
+    kind = RefusedError if status in REFUSED else DeviceError
+    raise kind(
+        f"{what} fails: status {status} of cuDNN, {message.value.decode(errors='replace')!r}",
+        fix="report this, with the version of cuDNN",
+    )
+
+
+def _bare(value: Any) -> Any:
+    handle = value.value if isinstance(value, Descriptor) else value
+    return handle.value if isinstance(handle, c_void_p) else handle

@@ -1,0 +1,125 @@
+"""Single nodes run on zeros, before they run on anything else: to load them, or to time them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ...graph.ir import Graph, Node
+from ...graph.tensor import Array, TensorSpec
+from ..device import scratch_name
+from ..errors import KernelError
+from ..memory import View
+from ..program import BoundProgram
+from .binding import Binder
+from .driver import CuPy
+from .libraries import RefusedError
+from .lowering import Lowering, Part
+from .memory import ALIGNMENT, CudaArena
+
+CALLS, ROUNDS = 8, 5
+"""How many calls are timed at once, and how often: the fastest round is the least disturbed one."""
+
+
+class Trials:
+    """Runs nodes in memory of their own, which is freed after each.
+
+    Zeros are safe for whatever a kernel does with its inputs: as indices they are in range.
+
+    Parameters
+    ----------
+    cupy : module
+    device : str
+        Its name, for errors.
+    binder : Binder
+    """
+
+    def __init__(self, cupy: CuPy, device: str, binder: Binder) -> None:
+        self._cupy = cupy
+        self._device = device
+        self._binder = binder
+
+    @contextmanager
+    def room(
+        self, graph: Graph, node: Node, lowering: Lowering, stream: Any
+    ) -> Iterator[dict[str, View]]:
+        """Lend views of a node's tensors and scratch buffers, all zeros."""
+        specs = _specs(graph, node, lowering)
+        nbytes = sum(map(_room, specs.values()))
+        arena = CudaArena(self._device, nbytes, self._cupy)
+        self._cupy.cuda.runtime.memsetAsync(arena.buffer.ptr, 0, nbytes, stream.ptr)
+        views, offset = {}, 0
+        for name, spec in specs.items():
+            views[name] = arena.view(offset, spec)
+            offset += _room(spec)
+        try:
+            yield views
+        finally:
+            stream.synchronize()  # what is queued uses the arena, whatever became of the rest
+
+    def run(
+        self,
+        graph: Graph,
+        parts: Sequence[Part],
+        views: Mapping[str, View],
+        constants: Mapping[str, Array],
+        stream: Any,
+    ) -> None:
+        """Queue parts once.
+
+        Raises
+        ------
+        RefusedError
+            If a library does not take its part.
+        KernelError
+            If something else fails; the node is named.
+        """
+        bound = self._binder.bind(graph, parts, views, constants, stream)
+        try:
+            BoundProgram(self._device, graph, bound.steps, measure=False)()
+        except KernelError as error:
+            if isinstance(error.__cause__, RefusedError):
+                raise error.__cause__ from None
+            raise
+
+    def time(
+        self,
+        graph: Graph,
+        parts: Sequence[Part],
+        views: Mapping[str, View],
+        constants: Mapping[str, Array],
+        stream: Any,
+    ) -> float:
+        """Return how long parts that can be captured take, in milliseconds.
+
+        Raises
+        ------
+        RefusedError
+            If a library does not take its part.
+        """
+        self.run(graph, parts, views, constants, stream)  # what is loaded now is not captured
+        bound = self._binder.bind(graph, [*parts] * CALLS, views, constants, stream, capture=True)
+        ((_, launch),) = bound.steps
+        events = [self._cupy.cuda.Event() for _ in range(2)]
+
+        def spent() -> float:
+            events[0].record(stream)
+            launch()
+            events[1].record(stream)
+            events[1].synchronize()
+            return float(self._cupy.cuda.get_elapsed_time(*events)) / CALLS
+
+        launch()
+        return min(spent() for _ in range(ROUNDS))
+
+
+def _specs(graph: Graph, node: Node, lowering: Lowering) -> dict[str, TensorSpec]:
+    """Return the specs of a node's tensors and scratch buffers, without its constants."""
+    specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
+    scratch = lowering.scratch(node, graph.call(node), graph.output_specs(node))
+    return specs | {scratch_name(node, index): spec for index, spec in enumerate(scratch)}
+
+
+def _room(spec: TensorSpec) -> int:
+    return -(-spec.nbytes // ALIGNMENT) * ALIGNMENT
