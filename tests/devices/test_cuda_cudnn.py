@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import fake_cudnn
 import numpy as np
 import plait as pl
 import pytest
+import trio
 from cupy_double import CupyDouble
 from fake_cudnn import FakeCudnn
-from plait.devices.cuda.convolutions import convolution_of
-from plait.devices.cuda.cudnn import find_cudnn
+from fake_gpu import SEEDS
+from plait.devices.cuda.libraries import RefusedError
+from plait.devices.cuda.lowering import Convolve, Multiply, Part
+from plait.devices.cuda.trials import Trials
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
@@ -60,7 +65,8 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return where choices are kept."""
+    """Return where choices are kept, and have them made."""
+    monkeypatch.delenv("PLAIT_FIGURES", raising=False)
     monkeypatch.setenv("PLAIT_KERNEL_CACHE", str(tmp_path))
     return tmp_path
 
@@ -74,3 +80,216 @@ def test_a_convolution_is_right(double: CupyDouble, name: str) -> None:
     np.testing.assert_array_equal(found, computed(graph, x))
     assert library.calls > 0
     assert library.open == 0
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_what_follows_a_convolution_is_one_kernel_behind_it(double: CupyDouble) -> None:
+    library = FakeCudnn(double.gpu)
+    made = conv(half(4, 4, 3, 3), half(4), pads=[1] * 4)
+    graph = graph_of(IMAGE, lambda b, x: b.op("Relu", b.op("Add", made(b, x), x)))
+    with Rig(with_cudnn(double, library, graphs=False), graph) as rig:
+        before = double.cuda.driver.launches, library.calls
+        found = rig.run({"x": IMAGE})["y"]
+        assert double.cuda.driver.launches - before[0] == 1
+        assert library.calls - before[1] == 1
+    np.testing.assert_array_equal(found, computed(graph, IMAGE))
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize(
+    ("x", "make", "engines"),
+    [
+        (IMAGE, conv(half(5, 4, 3, 3)), {11}),
+        (IMAGE, conv(half(5, 4, 1, 1)), set()),  # cuBLAS's
+        (IMAGE, conv(half(4, 1, 3, 3), group=4), set()),
+        (numbers(2, 4, 7, 6), conv(numbers(5, 4, 3, 3)), set()),
+        (numbers(2, 4, 7, 6, dtype="float64"), conv(numbers(5, 4, 3, 3, dtype="float64")), set()),
+    ],
+)
+def test_without_measuring_cudnn_has_what_tensor_cores_are_good_at(
+    double: CupyDouble, x: Array, make: Make, engines: set[int]
+) -> None:
+    library = FakeCudnn(double.gpu)
+    computed(graph_of(x, make), x, with_cudnn(double, library))
+    assert {engine for engine, _ in library.computed} == engines
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_tensor_cores_convolve_float32_when_that_is_asked_for(double: CupyDouble) -> None:
+    library, x = FakeCudnn(double.gpu), numbers(2, 4, 7, 6)
+    computed(graph_of(x, conv(numbers(5, 4, 3, 3))), x, with_cudnn(double, library, tf32=True))
+    assert set(library.computed) == {(11, "float32")}
+
+
+def told(monkeypatch: pytest.MonkeyPatch, times: Mapping[str, float]) -> list[str]:
+    """Have ways of computing take so long; return those that are asked about, as they are."""
+    asked: list[str] = []
+
+    def time(self: Trials, graph: Graph, parts: Sequence[Part], *given: Any) -> float:
+        asked.append(way_of(parts))
+        if asked[-1] not in times:
+            raise RefusedError("for this test")
+        return times[asked[-1]]
+
+    monkeypatch.setattr(Trials, "time", time)
+    return asked
+
+
+def way_of(parts: Sequence[Part]) -> str:
+    """Return what computes a node."""
+    ((first, *_),) = (part.queued or () for part in parts)
+    if isinstance(first, Convolve):
+        return f"cudnn {first.engine}"
+    return "cublas" if isinstance(first, Multiply) else "generated"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("kernels", [{}, {11: 4}, {11: 4, 12: 4, 14: 4}])
+def test_what_takes_more_time_is_not_chosen(double: CupyDouble, kernels: dict[int, int]) -> None:
+    """On the fake GPU, each kernel takes as long; there is one of ours."""
+    library = FakeCudnn(double.gpu, kernels)
+    graph = graph_of(IMAGE, conv(half(5, 4, 3, 3)))
+    with Rig(with_cudnn(double, library), graph) as rig:
+        assert {engine for engine, _ in library.computed} == {11, 12, 14}  # timed
+        library.computed.clear()
+        rig.device.compile(graph, rig.views)
+        assert library.computed == []
+        rig.run({"x": IMAGE})
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("times", "engine"),
+    [
+        ({"generated": 2.0, "cudnn 0": 1.0, "cudnn 1": 1.5}, 11),
+        ({"generated": 2.0, "cudnn 1": 1.5}, 12),
+        ({"cudnn 2": 1.5}, 14),
+        ({"generated": 1.0, "cudnn 0": 1.1}, None),
+        ({"generated": 1.0}, None),
+    ],
+)
+def test_the_fastest_computes(
+    double: CupyDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    times: dict[str, float],
+    engine: int | None,
+) -> None:
+    library, asked = FakeCudnn(double.gpu), told(monkeypatch, times)
+    graph = graph_of(IMAGE, conv(half(5, 4, 3, 3), half(5)))
+    found = computed(graph, IMAGE, with_cudnn(double, library))
+    np.testing.assert_array_equal(found, computed(graph, IMAGE))
+    assert asked == ["generated", "cudnn 0", "cudnn 1", "cudnn 2"]
+    assert {number for number, _ in library.computed} == ({engine} if engine else set())
+
+
+@pytest.mark.usefixtures("folder")
+def test_products_are_among_the_choices(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, asked = FakeCudnn(double.gpu), told(monkeypatch, {"cublas": 2.0, "cudnn 0": 1.0})
+    computed(graph_of(IMAGE, conv(half(5, 4, 1, 1))), IMAGE, with_cudnn(double, library))
+    assert asked[:2] == ["cublas", "generated"]
+    assert {number for number, _ in library.computed} == {11}
+
+
+def test_a_choice_is_kept_for_the_hardware_and_the_versions(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    asked = told(monkeypatch, {"generated": 2.0, "cudnn 1": 1.0})
+    graph = graph_of(IMAGE, conv(half(5, 4, 3, 3)))
+    for _ in range(2):
+        library = FakeCudnn(double.gpu)
+        computed(graph, IMAGE, with_cudnn(double, library))
+        assert {engine for engine, _ in library.computed} == {12}
+    assert len(asked) == 4
+    monkeypatch.setattr(fake_cudnn, "_version", lambda: 91901)
+    computed(graph, IMAGE, with_cudnn(double, FakeCudnn(double.gpu)))
+    assert len(asked) == 8
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_convolution_is_measured_once(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = told(monkeypatch, {"generated": 1.0})
+    weights = conv(half(4, 4, 3, 3), pads=[1] * 4)
+    graph = graph_of(IMAGE, lambda b, x: weights(b, weights(b, x)))
+    computed(graph, IMAGE, with_cudnn(double, FakeCudnn(double.gpu)))
+    assert len(asked) == 4
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_what_cudnn_refuses_is_generated(double: CupyDouble) -> None:
+    library = FakeCudnn(double.gpu, refused={11})
+    graph = graph_of(IMAGE, conv(half(5, 4, 3, 3), half(5)))
+    found = computed(graph, IMAGE, with_cudnn(double, library))
+    np.testing.assert_array_equal(found, computed(graph, IMAGE))
+    assert library.calls == 0
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_what_needs_a_larger_workspace_is_generated(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_cudnn, "WORKSPACE", 1 << 30)
+    library = FakeCudnn(double.gpu)
+    computed(graph_of(IMAGE, conv(half(5, 4, 3, 3))), IMAGE, with_cudnn(double, library))
+    assert library.calls == 0
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_what_is_slow_but_there_is_taken_where_the_best_guess_finds_nothing(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_cudnn, "ENGINES", {10: (1,)})
+    library = FakeCudnn(double.gpu)
+    computed(graph_of(IMAGE, conv(half(5, 4, 3, 3))), IMAGE, with_cudnn(double, library))
+    assert {engine for engine, _ in library.computed} == {20}
+
+
+def test_the_workspace_is_planned_with_room_for_all_tensors(double: CupyDouble) -> None:
+    graph = graph_of(IMAGE, conv(half(5, 4, 3, 3)))
+    (node,), device = graph.nodes, with_cudnn(double, FakeCudnn(double.gpu))
+    (scratch,) = device.scratch(node, graph.call(node), graph.output_specs(node))
+    cells = 2 * 8 * 7 * 6 + 5 * 8 * 3 * 3 + 2 * 8 * 5 * 4  # channels are a multiple of 8
+    assert scratch.nbytes == 2 * cells + (1 << 20)
+
+
+@pytest.mark.usefixtures("folder")
+def test_nothing_is_left_behind(double: CupyDouble) -> None:
+    library = FakeCudnn(double.gpu)
+    computed(graph_of(IMAGE, conv(half(5, 4, 3, 3))), IMAGE, with_cudnn(double, library))
+    gc.collect()
+    assert (library.open, library.descriptors) == (0, 0)
+
+
+def test_a_device_without_convolutions_makes_no_handle(double: CupyDouble) -> None:
+    library, x = FakeCudnn(double.gpu), numbers(4)
+    graph = graph_of(x, lambda b, name: b.op("Relu", name))
+    with Rig(with_cudnn(double, library), graph) as rig:
+        rig.run({"x": x})
+        assert (library.open, library.descriptors) == (0, 0)
+
+
+def test_the_device_names_cudnn_and_its_version(double: CupyDouble) -> None:
+    device = with_cudnn(double, FakeCudnn(double.gpu))
+    assert device.capabilities.software.endswith("cudnn 9.19.0")
+
+
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_items_in_flight_do_not_meet(seed: int) -> None:
+    double = CupyDouble(seed)
+    layer = conv(half(4, 4, 3, 3), half(4), pads=[1] * 4)
+    graph = graph_of(IMAGE, lambda b, x: b.op("Relu", layer(b, b.op("Relu", layer(b, x)))))
+    plan = pl.plan(graph, [with_cudnn(double, FakeCudnn(double.gpu))], max_in_flight=2)
+    feeds = [{"x": IMAGE + np.float16(number)} for number in range(4)]
+    wanted = [pl.run(graph, fed, devices=["cpu"])["y"] for fed in feeds]
+
+    async def run() -> None:
+        async with pl.Session(plan) as session:
+            async with session.stream(feeds) as results:
+                async for item in results:
+                    np.testing.assert_allclose(item["y"], wanted[item.index], rtol=2e-3)
+
+    trio.run(run)

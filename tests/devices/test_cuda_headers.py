@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
-from ctypes import byref, c_int, c_longlong, c_size_t, c_void_p
+from collections.abc import Callable, Sequence
+from ctypes import Array, byref, c_int, c_int64, c_longlong, c_size_t, c_void_p
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from plait.devices.cuda import copies, cublas, driver, memory, peers
+from fake_cudnn import FakeCudnn
+from fake_gpu import FakeGpu
+from plait.devices.cuda import copies, cublas, cudnn, descriptors, driver, memory, peers
 from plait.devices.cuda.binding import DEVICE_TO_DEVICE
+from plait.devices.cuda.convolutions import Convolution
 from plait.devices.cuda.cublas import ARITHMETIC, Cublas, Places, find_cublas
+from plait.devices.cuda.cudnn import Cudnn, find_cudnn
 from plait.devices.cuda.products import Factor, Product
 from plait.devices.errors import DeviceError
 
@@ -25,12 +30,19 @@ KINDS = {
     "cublasOperation_t": c_int,
     "cudaDataType": c_int,
     "cudaStream_t": c_void_p,
+    "cudnnBackendAttributeName_t": c_int,
+    "cudnnBackendAttributeType_t": c_int,
+    "cudnnBackendDescriptorType_t": c_int,
+    "cudnnBackendDescriptor_t": c_void_p,
+    "cudnnBackendDescriptor_t const": c_void_p,
+    "cudnnHandle_t": c_void_p,
     "int": c_int,
+    "int64_t": c_int64,
     "long long int": c_longlong,
     "size_t": c_size_t,
 }
 """What a type of C is to ctypes."""
-POINTERS = (c_void_p, type(byref(c_int())))
+POINTERS = (c_void_p, type(byref(c_int())), Array)
 
 
 @cache
@@ -42,7 +54,8 @@ def header(name: str) -> str:
         wheels = []
     found = [path for folder in wheels for path in Path(folder).glob(f"*/include/{name}")]
     if not found:
-        pytest.skip(f"{name} is not installed: pip install nvidia-cublas nvidia-cuda-runtime")
+        wanted = "nvidia-cudnn-cu13" if "cudnn" in name else "nvidia-cublas nvidia-cuda-runtime"
+        pytest.skip(f"{name} is not installed: pip install {wanted}")
     return found[0].read_text()
 
 
@@ -53,24 +66,34 @@ def number(name: str, text: str) -> int:
     return int(match[1], 0)
 
 
-def listed(name: str) -> list[str]:
+def listed(name: str, file: str = "cublas_api.h") -> list[str]:
     """Return the types of a function's parameters."""
-    match = re.search(rf"CUBLASWINAPI {name}\((.*?)\);", header("cublas_api.h"), re.DOTALL)
+    match = re.search(rf"WINAPI\s+{name}\((.*?)\);", header(file), re.DOTALL)
     assert match is not None, name
-    bare = re.sub(r"/\*.*?\*/", "", match[1], flags=re.DOTALL)
-    return [" ".join(each.split()[:-1]) for each in bare.split(",")]
+    bare = re.sub(r"/\*.*?\*/", "", match[1], flags=re.DOTALL).replace("*", "* ")
+    return [" ".join(each.split()[:-1]).replace(" *", "*") for each in bare.split(",")]
+
+
+def check_types(name: str, calls: Sequence[tuple[Any, ...]], types: Sequence[str]) -> None:
+    """Fail unless all calls of a function have arguments of the types of its parameters."""
+    for given in calls:
+        assert len(given) == len(types), name
+        for value, kind in zip(given, types, strict=True):
+            wanted = POINTERS if kind.endswith("*") else (KINDS[kind],)
+            assert isinstance(value, wanted), (name, kind)
 
 
 class Listener:
-    """A library that does nothing but remember how it was called."""
+    """A library that remembers how it was called; it does what another one does, or nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: object = None) -> None:
         self.calls: dict[str, list[tuple[Any, ...]]] = {}
+        self._library = library
 
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        def call(*given: Any) -> int:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
             self.calls.setdefault(name, []).append(given)
-            return cublas.SUCCESS
+            return getattr(self._library, name)(*given) if self._library else cublas.SUCCESS
 
         return call
 
@@ -91,12 +114,7 @@ def listener() -> Listener:
 def test_cublas_is_called_as_its_header_declares(listener: Listener) -> None:
     assert len(listener.calls) == 7
     for name, calls in listener.calls.items():
-        types = listed(name)
-        for given in calls:
-            assert len(given) == len(types), name
-            for value, kind in zip(given, types, strict=True):
-                wanted = POINTERS if kind.endswith("*") else (KINDS[kind],)
-                assert isinstance(value, wanted), (name, kind)
+        check_types(name, calls, listed(name))
 
 
 def test_cublas_has_the_functions(listener: Listener) -> None:
@@ -146,6 +164,76 @@ def test_types_of_products(dtype: str, factors: str, sums: str, compute: str) ->
     assert arithmetic.factors == number(factors, types)
     assert arithmetic.sums == number(sums, types)
     assert arithmetic.compute == number(compute, header("cublas_api.h"))
+
+
+@pytest.fixture(scope="module")
+def conversation() -> Listener:
+    """Return what heard all calls that a convolution makes."""
+    gpu = FakeGpu(0, 1 << 20)
+    made = Listener(FakeCudnn(gpu))
+    handle, stream, (at, _) = Cudnn(made), gpu.new_stream(0), gpu.allocate(1 << 16, 0)
+    one = Convolution(
+        "float16", (1, 4, 3, 3), (4, 4, 1, 1), (1, 4, 3, 3), (0, 0), (0, 0), (1, 1), (1, 1), True
+    )
+    places = cudnn.Places(*(at + 4096 * number for number in range(4)))
+    handle.bind(one, 0, places, stream)()
+    gpu.drain()
+    handle.close()
+    with pytest.raises(DeviceError):
+        descriptors.check(made, descriptors.REFUSED.start, "a call")
+    cudnn.version_of(made)
+    gpu.free(at)
+    return made
+
+
+def test_cudnn_is_called_as_its_header_declares(conversation: Listener) -> None:
+    assert len(conversation.calls) == 11
+    for name, calls in conversation.calls.items():
+        if name != "cudnnGetVersion":  # it takes nothing
+            check_types(name, calls, listed(name, "cudnn_graph.h"))
+
+
+def test_cudnn_has_the_functions(conversation: Listener) -> None:
+    library = find_cudnn()
+    if library is None:
+        pytest.skip("cuDNN is not installed: pip install nvidia-cudnn-cu13")
+    assert [name for name in conversation.calls if not hasattr(library, name)] == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "form"),
+    [
+        (descriptors.Kind, "CUDNN_BACKEND_{}_DESCRIPTOR"),
+        (descriptors.Type, "CUDNN_TYPE_{}"),
+        (descriptors.Name, "CUDNN_ATTR_{}"),
+    ],
+)
+def test_numbers_of_descriptors(numbers: type[IntEnum], form: str) -> None:
+    text = header("cudnn_graph.h").replace("CUDNN_DEPRECATED_ENUM", "")
+    for each in numbers:
+        assert each == number(form.format(each.name), text), each.name
+
+
+def test_numbers_of_cudnn() -> None:
+    text = header("cudnn_graph.h")
+    for mine, name in {
+        descriptors.SUCCESS: "STATUS_SUCCESS",
+        descriptors.REFUSED.start: "STATUS_BAD_PARAM",
+        descriptors.REFUSED.stop: "STATUS_EXECUTION_FAILED",
+        cudnn.CROSS_CORRELATION: "CROSS_CORRELATION",
+        cudnn.HEURISTICS[0]: "HEUR_MODE_A",
+        cudnn.HEURISTICS[1]: "HEUR_MODE_FALLBACK",
+        cudnn.TENSOR_CORES: "NUMERICAL_NOTE_TENSOR_CORE",
+        cudnn.ROUNDED_INPUTS: "NUMERICAL_NOTE_DOWN_CONVERT_INPUTS",
+        cudnn.ROUNDED_SUMS: "NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION",
+        cudnn.FFT: "NUMERICAL_NOTE_FFT",
+        cudnn.RANDOM_ORDER: "NUMERICAL_NOTE_NONDETERMINISTIC",
+        cudnn.WINOGRAD: "NUMERICAL_NOTE_WINOGRAD",
+        cudnn.DATA_TYPES["float32"]: "DATA_FLOAT",
+        cudnn.DATA_TYPES["float16"]: "DATA_HALF",
+        cudnn.DATA_TYPES["bfloat16"]: "DATA_BFLOAT16",
+    }.items():
+        assert mine == number(f"CUDNN_{name}", text), name
 
 
 def test_numbers_of_the_runtime() -> None:

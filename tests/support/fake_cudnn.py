@@ -130,7 +130,8 @@ class FakeCudnn:
         self, descriptor: Any, name: Any, kind: Any, length: Any, elements: Any
     ) -> int:
         found = self._known[descriptor.value]
-        assert not found.is_final and elements._type_ is IN_C[Type(kind.value)]
+        assert not found.is_final
+        assert elements._type_ is IN_C[Type(kind.value)]
         assert length.value == len(elements)
         values = list(elements)
         if kind.value == Type.HANDLE and values != [HANDLE]:
@@ -158,7 +159,8 @@ class FakeCudnn:
         self, descriptor: Any, name: Any, kind: Any, most: Any, length: Any, elements: Any
     ) -> int:
         found = self._known[descriptor.value]
-        assert found.is_final and elements._type_ is IN_C[Type(kind.value)]
+        assert found.is_final
+        assert elements._type_ is IN_C[Type(kind.value)]
         assert most.value == len(elements)
         values = self._answer(found, Name(name.value), elements)
         length._obj.value = len(values)
@@ -185,7 +187,8 @@ class FakeCudnn:
     def cudnnBackendExecute(self, handle: Any, plan: Any, pack: Any) -> int:  # noqa: N802
         assert handle.value == HANDLE
         made, places = self._known[plan.value], self._known[pack.value].attributes
-        assert made.is_final and self._known[pack.value].is_final
+        assert made.is_final
+        assert self._known[pack.value].is_final
         configuration = made.attributes[Name.EXECUTION_PLAN_ENGINE_CONFIG][0]
         operation = configuration.graph.attributes[Name.OPERATIONGRAPH_OPS][0]
         at = dict(zip(places[1000], places[1001], strict=True))
