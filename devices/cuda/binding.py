@@ -197,7 +197,7 @@ class _Binding:
     def _convolution(self, item: Convolve, stream: int) -> Step:
         assert self._cudnn is not None
         addresses = map(self._address, (item.x, item.w, item.y, item.workspace))
-        places = cudnn.Places(*addresses)
+        places = cudnn.Addresses(*addresses)
         return self._cudnn.bind(item.convolution, item.engine, places, stream)
 
     def _cupys(self, node: Node) -> Step:

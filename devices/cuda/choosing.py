@@ -1,4 +1,4 @@
-"""What computes a convolution, chosen by measured time: cuDNN's engines, cuBLAS, our own kernels.
+"""The choice, by measured time, of what computes a convolution: cuDNN, cuBLAS or our own kernels.
 
 They are timed as they run later, as recordings, when a plan is first opened; what is found is kept
 with the compiled kernels, for this hardware and these versions. So choices, and with them the last
@@ -16,7 +16,7 @@ from typing import Any
 from ...graph.ir import Graph, Node
 from ...graph.tensor import Array
 from ..cache_folder import is_off
-from .convolutions import Convolution
+from .convolutions import StaticConvolution
 from .cubins import kept
 from .cudnn import Cudnn
 from .libraries import RefusedError
@@ -64,7 +64,7 @@ class Chooser:
 
     def _measured(
         self,
-        convolution: Convolution,
+        convolution: StaticConvolution,
         node: Node,
         graph: Graph,
         constants: Mapping[str, Array],
@@ -81,7 +81,7 @@ class Chooser:
         library, engine = min(spent, key=spent.__getitem__)
         return f"{library} {engine}".encode()
 
-    def _ways(self, convolution: Convolution, node: Node, graph: Graph) -> tuple[Way, ...]:
+    def _ways(self, convolution: StaticConvolution, node: Node, graph: Graph) -> tuple[Way, ...]:
         engines = min(self._cudnn.count(convolution), MOST_ENGINES)
         others = self._lowering.others(node, graph.call(node), graph.output_specs(node))
         return (*others, *(Way("cudnn", engine) for engine in range(engines)))

@@ -25,7 +25,7 @@ SPARE_NBYTES = 1 << 20
 """For what else may be in the workspace, such as partial sums."""
 
 
-class Convolution(NamedTuple):
+class StaticConvolution(NamedTuple):
     """A convolution of static shapes: images by weights, without a bias.
 
     Attributes
@@ -64,7 +64,9 @@ class Convolution(NamedTuple):
         return dtype_of(self.dtype).itemsize * cells + SPARE_NBYTES
 
 
-def convolution_of(node: Node, call: Call, outputs: Specs, *, tf32: bool) -> Convolution | None:
+def convolution_of(
+    node: Node, call: Call, outputs: Specs, *, tf32: bool
+) -> StaticConvolution | None:
     """Return a node of static shapes as cuDNN sees it, None if it is nothing for cuDNN.
 
     With `tf32`, tensor cores may multiply float32.
@@ -83,7 +85,7 @@ def convolution_of(node: Node, call: Call, outputs: Specs, *, tf32: bool) -> Con
     if len(x) - 2 not in AXES or min(sizes) < 1 or max(sizes) >= INDEX_LIMIT:
         return None
     dtype = call.spec(0).dtype.name
-    return Convolution(dtype, x, w, y, *moves, tf32 or dtype != "float32")
+    return StaticConvolution(dtype, x, w, y, *moves, tf32 or dtype != "float32")
 
 
 def _as_image(shape: tuple[int, ...]) -> tuple[int, ...]:

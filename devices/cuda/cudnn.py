@@ -14,8 +14,8 @@ from itertools import accumulate
 from operator import mul
 from typing import Any, NamedTuple
 
-from .convolutions import Convolution
-from .descriptors import Descriptor, Kind, Name, Type, check
+from .convolutions import StaticConvolution
+from .descriptors import Descriptor, DescriptorKind, Name, Type, check
 from .libraries import RefusedError, load_library
 
 VERSIONS = (9,)
@@ -41,7 +41,7 @@ X, W, Y = 1, 2, 3
 """What tensors are called."""
 
 
-class Places(NamedTuple):
+class Addresses(NamedTuple):
     """Addresses on the GPU: of images, weights, the result, and the workspace."""
 
     x: int
@@ -74,8 +74,8 @@ class Cudnn:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._lock = threading.RLock()  # a handle has one stream at a time
-        self._engines: dict[Convolution, list[Descriptor]] = {}
-        self._plans: dict[tuple[Convolution, int], Descriptor] = {}
+        self._engines: dict[StaticConvolution, list[Descriptor]] = {}
+        self._plans: dict[tuple[StaticConvolution, int], Descriptor] = {}
 
     def close(self) -> None:
         """Give the handle back, once all that used it has ended."""
@@ -86,13 +86,13 @@ class Cudnn:
                 self._library.cudnnDestroy(self._handle)
                 del self._handle
 
-    def count(self, convolution: Convolution) -> int:
+    def count(self, convolution: StaticConvolution) -> int:
         """Return how many engines there are to choose from."""
         with self._lock:
             return len(self._engines_of(convolution))
 
     def bind(
-        self, convolution: Convolution, engine: int, places: Places, stream: int
+        self, convolution: StaticConvolution, engine: int, places: Addresses, stream: int
     ) -> Callable[[], None]:
         """Return a step that queues a convolution on a stream.
 
@@ -104,7 +104,7 @@ class Cudnn:
         library, lock, on = self._library, self._lock, c_void_p(stream)
         with lock:
             handle, plan = self._handle, self._plan(convolution, engine)
-            pack = self._new(Kind.VARIANT_PACK)
+            pack = self._new(DescriptorKind.VARIANT_PACK)
             pack.set(Name.VARIANT_PACK_UNIQUE_IDS, Type.INT64, X, W, Y)
             pack.set(Name.VARIANT_PACK_DATA_POINTERS, Type.VOID_PTR, *places[:3])
             pack.set(Name.VARIANT_PACK_WORKSPACE, Type.VOID_PTR, places.workspace)
@@ -124,13 +124,13 @@ class Cudnn:
         check(self._library, self._library.cudnnCreate(byref(handle)), "cudnnCreate")
         return handle
 
-    def _plan(self, convolution: Convolution, engine: int) -> Descriptor:
+    def _plan(self, convolution: StaticConvolution, engine: int) -> Descriptor:
         """Return what executes a convolution; it loads kernels, and is kept."""
         if (convolution, engine) not in self._plans:
             engines = self._engines_of(convolution)
             if engine >= len(engines):
                 raise RefusedError(f"cuDNN has {len(engines)} engines for {convolution}")
-            plan = self._new(Kind.EXECUTION_PLAN)
+            plan = self._new(DescriptorKind.EXECUTION_PLAN)
             plan.set(Name.EXECUTION_PLAN_HANDLE, Type.HANDLE, self._handle)
             plan.set(
                 Name.EXECUTION_PLAN_ENGINE_CONFIG, Type.BACKEND_DESCRIPTOR, engines[engine]
@@ -141,7 +141,7 @@ class Cudnn:
             self._plans[convolution, engine] = plan
         return self._plans[convolution, engine]
 
-    def _engines_of(self, convolution: Convolution) -> list[Descriptor]:
+    def _engines_of(self, convolution: StaticConvolution) -> list[Descriptor]:
         """Return the engines whose results are wanted, those that should be fastest first."""
         if convolution not in self._engines:
             unwanted = UNWANTED if convolution.on_tensor_cores else UNWANTED | {TENSOR_CORES}
@@ -151,15 +151,17 @@ class Cudnn:
         return self._engines[convolution]
 
     def _guess(self, graph: Descriptor, mode: int, unwanted: frozenset[int]) -> list[Descriptor]:
-        heuristics = self._new(Kind.ENGINEHEUR)
+        heuristics = self._new(DescriptorKind.ENGINEHEUR)
         heuristics.set(Name.ENGINEHEUR_OPERATION_GRAPH, Type.BACKEND_DESCRIPTOR, graph)
         heuristics.set(Name.ENGINEHEUR_MODE, Type.HEUR_MODE, mode).finalize()
-        found = heuristics.get_descriptors(Name.ENGINEHEUR_RESULTS, Kind.ENGINECFG, MOST_ENGINES)
+        found = heuristics.get_descriptors(
+            Name.ENGINEHEUR_RESULTS, DescriptorKind.ENGINECFG, MOST_ENGINES
+        )
         return [each for each in found if unwanted.isdisjoint(_notes(each))]
 
-    def _graph(self, convolution: Convolution) -> Descriptor:
+    def _graph(self, convolution: StaticConvolution) -> Descriptor:
         """Return a graph of one operation."""
-        window = self._new(Kind.CONVOLUTION)
+        window = self._new(DescriptorKind.CONVOLUTION)
         window.set(Name.CONVOLUTION_COMP_TYPE, Type.DATA_TYPE, DATA_TYPES["float32"])
         window.set(Name.CONVOLUTION_CONV_MODE, Type.CONVOLUTION_MODE, CROSS_CORRELATION)
         window.set(Name.CONVOLUTION_SPATIAL_DIMS, Type.INT64, len(convolution.strides))
@@ -167,7 +169,7 @@ class Cudnn:
         window.set(Name.CONVOLUTION_POST_PADDINGS, Type.INT64, *convolution.ends)
         window.set(Name.CONVOLUTION_FILTER_STRIDES, Type.INT64, *convolution.strides)
         window.set(Name.CONVOLUTION_DILATIONS, Type.INT64, *convolution.dilations).finalize()
-        operation = self._new(Kind.OPERATION_CONVOLUTION_FORWARD)
+        operation = self._new(DescriptorKind.OPERATION_CONVOLUTION_FORWARD)
         for name, value in {
             Name.OPERATION_CONVOLUTION_FORWARD_CONV_DESC: window,
             Name.OPERATION_CONVOLUTION_FORWARD_X: self._tensor(X, convolution.dtype, convolution.x),
@@ -177,24 +179,24 @@ class Cudnn:
             operation.set(name, Type.BACKEND_DESCRIPTOR, value)
         operation.set(Name.OPERATION_CONVOLUTION_FORWARD_ALPHA, Type.FLOAT, 1.0)
         operation.set(Name.OPERATION_CONVOLUTION_FORWARD_BETA, Type.FLOAT, 0.0).finalize()
-        graph = self._new(Kind.OPERATIONGRAPH)
+        graph = self._new(DescriptorKind.OPERATIONGRAPH)
         graph.set(Name.OPERATIONGRAPH_HANDLE, Type.HANDLE, self._handle)
         return graph.set(Name.OPERATIONGRAPH_OPS, Type.BACKEND_DESCRIPTOR, operation).finalize()
 
     def _tensor(self, number: int, dtype: str, shape: Sequence[int]) -> Descriptor:
         strides = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
-        tensor = self._new(Kind.TENSOR)
+        tensor = self._new(DescriptorKind.TENSOR)
         tensor.set(Name.TENSOR_DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[dtype])
         tensor.set(Name.TENSOR_DIMENSIONS, Type.INT64, *shape)
         tensor.set(Name.TENSOR_STRIDES, Type.INT64, *strides)
         tensor.set(Name.TENSOR_UNIQUE_ID, Type.INT64, number)
         return tensor.set(Name.TENSOR_BYTE_ALIGNMENT, Type.INT64, ALIGNMENT).finalize()
 
-    def _new(self, kind: Kind) -> Descriptor:
+    def _new(self, kind: DescriptorKind) -> Descriptor:
         return Descriptor(self._library, kind)
 
 
 def _notes(configuration: Descriptor) -> list[int]:
     """Return what is to be known of the results of an engine that heuristics have configured."""
-    (engine,) = configuration.get_descriptors(Name.ENGINECFG_ENGINE, Kind.ENGINE, 1)
+    (engine,) = configuration.get_descriptors(Name.ENGINECFG_ENGINE, DescriptorKind.ENGINE, 1)
     return engine.get(Name.ENGINE_NUMERICAL_NOTE, Type.NUMERICAL_NOTE, MOST_NOTES)

@@ -19,7 +19,7 @@ REFUSED = range(2000, 5000)
 MESSAGE_NBYTES = 512
 
 
-class Kind(IntEnum):
+class DescriptorKind(IntEnum):
     """What a descriptor is: cudnnBackendDescriptorType_t."""
 
     CONVOLUTION = 1
@@ -108,7 +108,7 @@ class Descriptor:
 
     __slots__ = ("__weakref__", "_held", "_library", "value")
 
-    def __init__(self, library: Any, kind: Kind) -> None:
+    def __init__(self, library: Any, kind: DescriptorKind) -> None:
         self._library = library
         self._held: list[Descriptor] = []
         self.value = c_void_p()
@@ -136,7 +136,7 @@ class Descriptor:
         elements = (IN_C[kind] * most)()
         return list(elements[: self._get(name, kind, elements)])
 
-    def get_descriptors(self, name: Name, kind: Kind, most: int) -> list[Descriptor]:
+    def get_descriptors(self, name: Name, kind: DescriptorKind, most: int) -> list[Descriptor]:
         """Return the descriptors that an attribute consists of."""
         made = [Descriptor(self._library, kind) for _ in range(most)]
         elements = (c_void_p * most)(*map(_bare, made))

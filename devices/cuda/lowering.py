@@ -18,7 +18,7 @@ from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..device import Support, scratch_name
 from ..memory import View
-from .convolutions import Convolution, convolution_of
+from .convolutions import StaticConvolution, convolution_of
 from .products import Product, product_of
 from .support import why_no_array, why_not
 
@@ -39,7 +39,7 @@ class Multiply(NamedTuple):
 class Convolve(NamedTuple):
     """A convolution, the number of cuDNN's engine, and its tensors and workspace, by name."""
 
-    convolution: Convolution
+    convolution: StaticConvolution
     engine: int
     x: str
     w: str
@@ -115,8 +115,8 @@ class Lowering:
         self.multiplies = multiplies and generates
         self.convolves = convolves and generates
         self._tf32 = tf32
-        self._refused: set[Product | Convolution] = set()
-        self._chosen: dict[Convolution, Way] = {}
+        self._refused: set[Product | StaticConvolution] = set()
+        self._chosen: dict[StaticConvolution, Way] = {}
 
     def refuse(self, item: Multiply | Convolve) -> None:
         """Leave what is like this to generated kernels from now on."""
@@ -126,17 +126,17 @@ class Lowering:
         else:
             self._refused.add(item.product.bare)
 
-    def choose(self, convolution: Convolution, way: Way) -> None:
+    def choose(self, convolution: StaticConvolution, way: Way) -> None:
         """Have convolutions like this one computed in a way from now on."""
         self._chosen[convolution] = way
 
-    def choosing(self, convolution: Convolution, way: Way) -> Lowering:
+    def choosing(self, convolution: StaticConvolution, way: Way) -> Lowering:
         """Return what decides as this does, except for such convolutions."""
         other = copy(self)
         other._chosen = {**self._chosen, convolution: way}
         return other
 
-    def undecided(self, node: Node, call: Call, outputs: Specs) -> Convolution | None:
+    def undecided(self, node: Node, call: Call, outputs: Specs) -> StaticConvolution | None:
         """Return the convolution that a node is, while nobody has chosen what computes it."""
         found = self._convolution(node, call, outputs)
         return None if found in self._chosen or found in self._refused else found
@@ -174,7 +174,7 @@ class Lowering:
         if not self.generates:
             return tuple(Part((node,), None) for node in working_nodes(graph, views))
 
-        def work(node: Node) -> Product | Convolution | None:
+        def work(node: Node) -> Product | StaticConvolution | None:
             return self._work(node, graph.call(node), graph.output_specs(node))
 
         def rest(node: Node) -> Member | None:
@@ -207,7 +207,7 @@ class Lowering:
             return generated.scratch(node, call, outputs)
         return programs.scratch(node, "cuda", call, outputs)
 
-    def _work(self, node: Node, call: Call, outputs: Specs) -> Product | Convolution | None:
+    def _work(self, node: Node, call: Call, outputs: Specs) -> Product | StaticConvolution | None:
         """Return what a library has to do for a node; None where a kernel is generated."""
         product = self._product(node, call, outputs)
         convolution = self._convolution(node, call, outputs)
@@ -216,7 +216,7 @@ class Lowering:
         way = self._chosen.get(convolution) or _usual(convolution, product)
         return {GENERATED: None, BY_CUBLAS: product}.get(way, convolution)
 
-    def _convolution(self, node: Node, call: Call, outputs: Specs) -> Convolution | None:
+    def _convolution(self, node: Node, call: Call, outputs: Specs) -> StaticConvolution | None:
         return convolution_of(node, call, outputs, tf32=self._tf32) if self.convolves else None
 
     def _product(self, node: Node, call: Call, outputs: Specs) -> Product | None:
@@ -224,7 +224,7 @@ class Lowering:
         return None if product is None or product.bare in self._refused else product
 
 
-def _usual(convolution: Convolution, product: Product | None) -> Way:
+def _usual(convolution: StaticConvolution, product: Product | None) -> Way:
     """Return what should be fast, as long as nobody has measured it."""
     if product is not None:
         return BY_CUBLAS
@@ -233,14 +233,14 @@ def _usual(convolution: Convolution, product: Product | None) -> Way:
     return BY_CUDNN
 
 
-def _added(graph: Graph, node: Node, found: Product | Convolution) -> Member | None:
+def _added(graph: Graph, node: Node, found: Product | StaticConvolution) -> Member | None:
     """Return the addition that kernels behind a product can begin with; None where there is none.
 
     By cuBLAS itself, it would take a kernel that writes the output ahead of it, and cuBLAS would
     read that. By cuDNN, it takes as long as this kernel, or longer.
     """
     y = graph.tensors[node.outputs[0]]
-    shape = _bias_shape(node, y) if isinstance(found, Convolution) else found.added
+    shape = _bias_shape(node, y) if isinstance(found, StaticConvolution) else found.added
     if shape is None or (isinstance(found, Product) and found.beta != 1):
         return None
     call = Call((y, TensorSpec(graph.tensors[node.inputs[2]].dtype, shape)), (None, None), {})

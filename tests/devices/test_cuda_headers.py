@@ -16,7 +16,7 @@ from fake_cudnn import FakeCudnn
 from fake_gpu import FakeGpu
 from plait.devices.cuda import copies, cublas, cudnn, descriptors, driver, memory, peers
 from plait.devices.cuda.binding import DEVICE_TO_DEVICE
-from plait.devices.cuda.convolutions import Convolution
+from plait.devices.cuda.convolutions import StaticConvolution
 from plait.devices.cuda.cublas import ARITHMETIC, Cublas, Places, find_cublas
 from plait.devices.cuda.cudnn import Cudnn, find_cudnn
 from plait.devices.cuda.products import Factor, Product
@@ -172,10 +172,10 @@ def conversation() -> Listener:
     gpu = FakeGpu(0, 1 << 20)
     made = Listener(FakeCudnn(gpu))
     handle, stream, (at, _) = Cudnn(made), gpu.new_stream(0), gpu.allocate(1 << 16, 0)
-    one = Convolution(
+    one = StaticConvolution(
         "float16", (1, 4, 3, 3), (4, 4, 1, 1), (1, 4, 3, 3), (0, 0), (0, 0), (1, 1), (1, 1), True
     )
-    places = cudnn.Places(*(at + 4096 * number for number in range(4)))
+    places = cudnn.Addresses(*(at + 4096 * number for number in range(4)))
     handle.bind(one, 0, places, stream)()
     gpu.drain()
     handle.close()
@@ -203,7 +203,7 @@ def test_cudnn_has_the_functions(conversation: Listener) -> None:
 @pytest.mark.parametrize(
     ("numbers", "form"),
     [
-        (descriptors.Kind, "CUDNN_BACKEND_{}_DESCRIPTOR"),
+        (descriptors.DescriptorKind, "CUDNN_BACKEND_{}_DESCRIPTOR"),
         (descriptors.Type, "CUDNN_TYPE_{}"),
         (descriptors.Name, "CUDNN_ATTR_{}"),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from fake_gpu import FakeGpu
 from numpy.lib.stride_tricks import sliding_window_view
-from plait.devices.cuda.descriptors import Kind, Name, Type
+from plait.devices.cuda.descriptors import DescriptorKind, Name, Type
 from plait.graph.dtypes import dtype_of
 
 SUCCESS, BAD_PARAM, NOT_SUPPORTED = 0, 2000, 3000
@@ -33,13 +33,13 @@ IN_C = {
     Type.BACKEND_DESCRIPTOR: c_void_p,
 }
 NEEDED = {
-    Kind.TENSOR: {901, 902, 903, 906, 900},
-    Kind.CONVOLUTION: {100, 101, 102, 103, 104, 105, 106},
-    Kind.OPERATION_CONVOLUTION_FORWARD: {700, 701, 702, 703, 704, 705},
-    Kind.OPERATIONGRAPH: {800, 801},
-    Kind.ENGINEHEUR: {200, 201},
-    Kind.EXECUTION_PLAN: {400, 401},
-    Kind.VARIANT_PACK: {1000, 1001, 1003},
+    DescriptorKind.TENSOR: {901, 902, 903, 906, 900},
+    DescriptorKind.CONVOLUTION: {100, 101, 102, 103, 104, 105, 106},
+    DescriptorKind.OPERATION_CONVOLUTION_FORWARD: {700, 701, 702, 703, 704, 705},
+    DescriptorKind.OPERATIONGRAPH: {800, 801},
+    DescriptorKind.ENGINEHEUR: {200, 201},
+    DescriptorKind.EXECUTION_PLAN: {400, 401},
+    DescriptorKind.VARIANT_PACK: {1000, 1001, 1003},
 }
 """The attributes without which a descriptor is not finalized."""
 TENSOR_CORES, ROUNDED_INPUTS, RANDOM_ORDER = 0, 1, 4
@@ -51,7 +51,7 @@ FALLBACKS = {20: ()}
 class FakeDescriptor:
     """An object; `graph` and `engine` are set where heuristics give it."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: DescriptorKind) -> None:
         self.kind = kind
         self.is_final = False
         self.attributes: dict[int, list[Any]] = {}
@@ -118,7 +118,7 @@ class FakeCudnn:
 
     def cudnnBackendCreateDescriptor(self, kind: Any, made: Any) -> int:  # noqa: N802
         number = next(self._numbers)
-        self._known[number] = FakeDescriptor(Kind(kind.value))
+        self._known[number] = FakeDescriptor(DescriptorKind(kind.value))
         made._obj.value = number
         return SUCCESS
 
@@ -148,9 +148,9 @@ class FakeCudnn:
         assert not found.is_final
         if NEEDED[found.kind] != set(found.attributes):
             return BAD_PARAM
-        if found.kind == Kind.EXECUTION_PLAN and _engine(found) in self._refused:
+        if found.kind == DescriptorKind.EXECUTION_PLAN and _engine(found) in self._refused:
             return NOT_SUPPORTED
-        if found.kind == Kind.OPERATION_CONVOLUTION_FORWARD and not _fits(found):
+        if found.kind == DescriptorKind.OPERATION_CONVOLUTION_FORWARD and not _fits(found):
             return BAD_PARAM
         found.is_final = True
         return SUCCESS
