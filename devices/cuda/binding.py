@@ -191,8 +191,8 @@ class _Binding:
 
     def _product(self, item: Multiply, stream: int) -> Step:
         assert self._cublas is not None
-        addresses = map(self._address, (item.a, item.b, item.y, item.workspace))
-        return self._cublas.bind(item.product, Places(*addresses), stream)
+        names = (item.a, item.b, item.y, item.workspace, *([item.bias] if item.bias else []))
+        return self._cublas.bind(item.product, Places(*map(self._address, names)), stream)
 
     def _convolution(self, item: Convolve, stream: int) -> Step:
         assert self._cudnn is not None

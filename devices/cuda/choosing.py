@@ -73,7 +73,7 @@ class Chooser:
         """Return the fastest way of computing a node, as it is kept."""
         alone = graph.extract([node], node.name)
         spent: dict[Way, float] = {}
-        with self._trials.room(alone, node, self._lowering, stream) as views:
+        with self._trials.room(alone, self._lowering, stream) as views:
             for way in self._ways(convolution, node, graph):
                 parts = self._lowering.choosing(convolution, way).parts(alone, views)
                 with suppress(RefusedError):

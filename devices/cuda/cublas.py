@@ -1,14 +1,15 @@
-"""cuBLAS, by seven of its functions.
+"""cuBLAS, by the functions of its part cublasLt.
 
 CuPy's own way to it refuses to be captured in CUDA graphs and allocates on the way. Here the
-workspace is memory that the plan owns, and nothing is allocated after `Cublas` is made.
+workspace is memory that the plan owns, and nothing is allocated when products are queued.
 """
 
 from __future__ import annotations
 
-import threading
+import ctypes
+import weakref
 from collections.abc import Callable, Container
-from ctypes import byref, c_double, c_float, c_int, c_int32, c_longlong, c_size_t, c_void_p
+from ctypes import byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, NamedTuple
 
 from ..errors import DeviceError
@@ -28,14 +29,22 @@ STATUS = {
 }
 REFUSED = frozenset({7, 8, 15})
 """Of a product in itself: nothing was queued, and the library goes on working."""
-EXACT_SUMS = 16
-"""CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION: partial sums of halves stay float32."""
 AS_STORED, TRANSPOSED = 0, 1
 """cublasOperation_t."""
-ANY_ALGORITHM = -1
-"""CUBLAS_GEMM_DEFAULT."""
 TF32 = 77
 """CUBLAS_COMPUTE_32F_FAST_TF32: float32 factors are rounded to 10 bits, sums are not."""
+
+TRANSPOSE_LEFT, TRANSPOSE_RIGHT, EPILOGUE, BIAS = 3, 4, 7, 8
+"""cublasLtMatmulDescAttributes_t."""
+ADD_BIAS, ADD_BIAS_AND_RELU = 4, 6
+"""cublasLtEpilogue_t."""
+COUNT, STRIDE = 5, 6
+"""cublasLtMatrixLayoutAttribute_t, of stacks."""
+MOST_WORKSPACE, REDUCTIONS = 1, 3
+"""cublasLtMatmulPreferenceAttributes_t."""
+EXACT_SUMS = 2
+"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: partial sums of halves stay float32, and are added up in
+the workspace."""
 
 
 class Arithmetic(NamedTuple):
@@ -43,8 +52,8 @@ class Arithmetic(NamedTuple):
 
     Attributes
     ----------
-    factors, sums : int
-        cudaDataType_t of what is multiplied, and of the result.
+    factors, sums, scales : int
+        cudaDataType_t of what is multiplied, of the result, and of alpha and beta.
     compute : int
         cublasComputeType_t.
     scale : ctypes type
@@ -53,40 +62,61 @@ class Arithmetic(NamedTuple):
 
     factors: int
     sums: int
+    scales: int
     compute: int
     scale: Any
 
 
 ARITHMETIC = {
-    "float16": Arithmetic(2, 2, 68, c_float),
-    "bfloat16": Arithmetic(14, 14, 68, c_float),
-    "float32": Arithmetic(0, 0, 68, c_float),
-    "float64": Arithmetic(1, 1, 70, c_double),
-    "int8": Arithmetic(3, 10, 72, c_int32),
+    "float16": Arithmetic(2, 2, 0, 68, c_float),
+    "bfloat16": Arithmetic(14, 14, 0, 68, c_float),
+    "float32": Arithmetic(0, 0, 0, 68, c_float),
+    "float64": Arithmetic(1, 1, 1, 70, c_double),
+    "int8": Arithmetic(3, 10, 10, 72, c_int32),
 }
 
 
 class Places(NamedTuple):
-    """Addresses on the GPU: of the factors, of the result, and of the workspace."""
+    """Addresses on the GPU: of the factors, the result, the workspace, and the bias if any."""
 
     a: int
     b: int
     y: int
     workspace: int
+    bias: int = 0
+
+
+class Found(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t: an algorithm, and what is to be known of it."""
+
+    _fields_ = (
+        ("algorithm", c_uint64 * 8),
+        ("workspace", c_size_t),
+        ("status", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    )
 
 
 def find_cublas() -> Any:
     """Return the library, None where it is not installed."""
-    return load_library("cublas")
+    return load_library("cublasLt")
+
+
+def version_of(library: Any) -> str:
+    """Return its version, such as ``"13.1.0"``."""
+    library.cublasLtGetVersion.restype = c_size_t
+    number = int(library.cublasLtGetVersion())
+    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
 
 
 class Cublas:
-    """A handle of cuBLAS on the device that is current when it is made.
+    """A handle of cuBLAS on the device that is current when it is made; threads may share it.
 
     Parameters
     ----------
     library : object
-        Has cuBLAS's functions.
+        Has cublasLt's functions.
     tf32 : bool
         Multiply float32 with tensor cores, which round the factors to 10 bits.
     """
@@ -94,63 +124,110 @@ class Cublas:
     def __init__(self, library: Any, *, tf32: bool = False) -> None:
         self._library = library
         self._tf32 = tf32
-        self._lock = threading.Lock()  # a handle has one stream and one workspace at a time
         self._handle = c_void_p()
-        _check(library.cublasCreate_v2(byref(self._handle)), "cublasCreate")
-        _check(library.cublasSetMathMode(self._handle, c_int(EXACT_SUMS)), "cublasSetMathMode")
+        self._algorithms: dict[Product, Any] = {}
+        _check(library.cublasLtCreate(byref(self._handle)), "cublasLtCreate")
 
     def close(self) -> None:
         """Give the handle back, once all that used it has ended."""
-        self._library.cublasDestroy_v2(self._handle)
+        self._library.cublasLtDestroy(self._handle)
 
     def bind(self, product: Product, places: Places, stream: int) -> Callable[[], None]:
-        """Return a step that queues a product on a stream."""
-        library, handle, lock = self._library, self._handle, self._lock
-        workspace, nbytes = c_void_p(places.workspace), c_size_t(product.workspace_nbytes)
-        on, arguments = c_void_p(stream), self._arguments(product, places)
-        is_stack = product.batch > 1
-        multiply = library.cublasGemmStridedBatchedEx if is_stack else library.cublasGemmEx
+        """Return a step that queues a product on a stream.
 
-        def queue() -> None:
-            with lock:
-                _check(library.cublasSetStream_v2(handle, on), "cublasSetStream")
-                # Setting a stream takes the workspace away (cuBLAS, cublasSetStream).
-                _check(library.cublasSetWorkspace_v2(handle, workspace, nbytes), "its workspace")
-                _check(multiply(handle, *arguments), "cublasGemm", REFUSED)
+        Raises
+        ------
+        RefusedError
+            If cuBLAS does not compute it, in its workspace.
+        """
+        by = ARITHMETIC[product.dtype]
+        operation, right, left, result = self._described(product, places.bias)
+        # A race only makes two of them find the same.
+        algorithm = self._algorithms.get(product)
+        if algorithm is None:
+            algorithm = self._algorithm(product, operation, right, left, result)
+            self._algorithms[product] = algorithm
+        number = int if by.scale is c_int32 else float
+        alpha, beta = (byref(by.scale(number(scale))) for scale in (product.alpha, product.beta))
+        y = c_void_p(places.y), result.value
+        given = (
+            *(self._handle, operation.value, alpha),
+            *(c_void_p(places.b), right.value, c_void_p(places.a), left.value, beta),
+            *(*y, *y, byref(algorithm)),
+            *(c_void_p(places.workspace), c_size_t(product.workspace_nbytes), c_void_p(stream)),
+        )
+        multiply = self._library.cublasLtMatmul
+
+        def queue(_held: object = (operation, right, left, result)) -> None:
+            _check(multiply(*given), "cublasLtMatmul", REFUSED)
 
         return queue
 
-    def _arguments(self, product: Product, places: Places) -> tuple[Any, ...]:
-        """Return what cuBLAS is given. Its matrices lie column by column: yᵀ = bᵀ · aᵀ."""
+    def _described(self, product: Product, bias: int) -> tuple[_Made, ...]:
+        """Return the operation and the matrices. They lie column by column: yᵀ = bᵀ · aᵀ."""
         by = ARITHMETIC[product.dtype]
         a, b, m, n, k = product.a, product.b, product.m, product.n, product.k
-        is_stack = product.batch > 1
         compute = TF32 if self._tf32 and product.dtype == "float32" else by.compute
-        number = int if by.scale is c_int32 else float
-        alpha, beta = (byref(by.scale(number(scale))) for scale in (product.alpha, product.beta))
-        matrices = (
-            (places.b, by.factors, k if b.transposed else n, b.stride),
-            (places.a, by.factors, m if a.transposed else k, a.stride),
-            (places.y, by.sums, n, m * n),
-        )
-        right, left, result = (_matrix(*matrix, is_stack) for matrix in matrices)
+        operation = self._make("MatmulDesc", c_int(compute), c_int(by.scales))
+        operation.set(TRANSPOSE_LEFT, c_int(TRANSPOSED if b.transposed else AS_STORED))
+        operation.set(TRANSPOSE_RIGHT, c_int(TRANSPOSED if a.transposed else AS_STORED))
+        if product.is_biased:
+            epilogue = ADD_BIAS_AND_RELU if product.is_rectified else ADD_BIAS
+            operation.set(EPILOGUE, c_int(epilogue))
+            operation.set(BIAS, c_void_p(bias))
         return (
-            *(c_int(TRANSPOSED if factor.transposed else AS_STORED) for factor in (b, a)),
-            *(c_int(length) for length in (n, m, k)),
-            alpha,
-            *right,
-            *left,
-            beta,
-            *result,
-            *((c_int(product.batch),) if is_stack else ()),
-            c_int(compute),
-            c_int(ANY_ALGORITHM),
+            operation,
+            self._matrix(by.factors, (k, n) if b.transposed else (n, k), product.batch, b.stride),
+            self._matrix(by.factors, (m, k) if a.transposed else (k, m), product.batch, a.stride),
+            self._matrix(by.sums, (n, m), product.batch, m * n),
         )
 
+    def _matrix(self, kind: int, shape: tuple[int, int], batch: int, stride: int) -> _Made:
+        rows, columns = shape
+        lengths = c_uint64(rows), c_uint64(columns), c_int64(rows)
+        matrix = self._make("MatrixLayout", c_int(kind), *lengths)
+        if batch > 1:
+            matrix.set(COUNT, c_int32(batch))
+            matrix.set(STRIDE, c_int64(stride))
+        return matrix
 
-def _matrix(address: int, kind: int, row: int, stride: int, is_stack: bool) -> tuple[Any, ...]:
-    step = (c_longlong(stride),) if is_stack else ()
-    return (c_void_p(address), c_int(kind), c_int(row), *step)
+    def _algorithm(self, product: Product, operation: _Made, *matrices: _Made) -> Any:
+        """Return what should be fastest of what adds up as it should."""
+        wanted = self._make("MatmulPreference")
+        wanted.set(MOST_WORKSPACE, c_uint64(product.workspace_nbytes))
+        wanted.set(REDUCTIONS, c_int(EXACT_SUMS))
+        found, count = Found(), c_int()
+        described = (each.value for each in (operation, *matrices, matrices[-1], wanted))
+        status = self._library.cublasLtMatmulAlgoGetHeuristic(
+            self._handle, *described, c_int(1), byref(found), byref(count)
+        )
+        _check(status, "cublasLtMatmulAlgoGetHeuristic", REFUSED)
+        if not count.value:
+            raise RefusedError(f"cuBLAS has nothing that computes {product}")
+        return found.algorithm
+
+    def _make(self, kind: str, *given: Any) -> _Made:
+        return _Made(self._library, kind, *given)
+
+
+class _Made:
+    """A description for cublasLt, destroyed when nobody holds it."""
+
+    __slots__ = ("__weakref__", "_set", "value")
+
+    def __init__(self, library: Any, kind: str, *given: Any) -> None:
+        self._set = getattr(library, f"cublasLt{kind}SetAttribute")
+        self.value = c_void_p()
+        create = getattr(library, f"cublasLt{kind}Create")
+        _check(create(byref(self.value), *given), f"cublasLt{kind}Create")
+        destroy = getattr(library, f"cublasLt{kind}Destroy")
+        weakref.finalize(self, destroy, self.value).atexit = False
+
+    def set(self, attribute: int, value: Any) -> None:
+        """Set an attribute."""
+        nbytes = c_size_t(ctypes.sizeof(value))
+        status = self._set(self.value, c_int(attribute), byref(value), nbytes)
+        _check(status, f"setting attribute {attribute}")
 
 
 def _check(status: int, what: str, refused: Container[int] = ()) -> None:

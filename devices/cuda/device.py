@@ -27,7 +27,9 @@ from .binding import Binder, Launcher, Libraries
 from .choosing import Chooser
 from .copies import Copies
 from .cublas import Cublas, find_cublas
-from .cudnn import Cudnn, find_cudnn, version_of
+from .cublas import version_of as cublas_version
+from .cudnn import Cudnn, find_cudnn
+from .cudnn import version_of as cudnn_version
 from .driver import CuPy, cuda_names, find_device, unavailable_error
 from .exchange import CudaExchange, is_on_device
 from .lowering import Lowering, fits_in_queue
@@ -356,9 +358,9 @@ class CudaDevice(QueuedDevice[_Opened]):
         if self._lowering.generates:
             yield "generated kernels"
         if self._lowering.multiplies:
-            yield "cublas with tf32" if self._tf32 else "cublas"
+            yield f"cublas {cublas_version(self._cublas)}{' with tf32' if self._tf32 else ''}"
         if self._lowering.convolves:
-            yield f"cudnn {version_of(self._cudnn)}"
+            yield f"cudnn {cudnn_version(self._cudnn)}"
         if self._share is not None:
             yield f"{self._share.multiprocessors} of {self._share.total} multiprocessors"
 

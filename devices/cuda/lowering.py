@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
@@ -18,6 +19,7 @@ from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..device import Support, scratch_name
 from ..memory import View
+from .biases import biased, meets
 from .convolutions import StaticConvolution, convolution_of
 from .products import Product, product_of
 from .support import why_no_array, why_not
@@ -27,13 +29,14 @@ HELD_AT_MOST = 512
 
 
 class Multiply(NamedTuple):
-    """A product, and the tensors and the workspace it is given, by name."""
+    """A product, and the tensors, the workspace and the bias it is given, by name."""
 
     product: Product
     a: str
     b: str
     y: str
     workspace: str
+    bias: str = ""
 
 
 class Convolve(NamedTuple):
@@ -124,7 +127,7 @@ class Lowering:
             self._refused.add(item.convolution)
             self._chosen.pop(item.convolution, None)
         else:
-            self._refused.add(item.product.bare)
+            self._refused.add(item.product if item.product.is_biased else item.product.bare)
 
     def choose(self, convolution: StaticConvolution, way: Way) -> None:
         """Have convolutions like this one computed in a way from now on."""
@@ -186,20 +189,48 @@ class Lowering:
             node, found = nodes[-1], work(nodes[-1])
             if found is None:
                 return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
-            is_begun = node.name in gone_on_with
-            own = self._own_scratch(node, graph.call(node), graph.output_specs(node))
+            is_begun, scratch = node.name in gone_on_with, self._scratch_from(graph, node)
             if isinstance(found, Product):
-                return Part(nodes, _multiply(node, found.bare if is_begun else found, len(own)))
+                return Part(nodes, _multiply(node, found.bare if is_begun else found, scratch))
             (x, w, *_), (y,) = node.inputs, node.outputs
             engine = self._chosen.get(found, BY_CUDNN).engine
-            call = Convolve(found, engine, x, w, y, scratch_name(node, len(own)))
+            call = Convolve(found, engine, x, w, y, scratch_name(node, scratch))
             added = None if is_begun else _added(graph, node, found)
             return Part(nodes, (call,) if added is None else (call, _alone(added)))
+
+        def joined(item: Piece | Node, behind: Sequence[Node]) -> Part | None:
+            node = item.nodes[-1] if isinstance(item, Piece) else item
+            product = work(node)
+            found = biased(graph, node, product, behind) if isinstance(product, Product) else None
+            if found is None or found.product in self._refused:
+                return None
+            (call,) = _multiply(node, found.product, self._scratch_from(graph, node))
+            assert isinstance(call, Multiply)
+            # The last node's results are written sooner than planned.
+            if meets(found.y, (call.a, call.b, found.bias, call.workspace), views):
+                return None
+            return Part(found.nodes, (call._replace(y=found.y, bias=found.bias),))
 
         items = fused(graph, views, epilogues=lambda node: work(node) is None, begun=rest)
         pieces = [item for item in items if isinstance(item, Piece)]
         gone_on_with = {node.name for piece in pieces for node in piece.nodes[:-1]}
-        return tuple(map(part, items))
+        parts = list[Part]()
+        is_done = False
+        for item, following in zip_longest(items, items[1:]):
+            if not is_done:
+                behind = _behind(item, following)
+                whole = joined(item, behind) if behind else None
+                is_done = whole is not None
+                if whole is None and isinstance(item, Node) and item.name not in gone_on_with:
+                    whole = joined(item, ())
+                parts.append(whole or part(item))
+            else:
+                is_done = False
+        return tuple(parts)
+
+    def _scratch_from(self, graph: Graph, node: Node) -> int:
+        """Return how many scratch buffers of a node come before those of libraries."""
+        return len(self._own_scratch(node, graph.call(node), graph.output_specs(node)))
 
     def _own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of a node that cuBLAS does not compute."""
@@ -246,6 +277,14 @@ def _added(graph: Graph, node: Node, found: Product | StaticConvolution) -> Memb
     call = Call((y, TensorSpec(graph.tensors[node.inputs[2]].dtype, shape)), (None, None), {})
     inputs = (node.outputs[0] + LEFT, node.inputs[2])
     return Member("Add", call, inputs, node.outputs[0], y) if has_formula("Add", call) else None
+
+
+def _behind(item: Piece | Node, following: Piece | Node | None) -> tuple[Node, ...]:
+    """Return the nodes that are computed together right behind a node."""
+    node = item if isinstance(item, Node) else item.nodes[-1]
+    if not isinstance(following, Piece):
+        return ()
+    return tuple(each for each in following.nodes if each is not node)
 
 
 def _bias_shape(node: Node, y: TensorSpec) -> tuple[int, ...] | None:

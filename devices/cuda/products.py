@@ -65,6 +65,8 @@ class Product(NamedTuple):
         Writes that into the output.
     turn : Kernel or None
         Writes b with its columns as rows where cuBLAS reads it from: into the last scratch buffer.
+    is_biased, is_rectified : bool
+        Whether cuBLAS adds a row to each row, and whether it then cuts off what is below zero.
     """
 
     dtype: str
@@ -79,11 +81,17 @@ class Product(NamedTuple):
     added: tuple[int, ...] | None = None
     fill: Kernel | None = None
     turn: Kernel | None = None
+    is_biased: bool = False
+    is_rectified: bool = False
 
     @property
     def bare(self) -> Product:
         """The product alone, with nothing added."""
-        return self._replace(beta=0.0, added=None, fill=None)
+        return self._replace(beta=0.0, added=None, fill=None, is_biased=False, is_rectified=False)
+
+    def biased(self, *, is_rectified: bool) -> Product:
+        """Return the product with what cuBLAS itself does with the result."""
+        return self.bare._replace(is_biased=True, is_rectified=is_rectified)
 
     @property
     def scratch(self) -> tuple[TensorSpec, ...]:

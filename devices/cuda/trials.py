@@ -1,4 +1,4 @@
-"""Single nodes run on zeros, before they run on anything else: to load them, or to time them."""
+"""A few nodes run on zeros, before they run on anything else: to load them, or to time them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ...graph.ir import Graph, Node
+from ...graph.ir import Graph
 from ...graph.tensor import Array, TensorSpec
 from ..device import scratch_name
 from ..errors import KernelError
@@ -41,11 +41,9 @@ class Trials:
         self._binder = binder
 
     @contextmanager
-    def room(
-        self, graph: Graph, node: Node, lowering: Lowering, stream: Any
-    ) -> Iterator[dict[str, View]]:
-        """Lend views of a node's tensors and scratch buffers, all zeros."""
-        specs = _specs(graph, node, lowering)
+    def room(self, graph: Graph, lowering: Lowering, stream: Any) -> Iterator[dict[str, View]]:
+        """Lend views of tensors and scratch buffers, all zeros."""
+        specs = _specs(graph, lowering)
         nbytes = sum(map(_room, specs.values()))
         arena = CudaArena(self._device, nbytes, self._cupy)
         self._cupy.cuda.runtime.memsetAsync(arena.buffer.ptr, 0, nbytes, stream.ptr)
@@ -114,11 +112,13 @@ class Trials:
         return min(spent() for _ in range(ROUNDS))
 
 
-def _specs(graph: Graph, node: Node, lowering: Lowering) -> dict[str, TensorSpec]:
-    """Return the specs of a node's tensors and scratch buffers, without its constants."""
+def _specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
+    """Return the specs of tensors and scratch buffers, without constants."""
     specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
-    scratch = lowering.scratch(node, graph.call(node), graph.output_specs(node))
-    return specs | {scratch_name(node, index): spec for index, spec in enumerate(scratch)}
+    for node in graph.nodes:
+        scratch = lowering.scratch(node, graph.call(node), graph.output_specs(node))
+        specs |= {scratch_name(node, index): spec for index, spec in enumerate(scratch)}
+    return specs
 
 
 def _room(spec: TensorSpec) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from ...graph.ir import Graph
@@ -22,7 +22,7 @@ class Warmer:
     def __init__(self, lowering: Lowering, trials: Trials) -> None:
         self._lowering = lowering
         self._trials = trials
-        self._warm: set[str] = set()
+        self._warm: set[Hashable] = set()
 
     def warm(
         self, graph: Graph, parts: Sequence[Part], constants: Mapping[str, Array], stream: Any
@@ -34,13 +34,12 @@ class Warmer:
         """
         taken = True
         for part in parts:
-            node, work = part.node, part.of_libraries
-            kind = f"{node.op} {graph.call(node).inputs} {node.attributes}"
-            if work is None or kind in self._warm:
+            work = part.of_libraries
+            if work is None or (kind := _kind(graph, work)) in self._warm:
                 continue
-            alone = graph.extract([node], node.name)
+            alone = graph.extract(part.nodes, part.node.name)
             try:
-                with self._trials.room(alone, node, self._lowering, stream) as views:
+                with self._trials.room(alone, self._lowering, stream) as views:
                     self._trials.run(alone, [work], views, constants, stream)
             except RefusedError:
                 taken = False
@@ -50,3 +49,11 @@ class Warmer:
             else:
                 self._warm.add(kind)
         return taken
+
+
+def _kind(graph: Graph, work: Part) -> Hashable:
+    """Return what is the same where nothing else is compiled or loaded."""
+    if work.queued is None:
+        return f"{work.node.op} {graph.call(work.node).inputs} {work.node.attributes}"
+    calls = [item for item in work.queued if isinstance(item, Multiply | Convolve)]
+    return tuple(item[:2] if isinstance(item, Convolve) else item.product for item in calls)

@@ -1,7 +1,8 @@
-"""Biases, and what follows them, in one kernel behind a product of cuBLAS's."""
+"""Biases, and what follows them: by cuBLAS itself, or in one kernel behind its product."""
 
 from __future__ import annotations
 
+import fake_cublas
 import numpy as np
 import plait as pl
 import pytest
@@ -12,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.codegen.pieces import Launch
 from plait.devices.cuda.lowering import Lowering
+from plait.devices.device import scratch_name
 from plait.devices.memory import host_arena, host_view
 from plait.graph.ir import Graph
+from plait.graph.tensor import Array
 
+from .rig import Rig
 from .test_cuda_cublas import IMAGE, Library, Make, answering, graph_of, numbers
 
 
@@ -126,3 +130,123 @@ def test_a_product_that_was_begun_without_its_bias_and_is_refused_has_it_generat
     wanted = pl.run(graph, {"x": IMAGE}, devices=["cpu"])["y"]
     found = pl.run(graph, {"x": IMAGE}, devices=[double.generating()])["y"]
     np.testing.assert_array_equal(found, wanted)
+
+
+def dense(b: pl.GraphBuilder, x: str, row: Array | None = None) -> str:
+    made: str = b.op("Add", b.op("MatMul", x, numbers(6, 5)), numbers(5) if row is None else row)
+    return made
+
+
+def read_on_the_way(b: pl.GraphBuilder, x: str) -> str:
+    made = dense(b, x)
+    end: str = b.op("Sub", made, b.op("Relu", made))
+    return end
+
+
+LAYERS: dict[str, tuple[Make, int, set[int]]] = {
+    "MatMul and a row": (dense, 0, {4}),
+    "a row and MatMul": (
+        lambda b, x: b.op("Add", numbers(1, 5), b.op("MatMul", x, numbers(6, 5))), 0, {4}
+    ),
+    "MatMul, a row and Relu": (lambda b, x: b.op("Relu", dense(b, x)), 0, {6}),
+    "Gemm": (lambda b, x: b.op("Gemm", x, numbers(6, 5), numbers(5), alpha=2.0), 0, {4}),
+    "Gemm and Relu": (
+        lambda b, x: b.op("Relu", b.op("Gemm", x, numbers(6, 5), numbers(1, 5))), 0, {6}
+    ),
+    "a column": (lambda b, x: dense(b, x, numbers(4, 1)), 1, {1}),
+    "another operator": (lambda b, x: b.op("Sqrt", b.op("Abs", dense(b, x))), 1, {1}),
+    "Relu alone": (lambda b, x: b.op("Relu", b.op("MatMul", x, numbers(6, 5))), 1, {1}),
+    "half a bias": (lambda b, x: b.op("Gemm", x, numbers(6, 5), numbers(5), beta=0.5), 1, {1}),
+    "what was added is read by others": (read_on_the_way, 1, {1}),
+    "doubles": (
+        lambda b, x: b.op(
+            "Add",
+            b.op("MatMul", b.op("Cast", x, to="float64"), numbers(6, 5, dtype="float64")),
+            numbers(5, dtype="float64"),
+        ),
+        2,
+        {1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_rows_are_added_and_cut_off_by_cublas_itself(double: CupyDouble, name: str) -> None:
+    make, kernels, epilogues = LAYERS[name]
+    library, x = Library(double), numbers(4, 6)
+    graph = graph_of(x, make)
+    with Rig(double.generating(cublas=library, graphs=False), graph) as rig:
+        before = double.cuda.driver.launches
+        found = rig.run({"x": x})["y"]
+        assert double.cuda.driver.launches - before == kernels
+    np.testing.assert_array_equal(found, pl.run(graph, {"x": x}, devices=["cpu"])["y"])
+    assert library.cublas.epilogues == epilogues
+
+
+def test_a_fetched_product_is_left_as_it_is(double: CupyDouble) -> None:
+    b, x = pl.GraphBuilder(), numbers(4, 6)
+    product = b.op("MatMul", b.input("x", "float32", x.shape), numbers(6, 5))
+    b.output("y", b.op("Add", product, numbers(5)))
+    b.output("z", product)
+    graph = b.build()
+    found = pl.run(graph, {"x": x}, devices=[double.generating()])
+    wanted = pl.run(graph, {"x": x}, devices=["cpu"])
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name])
+
+
+@pytest.mark.parametrize("at", ["x", "scratch", "apart"])
+def test_results_are_not_written_over_what_the_product_reads(at: str) -> None:
+    graph = graph_of(numbers(4, 6), dense)
+    device = Lowering(generates=True, multiplies=True)
+    (product, _) = graph.nodes
+    names = [name for name in graph.tensors if name not in graph.constants]
+    specs = {name: graph.tensors[name] for name in names}
+    outputs = graph.output_specs(product)
+    (specs["scratch"],) = device.scratch(product, graph.call(product), outputs)
+    places = {name: place * 1024 for place, name in enumerate(specs)}
+    places |= {"y": places.get(at, 1 << 20)}
+    arena = host_arena(1 << 21)
+    views = {name: host_view(arena, place, specs[name]) for name, place in places.items()}
+    views[scratch_name(product, 0)] = views.pop("scratch")
+    parts = device.parts(graph, views)
+    assert len(parts) == (1 if at == "apart" else 2)
+
+
+def test_a_row_that_cublas_refuses_is_added_by_a_kernel(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_cublas, "BIASED", ())
+    library, x = Library(double), numbers(4, 6)
+    graph = graph_of(x, lambda b, name: b.op("Relu", dense(b, name)))
+    found = pl.run(graph, {"x": x}, devices=[double.generating(cublas=library)])["y"]
+    np.testing.assert_array_equal(found, pl.run(graph, {"x": x}, devices=["cpu"])["y"])
+    assert library.cublas.epilogues == {1}
+
+
+@st.composite
+def perceptrons(draw: st.DrawFn) -> Graph:
+    """Draw products, rows, and other nodes in any order."""
+    b, rng = pl.GraphBuilder(), np.random.default_rng(draw(st.integers(0, 99)))
+    tensors = [b.input("x", "float32", (3, 4))]
+    for _ in range(draw(st.integers(2, 12))):
+        one, two = (draw(st.sampled_from(tensors[-3:])) for _ in range(2))
+        op = draw(st.sampled_from(["MatMul", "Gemm", "row", "row", "Relu", "Relu", "Add", "Neg"]))
+        weights, row = (rng.integers(-1, 2, shape).astype("f") for shape in ((4, 4), (4,)))
+        given = {"MatMul": (weights,), "Gemm": (weights, row), "row": (row,), "Add": (two,)}
+        tensors.append(b.op("Add" if op == "row" else op, one, *given.get(op, ())))
+    b.output("y", tensors[-1])
+    b.output("z", draw(st.sampled_from(tensors[1:])))
+    return b.build()
+
+
+@settings(max_examples=60, deadline=None)
+@given(perceptrons(), st.sampled_from(SEEDS), st.booleans())
+def test_dense_layers_are_right_where_tensors_share_memory(
+    graph: Graph, seed: int, plans: bool
+) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4) % 5 - 2
+    found = pl.run(graph, {"x": x}, devices=[CupyDouble(seed).generating(graphs=plans)])
+    wanted = pl.run(graph, {"x": x}, devices=["cpu"])
+    for name in wanted:
+        np.testing.assert_array_equal(found[name], wanted[name])

@@ -227,11 +227,11 @@ def test_a_failure_while_recording_leaves_the_device_usable(
 
 def test_a_device_whose_libraries_do_not_start_is_unavailable(double: CupyDouble) -> None:
     class Broken:
-        def cublasCreate_v2(self, handle: object) -> int:  # noqa: N802
+        def cublasLtCreate(self, handle: object) -> int:  # noqa: N802
             return 3
 
     device = double.generating(cublas=Broken)
-    with pytest.raises(DeviceUnavailableError, match="cublasCreate fails: CUBLAS_STATUS_ALLOC"):
+    with pytest.raises(DeviceUnavailableError, match="cublasLtCreate fails: CUBLAS_STATUS_ALLOC"):
         device.open()
 
 
@@ -239,8 +239,8 @@ def test_what_there_is_to_compute_with_is_part_of_the_software(double: CupyDoubl
     options: tuple[dict[str, Any], ...] = ({}, {"tf32": True}, {"cublas": None}, {"compiler": None})
     software = [double.generating(**chosen).capabilities.software for chosen in options]
     assert software == [
-        "cupy 14.0.1, generated kernels, cublas",
-        "cupy 14.0.1, generated kernels, cublas with tf32",
+        "cupy 14.0.1, generated kernels, cublas 13.1.0",
+        "cupy 14.0.1, generated kernels, cublas 13.1.0 with tf32",
         "cupy 14.0.1, generated kernels",
         "cupy 14.0.1",
     ]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import re
 from collections.abc import Callable, Sequence
-from ctypes import Array, byref, c_int, c_int64, c_longlong, c_size_t, c_void_p
+from ctypes import Array, byref, c_int, c_int64, c_size_t, c_uint64, c_void_p, sizeof
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_cublas import FakeCublas
 from fake_cudnn import FakeCudnn
 from fake_gpu import FakeGpu
 from plait.devices.cuda import copies, cublas, cudnn, descriptors, driver, memory, peers
@@ -24,11 +26,15 @@ from plait.devices.errors import DeviceError
 
 KINDS = {
     "cublasComputeType_t": c_int,
-    "cublasGemmAlgo_t": c_int,
-    "cublasHandle_t": c_void_p,
-    "cublasMath_t": c_int,
-    "cublasOperation_t": c_int,
+    "cublasLtHandle_t": c_void_p,
+    "cublasLtMatmulDescAttributes_t": c_int,
+    "cublasLtMatmulDesc_t": c_void_p,
+    "cublasLtMatmulPreferenceAttributes_t": c_int,
+    "cublasLtMatmulPreference_t": c_void_p,
+    "cublasLtMatrixLayoutAttribute_t": c_int,
+    "cublasLtMatrixLayout_t": c_void_p,
     "cudaDataType": c_int,
+    "cudaDataType_t": c_int,
     "cudaStream_t": c_void_p,
     "cudnnBackendAttributeName_t": c_int,
     "cudnnBackendAttributeType_t": c_int,
@@ -38,8 +44,8 @@ KINDS = {
     "cudnnHandle_t": c_void_p,
     "int": c_int,
     "int64_t": c_int64,
-    "long long int": c_longlong,
     "size_t": c_size_t,
+    "uint64_t": c_uint64,
 }
 """What a type of C is to ctypes."""
 POINTERS = (c_void_p, type(byref(c_int())), Array)
@@ -66,11 +72,12 @@ def number(name: str, text: str) -> int:
     return int(match[1], 0)
 
 
-def listed(name: str, file: str = "cublas_api.h") -> list[str]:
+def listed(name: str, file: str = "cublasLt.h") -> list[str]:
     """Return the types of a function's parameters."""
     match = re.search(rf"WINAPI\s+{name}\((.*?)\);", header(file), re.DOTALL)
     assert match is not None, name
-    bare = re.sub(r"/\*.*?\*/", "", match[1], flags=re.DOTALL).replace("*", "* ")
+    bare = re.sub(r"/\*.*?\*/|//[^\n]*", "", match[1], flags=re.DOTALL).replace("*", "* ")
+    bare = re.sub(r"(\w+)\[\]", r"* \1", bare)
     return [" ".join(each.split()[:-1]).replace(" *", "*") for each in bare.split(",")]
 
 
@@ -101,20 +108,29 @@ class Listener:
 @pytest.fixture(scope="module")
 def listener() -> Listener:
     """Return what heard all calls that products of all kinds make."""
-    made = Listener()
-    handle = Cublas(made)
-    for dtype in ARITHMETIC:
-        for batch in (1, 2):
-            product = Product(dtype, Factor(0), Factor(1), 4, 8, 12, batch)
-            handle.bind(product, Places(512, 1024, 2048, 4096), stream=7)()
+    gpu = FakeGpu(0, 1 << 24)
+    made = Listener(FakeCublas(gpu))
+    handle, stream, (at, _) = Cublas(made), gpu.new_stream(0), gpu.allocate(1 << 20, 0)
+    places = Places(*(at + 4096 * number for number in (0, 1, 2, 4, 3)))
+    plain = Product("float32", Factor(0), Factor(1), 4, 8, 12)
+    products = [
+        plain._replace(dtype=dtype, batch=batch) for dtype in ARITHMETIC for batch in (1, 2)
+    ]
+    for product in (*products, plain.biased(is_rectified=True)):
+        handle.bind(product, places, stream)()
+    gpu.drain()
     handle.close()
+    cublas.version_of(made)
+    gpu.free(at)
+    gc.collect()
     return made
 
 
 def test_cublas_is_called_as_its_header_declares(listener: Listener) -> None:
-    assert len(listener.calls) == 7
+    assert len(listener.calls) == 14
     for name, calls in listener.calls.items():
-        check_types(name, calls, listed(name))
+        if name != "cublasLtGetVersion":  # it takes nothing
+            check_types(name, calls, listed(name))
 
 
 def test_cublas_has_the_functions(listener: Listener) -> None:
@@ -132,38 +148,65 @@ def test_a_handle_is_made_or_there_is_no_driver() -> None:
         Cublas(library).close()
     except DeviceError as error:
         reason = error.what
-    assert reason in ("", "cublasCreate fails: CUBLAS_STATUS_NOT_INITIALIZED")
+    assert reason in ("", "cublasLtCreate fails: CUBLAS_STATUS_NOT_INITIALIZED")
 
 
 def test_numbers_of_cublas() -> None:
-    text = header("cublas_api.h")
+    text, own = header("cublas_api.h"), header("cublasLt.h")
     assert {number(name, text): name for name in cublas.STATUS.values()} == cublas.STATUS
     for mine, name in {
         cublas.SUCCESS: "CUBLAS_STATUS_SUCCESS",
-        cublas.EXACT_SUMS: "CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION",
         cublas.AS_STORED: "CUBLAS_OP_N",
         cublas.TRANSPOSED: "CUBLAS_OP_T",
-        cublas.ANY_ALGORITHM: "CUBLAS_GEMM_DEFAULT",
         cublas.TF32: "CUBLAS_COMPUTE_32F_FAST_TF32",
     }.items():
         assert mine == number(name, text), name
+    for mine, name in {
+        cublas.TRANSPOSE_LEFT: "MATMUL_DESC_TRANSA",
+        cublas.TRANSPOSE_RIGHT: "MATMUL_DESC_TRANSB",
+        cublas.EPILOGUE: "MATMUL_DESC_EPILOGUE",
+        cublas.BIAS: "MATMUL_DESC_BIAS_POINTER",
+        cublas.ADD_BIAS: "EPILOGUE_BIAS",
+        cublas.COUNT: "MATRIX_LAYOUT_BATCH_COUNT",
+        cublas.STRIDE: "MATRIX_LAYOUT_STRIDED_BATCH_OFFSET",
+        cublas.MOST_WORKSPACE: "MATMUL_PREF_MAX_WORKSPACE_BYTES",
+        cublas.REDUCTIONS: "MATMUL_PREF_REDUCTION_SCHEME_MASK",
+        cublas.EXACT_SUMS: "REDUCTION_SCHEME_COMPUTE_TYPE",
+    }.items():
+        assert mine == number(f"CUBLASLT_{name}", own), name
+    assert cublas.ADD_BIAS | number("CUBLASLT_EPILOGUE_RELU", own) == cublas.ADD_BIAS_AND_RELU
+
+
+def test_an_algorithm_of_cublas_is_as_large_as_its_header_says() -> None:
+    fields = re.search(
+        r"typedef struct \{([^}]*)\} cublasLtMatmulHeuristicResult_t", header("cublasLt.h")
+    )
+    assert fields is not None
+    bare = re.sub(r"/\*.*?\*/", "", fields[1], flags=re.DOTALL)
+    names = re.findall(r"(\w+) (\w+)(?:\[(\d+)\])?;", bare)
+    assert [kind for kind, _, _ in names] == [
+        *("cublasLtMatmulAlgo_t", "size_t", "cublasStatus_t", "float", "int")
+    ]
+    assert re.search(r"uint64_t data\[8\];\s*\} cublasLtMatmulAlgo_t", header("cublasLt.h"))
+    assert sizeof(cublas.Found) == 8 * 8 + 8 + 4 + 4 + 4 * int(names[-1][2])
 
 
 @pytest.mark.parametrize(
-    ("dtype", "factors", "sums", "compute"),
+    ("dtype", "factors", "sums", "scales", "compute"),
     [
-        ("float16", "CUDA_R_16F", "CUDA_R_16F", "CUBLAS_COMPUTE_32F"),
-        ("bfloat16", "CUDA_R_16BF", "CUDA_R_16BF", "CUBLAS_COMPUTE_32F"),
-        ("float32", "CUDA_R_32F", "CUDA_R_32F", "CUBLAS_COMPUTE_32F"),
-        ("float64", "CUDA_R_64F", "CUDA_R_64F", "CUBLAS_COMPUTE_64F"),
-        ("int8", "CUDA_R_8I", "CUDA_R_32I", "CUBLAS_COMPUTE_32I"),
+        ("float16", "16F", "16F", "32F", "32F"),
+        ("bfloat16", "16BF", "16BF", "32F", "32F"),
+        ("float32", "32F", "32F", "32F", "32F"),
+        ("float64", "64F", "64F", "64F", "64F"),
+        ("int8", "8I", "32I", "32I", "32I"),
     ],
 )
-def test_types_of_products(dtype: str, factors: str, sums: str, compute: str) -> None:
+def test_types_of_products(dtype: str, factors: str, sums: str, scales: str, compute: str) -> None:
     types, arithmetic = header("library_types.h"), ARITHMETIC[dtype]
-    assert arithmetic.factors == number(factors, types)
-    assert arithmetic.sums == number(sums, types)
-    assert arithmetic.compute == number(compute, header("cublas_api.h"))
+    assert arithmetic.factors == number(f"CUDA_R_{factors}", types)
+    assert arithmetic.sums == number(f"CUDA_R_{sums}", types)
+    assert arithmetic.scales == number(f"CUDA_R_{scales}", types)
+    assert arithmetic.compute == number(f"CUBLAS_COMPUTE_{compute}", header("cublas_api.h"))
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,9 @@
-"""cuBLAS on a fake GPU: checks what it is given as the real one would, and multiplies by numpy."""
+"""cublasLt on a fake GPU: checks what it is given as the real one would; numpy multiplies."""
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,34 +11,65 @@ from fake_gpu import FakeGpu
 from plait.graph.dtypes import dtype_of
 
 SUCCESS, INVALID_VALUE, NOT_SUPPORTED = 0, 7, 15
+HANDLE = 77
 LEAST_WORKSPACE = 16 << 10
 WORKSPACE_ALIGNMENT = 256
 DTYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 10: "int32", 14: "bfloat16"}
 COMPUTED = {
-    68: (np.float32, {(2, 2), (0, 0), (14, 14)}),
-    77: (np.float32, {(0, 0)}),
-    70: (np.float64, {(1, 1)}),
-    72: (np.int32, {(3, 10)}),
+    (68, 0): (np.float32, {(2, 2), (0, 0), (14, 14)}),
+    (77, 0): (np.float32, {(0, 0)}),
+    (70, 1): (np.float64, {(1, 1)}),
+    (72, 10): (np.int32, {(3, 10)}),
 }
-"""By cublasComputeType_t: what is computed with, and the types of factors and sums it takes."""
+"""By cublasComputeType_t and the type of alpha: what is computed with, and the types of factors and
+sums it takes."""
+EPILOGUES = {1: (False, False), 4: (True, False), 6: (True, True)}
+BIASED = (0, 2, 14)
 
 
-class Matrix(NamedTuple):
-    """Columns of a stack of matrices in the GPU's memory."""
+class Operation:
+    """cublasLtMatmulDesc_t."""
 
-    address: int
-    kind: int
-    leading: int
-    stride: int
-    rows: int
-    columns: int
+    def __init__(self, compute: Any, scales: Any) -> None:
+        self.how = compute.value, scales.value
+        self.given: dict[int, int] = {7: 1}
 
-    def array(self, gpu: FakeGpu, number: int) -> Any:
+    @property
+    def form(self) -> str:
+        """How the factors lie, as cuBLAS calls it."""
+        return "".join("NT"[self.given[number]] for number in (3, 4))
+
+
+class Layout:
+    """cublasLtMatrixLayout_t: columns of a stack of matrices."""
+
+    def __init__(self, kind: Any, rows: Any, columns: Any, leading: Any) -> None:
+        self.kind, self.shape = kind.value, (rows.value, columns.value)
+        self.leading = leading.value
+        self.given: dict[int, int] = {5: 1, 6: 0}
+
+    def array(self, gpu: FakeGpu, address: int, number: int) -> Any:
         """Return one of the stack, as a view of the memory."""
         dtype = dtype_of(DTYPES[self.kind])
-        cells, offset = gpu.memory(self.address + number * self.stride * dtype.itemsize)
+        cells, offset = gpu.memory(address + number * self.given[6] * dtype.itemsize)
         strides = (dtype.itemsize, self.leading * dtype.itemsize)
-        return np.ndarray((self.rows, self.columns), dtype, cells, offset, strides)
+        return np.ndarray(self.shape, dtype, cells, offset, strides)
+
+
+class Preference:
+    """cublasLtMatmulPreference_t."""
+
+    def __init__(self) -> None:
+        self.given: dict[int, int] = {}
+
+
+class Call(NamedTuple):
+    """A product that was queued."""
+
+    operation: Operation
+    factors: tuple[Layout, Layout]
+    result: Layout
+    scales: tuple[float, float]
 
 
 class FakeCublas:
@@ -47,12 +79,14 @@ class FakeCublas:
     ----------
     calls : int
         How many products were queued or captured.
-    open : int
-        How many handles there are.
+    open, described : int
+        How many handles and descriptions there are.
     computed : set of int
         The cublasComputeType_t that were asked for.
     forms : set of str
         How bytes were given: "TN" is the form that tensor cores take.
+    epilogues : set of int
+        The cublasLtEpilogue_t that were asked for.
     """
 
     def __init__(self, gpu: FakeGpu) -> None:
@@ -60,87 +94,148 @@ class FakeCublas:
         self.open = 0
         self.computed: set[int] = set()
         self.forms: set[str] = set()
+        self.epilogues: set[int] = set()
         self._gpu = gpu
-        self._stream = 0
-        self._workspace = (0, 0)
+        self._known: dict[int, Any] = {}
+        self._numbers = count(1 << 41)
+        self.cublasLtGetVersion = _version
 
-    def cublasCreate_v2(self, handle: Any) -> int:  # noqa: N802
+    @property
+    def described(self) -> int:
+        return len(self._known)
+
+    def cublasLtCreate(self, handle: Any) -> int:  # noqa: N802
         self.open += 1
-        handle._obj.value = 77
+        handle._obj.value = HANDLE
         return SUCCESS
 
-    def cublasDestroy_v2(self, handle: Any) -> int:  # noqa: N802
+    def cublasLtDestroy(self, handle: Any) -> int:  # noqa: N802
         self.open -= 1
         return SUCCESS
 
-    def cublasSetMathMode(self, handle: Any, mode: Any) -> int:  # noqa: N802
-        return SUCCESS if handle.value == 77 and mode.value == 16 else INVALID_VALUE
+    def cublasLtMatmulDescCreate(self, made: Any, compute: Any, scales: Any) -> int:  # noqa: N802
+        return self._make(made, Operation(compute, scales))
 
-    def cublasSetStream_v2(self, handle: Any, stream: Any) -> int:  # noqa: N802
-        self._stream, self._workspace = stream.value, (0, 0)
-        return SUCCESS
+    def cublasLtMatrixLayoutCreate(self, made: Any, *given: Any) -> int:  # noqa: N802
+        return self._make(made, Layout(*given))
 
-    def cublasSetWorkspace_v2(self, handle: Any, workspace: Any, nbytes: Any) -> int:  # noqa: N802
-        if workspace.value % WORKSPACE_ALIGNMENT:
+    def cublasLtMatmulPreferenceCreate(self, made: Any) -> int:  # noqa: N802
+        return self._make(made, Preference())
+
+    def cublasLtMatmulDescSetAttribute(self, *given: Any) -> int:  # noqa: N802
+        return self._set({3: 4, 4: 4, 7: 4, 8: 8}, *given)
+
+    def cublasLtMatrixLayoutSetAttribute(self, *given: Any) -> int:  # noqa: N802
+        return self._set({5: 4, 6: 8}, *given)
+
+    def cublasLtMatmulPreferenceSetAttribute(self, *given: Any) -> int:  # noqa: N802
+        return self._set({1: 8, 3: 4}, *given)
+
+    def cublasLtMatmulDescDestroy(self, described: Any) -> int:  # noqa: N802
+        return self._destroy(described)
+
+    def cublasLtMatrixLayoutDestroy(self, described: Any) -> int:  # noqa: N802
+        return self._destroy(described)
+
+    def cublasLtMatmulPreferenceDestroy(self, described: Any) -> int:  # noqa: N802
+        return self._destroy(described)
+
+    def cublasLtMatmulAlgoGetHeuristic(self, *given: Any) -> int:  # noqa: N802
+        handle, operation, a, b, c, d, wanted, most, found, number = given
+        assert (handle.value, most.value) == (HANDLE, 1)
+        assert self._known[wanted.value].given[1] >= LEAST_WORKSPACE
+        assert self._known[wanted.value].given[3] == 2, "sums of halves are halves"
+        assert c.value == d.value
+        status = self._status(*(self._known[each.value] for each in (operation, a, b, d)))
+        number._obj.value = int(status == SUCCESS)
+        found._obj.algorithm[0] = operation.value
+        return status
+
+    def cublasLtMatmul(self, *given: Any) -> int:  # noqa: N802
+        handle, operation, alpha, a, of_a, b, of_b, beta, c, of_c, d, of_d, *rest = given
+        algorithm, workspace, nbytes, stream = rest
+        assert (handle.value, c.value, of_c.value) == (HANDLE, d.value, of_d.value)
+        assert algorithm._obj[0], "not one of the heuristics'"
+        described = [self._known[each.value] for each in (operation, of_a, of_b, of_d)]
+        if workspace.value % WORKSPACE_ALIGNMENT or self._status(*described) != SUCCESS:
             return INVALID_VALUE
-        self._workspace = (workspace.value, nbytes.value)
-        return SUCCESS
-
-    def cublasGemmEx(self, *given: Any) -> int:  # noqa: N802
-        _, op_a, op_b, m, n, k, alpha, *rest = given
-        a, b, (beta, *_), c = rest[:3], rest[3:6], rest[6:7], rest[7:10]
-        stacks = [[*matrix, 0] for matrix in (a, b, c)]
-        return self._multiply((op_a, op_b), (m, n, k), (alpha, beta), stacks, 1, rest[10:])
-
-    def cublasGemmStridedBatchedEx(self, *given: Any) -> int:  # noqa: N802
-        _, op_a, op_b, m, n, k, alpha, *rest = given
-        a, b, beta, c, batch = rest[:4], rest[4:8], rest[8], rest[9:13], rest[13]
-        return self._multiply(
-            (op_a, op_b), (m, n, k), (alpha, beta), [a, b, c], batch.value, rest[14:]
-        )
-
-    def _multiply(
-        self, ops: Any, sizes: Any, scales: Any, stacks: Any, batch: int, how: Any
-    ) -> int:
-        compute, algorithm = (number.value for number in how)
-        m, n, k = (size.value for size in sizes)
-        swaps = [op.value == 1 for op in ops]
-        shapes = [(k, m) if swaps[0] else (m, k), (n, k) if swaps[1] else (k, n), (m, n)]
-        a, b, c = (
-            Matrix(*[getattr(value, "value", value) for value in (*stack, *shape)])
-            for stack, shape in zip(stacks, shapes, strict=True)
-        )
-        computed, kinds = COMPUTED[compute]
-        if algorithm != -1 or any(one.leading < max(1, one.rows) for one in (a, b, c)):
-            return INVALID_VALUE
-        if a.kind != b.kind or (a.kind, c.kind) not in kinds:
-            return NOT_SUPPORTED
-        if a.kind == 3 and any(n % 4 for n in (k, a.leading, b.leading)):
-            return NOT_SUPPORTED
-        if a.kind == 3:
-            self.forms.add("".join("NT"[swap] for swap in swaps))
-        alpha, beta = (scale._obj.value for scale in scales)
+        operation, *factors, result = described
+        if factors[0].kind == 3:
+            self.forms.add(operation.form)
         self.calls += 1
-        self.computed.add(compute)
-        run = partial(self._run, (a, b, c), swaps, (alpha, beta), batch, computed, self._workspace)
-        self._gpu.launch(self._stream, run)
+        self.computed.add(operation.how[0])
+        self.epilogues.add(operation.given[7])
+        scales = alpha._obj.value, beta._obj.value
+        call = Call(operation, (factors[0], factors[1]), result, scales)
+        addresses = [each.value for each in (a, b, d)]
+        room = workspace.value, nbytes.value
+        self._gpu.launch(stream.value, partial(self._run, call, addresses, room))
         return SUCCESS
 
-    def _run(
-        self,
-        stacks: tuple[Matrix, Matrix, Matrix],
-        swaps: list[bool],
-        scales: tuple[float, float],
-        batch: int,
-        computed: type,
-        workspace: tuple[int, int],
-    ) -> None:
-        address, nbytes = workspace
-        assert nbytes >= LEAST_WORKSPACE, "cuBLAS would allocate a workspace"
+    def _make(self, made: Any, what: object) -> int:
+        made._obj.value = next(self._numbers)
+        self._known[made._obj.value] = what
+        return SUCCESS
+
+    def _set(self, sizes: dict[int, int], made: Any, name: Any, value: Any, nbytes: Any) -> int:
+        if sizes.get(name.value) != nbytes.value:
+            return INVALID_VALUE
+        self._known[made.value].given[name.value] = value._obj.value
+        return SUCCESS
+
+    def _destroy(self, described: Any) -> int:
+        del self._known[described.value]
+        return SUCCESS
+
+    def _status(self, operation: Operation, a: Layout, b: Layout, d: Layout) -> int:
+        """Return what cuBLAS would say of such a product."""
+        (m, k), (deep, n) = (
+            each.shape[::-1] if swap == "T" else each.shape
+            for each, swap in zip((a, b), operation.form, strict=True)
+        )
+        if (
+            k != deep
+            or (m, n) != d.shape
+            or any(each.leading < each.shape[0] for each in (a, b, d))
+        ):
+            return INVALID_VALUE
+        _, kinds = COMPUTED[operation.how]
+        adds, _ = EPILOGUES[operation.given[7]]
+        if a.kind != b.kind or (a.kind, d.kind) not in kinds or (adds and d.kind not in BIASED):
+            return NOT_SUPPORTED
+        if a.kind == 3 and any(length % 4 for length in (k, a.leading, b.leading)):
+            return NOT_SUPPORTED
+        return SUCCESS
+
+    def _run(self, call: Call, addresses: list[int], room: tuple[int, int]) -> None:
+        address, nbytes = room
+        assert nbytes >= LEAST_WORKSPACE
         self._gpu.cells(address, nbytes).fill(0x3C)  # whatever else lies there is lost
-        alpha, beta = scales
-        for number in range(batch):
-            a, b, c = (stack.array(self._gpu, number) for stack in stacks)
-            left, right = (a.T if swaps[0] else a), (b.T if swaps[1] else b)
+        computed, _ = COMPUTED[call.operation.how]
+        adds, rectifies = EPILOGUES[call.operation.given[7]]
+        layouts = (*call.factors, call.result)
+        for number in range(call.result.given[5]):
+            a, b, d = (
+                layout.array(self._gpu, place, number)
+                for layout, place in zip(layouts, addresses, strict=True)
+            )
+            left, right = (
+                factor.T if swap == "T" else factor
+                for factor, swap in zip((a, b), call.operation.form, strict=True)
+            )
+            alpha, beta = call.scales
             product = alpha * (left.astype(computed) @ right.astype(computed))
-            c[...] = product if beta == 0 else product + beta * c.astype(computed)
+            if beta:
+                product = product + beta * d.astype(computed)
+            if adds:
+                product = product + self._row(call).astype(computed)[:, None]
+            d[...] = np.maximum(product, 0) if rectifies else product
+
+    def _row(self, call: Call) -> Any:
+        dtype = dtype_of(DTYPES[call.result.kind])
+        cells, offset = self._gpu.memory(call.operation.given[8])
+        return np.ndarray(call.result.shape[:1], dtype, cells, offset)
+
+
+def _version() -> int:
+    return 130100

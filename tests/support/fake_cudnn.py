@@ -43,9 +43,15 @@ NEEDED = {
 }
 """The attributes without which a descriptor is not finalized."""
 TENSOR_CORES, ROUNDED_INPUTS, RANDOM_ORDER = 0, 1, 4
-ENGINES = {10: (ROUNDED_INPUTS,), 11: (TENSOR_CORES,), 12: (), 13: (RANDOM_ORDER,), 14: ()}
+ENGINES: dict[int, tuple[int, ...]] = {
+    10: (ROUNDED_INPUTS,),
+    11: (TENSOR_CORES,),
+    12: (),
+    13: (RANDOM_ORDER,),
+    14: (),
+}
 """The notes on the results of engines, by their numbers, in the order of the best guess."""
-FALLBACKS = {20: ()}
+FALLBACKS: dict[int, tuple[int, ...]] = {20: ()}
 
 
 class FakeDescriptor:
@@ -176,7 +182,7 @@ class FakeCudnn:
             engines = [found.engine]
         else:
             assert name == Name.ENGINEHEUR_RESULTS
-            engines = list({3: ENGINES, 2: FALLBACKS}[found.attributes[200][0]])
+            engines = list(ENGINES if found.attributes[200] == [3] else FALLBACKS)
         given = list(elements)[: len(engines)]
         for number, engine in zip(given, engines, strict=True):
             made = self._known[number]
