@@ -23,8 +23,10 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
 from .rig import Rig, chain, evaluate, some_items
-from .test_cuda_cublas import PRODUCTS
+from .test_cuda_biases import LAYERS
+from .test_cuda_cublas import PRODUCTS, numbers
 from .test_cuda_cublas import graph_of as product_graph
+from .test_cuda_cudnn import CONVOLUTIONS
 from .test_cuda_kernels import CASES, SHAPE, floats, graph_of
 
 # CuPy warns on import of things that are none of our business.
@@ -38,7 +40,7 @@ TOLERANCES = {"float16": 1e-2, "float32": 1e-4, "float64": 1e-10}
 WAYS: dict[str, dict[str, Any]] = {
     "graphs": {},
     "one by one": {"graphs": False},
-    "without cuBLAS": {"cublas": None},
+    "without libraries": {"cublas": None, "cudnn": None},
     "CuPy alone": {"compiler": None},
 }
 """How kernels are made and launched."""
@@ -95,6 +97,31 @@ def test_products_of_whole_numbers_are_exact(way: CudaDevice, name: str) -> None
     x, make = PRODUCTS[name]
     graph = product_graph(x, make)
     np.testing.assert_array_equal(on(way, graph, {"x": x})["y"], on_cpu(graph, {"x": x})["y"])
+
+
+@pytest.mark.parametrize("name", {**LAYERS, **CONVOLUTIONS})
+def test_layers_of_whole_numbers_are_exact(way: CudaDevice, name: str) -> None:
+    x = CONVOLUTIONS[name][0] if name in CONVOLUTIONS else numbers(4, 6)
+    graph = product_graph(x, CONVOLUTIONS[name][1] if name in CONVOLUTIONS else LAYERS[name][0])
+    if any(not way.supports(node, graph.call(node)).ok for node in graph.nodes):
+        pytest.skip("left to other devices")
+    np.testing.assert_allclose(
+        on(way, graph, {"x": x})["y"], on_cpu(graph, {"x": x})["y"], rtol=1e-6
+    )
+
+
+def test_cudnn_convolves_on_tensor_cores_and_the_same_again(cuda: CudaDevice) -> None:
+    if "cudnn" not in cuda.capabilities.software:
+        pytest.skip("cuDNN is not installed: pip install nvidia-cudnn-cu13")
+    b = pl.GraphBuilder()
+    x = b.input("x", "float16", (2, 64, 32, 32))
+    weights, bias = floats(32, 64, 3, 3).astype("float16"), floats(32).astype("float16")
+    b.output("y", b.op("Relu", b.op("Conv", x, weights, bias, pads=[1] * 4)))
+    graph, fed = b.build(), {"x": floats(2, 64, 32, 32).astype("float16")}
+    found = [on(cuda, graph, fed)["y"] for _ in range(3)]
+    assert len({each.tobytes() for each in found}) == 1
+    wanted = on_cpu(graph, fed)["y"].astype("float32")
+    np.testing.assert_allclose(found[0], wanted, 2e-2, 2e-2 * np.abs(wanted).max())
 
 
 def test_generated_kernels_give_what_the_cpus_give(cuda: CudaDevice) -> None:
