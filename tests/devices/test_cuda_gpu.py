@@ -99,7 +99,7 @@ def test_products_of_whole_numbers_are_exact(way: CudaDevice, name: str) -> None
     np.testing.assert_array_equal(on(way, graph, {"x": x})["y"], on_cpu(graph, {"x": x})["y"])
 
 
-@pytest.mark.parametrize("name", {**LAYERS, **CONVOLUTIONS})
+@pytest.mark.parametrize("name", [*LAYERS, *CONVOLUTIONS])
 def test_layers_of_whole_numbers_are_exact(way: CudaDevice, name: str) -> None:
     x = CONVOLUTIONS[name][0] if name in CONVOLUTIONS else numbers(4, 6)
     graph = product_graph(x, CONVOLUTIONS[name][1] if name in CONVOLUTIONS else LAYERS[name][0])
