@@ -52,37 +52,56 @@ SHAPES = (
 )
 
 
-def convolution(shape: Shape) -> tuple[Graph, Floats]:
-    """Return a graph, and its weights."""
+COUNT = 8
+"""How many are queued at once, as one CUDA graph: alone, the host would be what takes time."""
+
+KINDS: dict[str, tuple[str, dict[str, Any], float]] = {
+    "float32": ("float32", {}, 1e-4),
+    "tf32": ("float32", {"tf32": True}, 1e-2),
+    "float16": ("float16", {}, 1e-2),
+}
+"""The dtype, options of the device, and how much results may differ from PyTorch's."""
+
+
+def convolutions(shape: Shape, dtype: str) -> tuple[Graph, Floats]:
+    """Return a graph of `COUNT` alike that read the same, and their weights."""
     kernel = (shape.kernel, shape.kernel)
-    weights = floats(shape.made, shape.channels // shape.group, *kernel)
+    weights = floats(shape.made, shape.channels // shape.group, *kernel).astype(dtype)
     b = pl.GraphBuilder(shape.title)
-    x = b.input("x", "float32", (shape.batch, shape.channels, shape.side, shape.side))
+    x = b.input("x", dtype, (shape.batch, shape.channels, shape.side, shape.side))
     pads, strides = (shape.kernel // 2,) * 4, (shape.stride,) * 2
-    made = b.op("Conv", x, b.constant(weights), pads=pads, strides=strides, group=shape.group)
-    b.output("y", made)
+    for number in range(COUNT):
+        w = b.constant(weights + np.asarray(number, dtype))  # equal nodes would become one
+        made = b.op("Conv", x, w, pads=pads, strides=strides, group=shape.group)
+        b.output(f"y{number}", made)
     return b.build(), weights
 
 
 def shapes(target: Target) -> Iterator[Row]:
-    """Convolutions of image networks, in float32."""
+    """Convolutions of image networks."""
     rival = _rival(target)
-    for shape in SHAPES:
-        each = shape.small() if target.small else shape
-        graph, weights = convolution(each)
-        x = floats(each.batch, each.channels, each.side, each.side)
-        with target.opened() as device, loaded(device, graph) as run:
-            found = run.run({"x": x})["y"]
-            seconds = run.times(target.size(0.2, 0.001)).total_s
-        yield Row(f"{shape.title}: plait", seconds * 1e6, "µs")
-        yield Row(f"{shape.title}: plait's rate", each.flops / seconds / 1e12, "TFLOP/s")
-        if rival is None:
+    for kind, (dtype, options, at_most) in KINDS.items():
+        if options and not target.is_cuda:
             continue
-        theirs_s, theirs = _by_torch(*rival, each, x, weights, target.size(0.2, 0.001))
-        yield Row(f"{shape.title}: torch", theirs_s * 1e6, "µs")
-        yield Row(f"{shape.title}: plait, times as long", seconds / theirs_s, "x")
-        error = float(np.abs(found - theirs).max() / np.abs(theirs).max())
-        yield Row(f"{shape.title}: difference to torch", error, at_most=1e-4)
+        with target.opened(**options) as device:
+            for shape in SHAPES:
+                title = f"{shape.title}, {kind}"
+                each = shape.small() if target.small else shape
+                graph, weights = convolutions(each, dtype)
+                x = floats(each.batch, each.channels, each.side, each.side).astype(dtype)
+                with loaded(device, graph) as run:
+                    found = run.run({"x": x})["y0"]
+                    seconds = run.times(target.size(0.1, 0.001)).total_s / COUNT
+                yield Row(f"{title}: plait", seconds * 1e6, "µs")
+                yield Row(f"{title}: plait's rate", each.flops / seconds / 1e12, "TFLOP/s")
+                if rival is None:
+                    continue
+                rounds = bool(options), target.size(0.1, 0.001)
+                theirs_s, theirs = _by_torch(*rival, each, x, weights, *rounds)
+                yield Row(f"{title}: torch", theirs_s * 1e6, "µs")
+                yield Row(f"{title}: plait, times as long", seconds / theirs_s, "x")
+                error = float(np.abs(found - theirs).max() / np.abs(theirs).max())
+                yield Row(f"{title}: difference to torch", error, at_most=at_most)
 
 
 def _rival(target: Target) -> tuple[Torch, str] | None:
@@ -93,10 +112,16 @@ def _rival(target: Target) -> tuple[Torch, str] | None:
 
 
 def _by_torch(
-    torch: Torch, device: str, shape: Shape, x: object, weights: object, at_least_s: float
+    torch: Torch,
+    device: str,
+    shape: Shape,
+    x: object,
+    weights: object,
+    tf32: bool,
+    at_least_s: float,
 ) -> tuple[float, Floats]:
     with torch.inference_mode():
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, tf32
         there, factors = (torch.from_numpy(each).to(device) for each in (x, weights))
 
         def convolve() -> Any:
@@ -104,8 +129,14 @@ def _by_torch(
                 there, factors, None, shape.stride, shape.kernel // 2, 1, shape.group
             )
 
-        wait = (lambda: None) if device == "cpu" else torch.cuda.synchronize
-        return _per_call(convolve, wait, at_least_s), convolve().cpu().numpy()
+        result = convolve().cpu().numpy()
+        if device == "cpu":
+            return _per_call(convolve, lambda: None, at_least_s), result
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(COUNT):
+                convolve()
+        return _per_call(graph.replay, torch.cuda.synchronize, at_least_s) / COUNT, result
 
 
 def _per_call(call: Callable[[], object], wait: Callable[[], object], at_least_s: float) -> float:
