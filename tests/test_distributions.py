@@ -102,7 +102,18 @@ def is_installed(requirement: str) -> bool:
 
 def test_all_brings_all_extras_that_any_machine_can_use() -> None:
     # A GPU's or a processor's own, gigabytes, and what is for work on plait itself.
-    special = {"cuda", "openvino", "webgpu", "torch", "bench", "docs", "test", "dev", "all"}
+    special = {
+        "cuda",
+        "cudnn",
+        "openvino",
+        "webgpu",
+        "torch",
+        "bench",
+        "docs",
+        "test",
+        "dev",
+        "all",
+    }
     assert brought_by("all") == set().union(*map(brought_by, EXTRAS.keys() - special))
     assert any(one.startswith("onnx>=") for one in brought_by("ort"))
 

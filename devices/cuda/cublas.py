@@ -86,7 +86,7 @@ class Places(NamedTuple):
     bias: int = 0
 
 
-class Found(ctypes.Structure):
+class HeuristicResult(ctypes.Structure):
     """cublasLtMatmulHeuristicResult_t: an algorithm, and what is to be known of it."""
 
     _fields_ = (
@@ -196,7 +196,7 @@ class Cublas:
         wanted = self._make("MatmulPreference")
         wanted.set(MOST_WORKSPACE, c_uint64(product.workspace_nbytes))
         wanted.set(REDUCTIONS, c_int(EXACT_SUMS))
-        found, count = Found(), c_int()
+        found, count = HeuristicResult(), c_int()
         described = (each.value for each in (operation, *matrices, matrices[-1], wanted))
         status = self._library.cublasLtMatmulAlgoGetHeuristic(
             self._handle, *described, c_int(1), byref(found), byref(count)

@@ -168,7 +168,7 @@ def test_what_is_no_product_of_cublas_is_left_alone(name: str) -> None:
 
 def test_the_workspace_grows_with_the_product() -> None:
     sizes = []
-    for n in (16, 512, 4096):
+    for n in (16, 256, 512):
         b = pl.GraphBuilder()
         x = b.input("x", "float32", (n, n))
         b.output("y", b.op("MatMul", x, x))

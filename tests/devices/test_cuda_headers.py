@@ -188,7 +188,7 @@ def test_an_algorithm_of_cublas_is_as_large_as_its_header_says() -> None:
         *("cublasLtMatmulAlgo_t", "size_t", "cublasStatus_t", "float", "int")
     ]
     assert re.search(r"uint64_t data\[8\];\s*\} cublasLtMatmulAlgo_t", header("cublasLt.h"))
-    assert sizeof(cublas.Found) == 8 * 8 + 8 + 4 + 4 + 4 * int(names[-1][2])
+    assert sizeof(cublas.HeuristicResult) == 8 * 8 + 8 + 4 + 4 + 4 * int(names[-1][2])
 
 
 @pytest.mark.parametrize(
