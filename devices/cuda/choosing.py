@@ -26,8 +26,8 @@ from .trials import Trials
 FIGURES = "PLAIT_FIGURES"
 """The variable of the environment that is ``off`` where nothing is to be measured."""
 MOST_ENGINES = 3
-"""How many of cuDNN's are tried: with its first guess, it was within 8 % of the best of six on an
-H200, with the first three within 3 % (2026-11-26)."""
+"""How many of cuDNN's are tried: on an H200 its first guess was within 4 % of the best of six
+(2026-11-26), which need not hold elsewhere."""
 
 
 class Chooser:

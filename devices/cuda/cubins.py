@@ -1,6 +1,6 @@
-"""Compiled programs kept in a folder: NVRTC takes about 10 ms a kernel, a file next to nothing.
+"""What was compiled or measured, kept in a folder: NVRTC takes about 10 ms a kernel, a file nothing.
 
-What is kept is only ever a shortcut: whatever goes wrong with it, programs are compiled.
+What is kept is only ever a shortcut: whatever goes wrong with it, it is made again.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ def cubin_folder() -> Path | None:
     return cache_folder(FOLDER, "cubins")
 
 
-def kept(name: str, compile_it: Callable[[], bytes]) -> bytes:
-    """Return the program of a name from the folder, or compile it and keep it there.
+def kept(name: str, make: Callable[[], bytes]) -> bytes:
+    """Return what has a name from the folder, or make it and keep it there.
 
     Parameters
     ----------
     name : str
-        Says all that the program depends on.
-    compile_it : callable
+        Says all that it depends on.
+    make : callable
     """
     folder = cubin_folder()
     if folder is None:
-        return compile_it()
+        return make()
     path = folder / f"{sha256(name.encode()).hexdigest()}{SUFFIX}"
     found = _read(path)
     if found is None:
-        found = compile_it()
+        found = make()
         with suppress(OSError):  # a full disk, a folder that cannot be written: a slow start
             _write(path, found)
             _trim(folder)
