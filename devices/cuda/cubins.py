@@ -1,4 +1,4 @@
-"""What was compiled or measured, kept in a folder: NVRTC takes about 10 ms a kernel, a file nothing.
+"""Compiled programs and measured choices in a folder: NVRTC takes 10 ms a kernel, a file nothing.
 
 What is kept is only ever a shortcut: whatever goes wrong with it, it is made again.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from itertools import zip_longest
 from typing import NamedTuple, TypeAlias
@@ -164,7 +164,7 @@ class Lowering:
         """Return the scratch buffers of a node of static shapes."""
         # What libraries take comes last, whether they have refused the node or not: plans that were
         # made before have room for what takes its place, and plans made later fit other devices.
-        own = self._own_scratch(node, call, outputs)
+        own = self.own_scratch(node, call, outputs)
         product = product_of(node, call, outputs) if self.multiplies else None
         convolution = self._convolution(node, call, outputs)
         if convolution is None:
@@ -177,68 +177,15 @@ class Lowering:
         if not self.generates:
             return tuple(Part((node,), None) for node in working_nodes(graph, views))
 
-        def work(node: Node) -> Product | StaticConvolution | None:
-            return self._work(node, graph.call(node), graph.output_specs(node))
+        return tuple(_Assembly(self, graph, views).parts())
 
-        def rest(node: Node) -> Member | None:
-            found = work(node)
-            return None if found is None else _added(graph, node, found)
-
-        def part(item: Piece | Node) -> Part:
-            nodes, queued = item if isinstance(item, Piece) else ((item,), None)
-            node, found = nodes[-1], work(nodes[-1])
-            if found is None:
-                return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
-            is_begun, scratch = node.name in gone_on_with, self._scratch_from(graph, node)
-            if isinstance(found, Product):
-                return Part(nodes, _multiply(node, found.bare if is_begun else found, scratch))
-            (x, w, *_), (y,) = node.inputs, node.outputs
-            engine = self._chosen.get(found, BY_CUDNN).engine
-            call = Convolve(found, engine, x, w, y, scratch_name(node, scratch))
-            added = None if is_begun else _added(graph, node, found)
-            return Part(nodes, (call,) if added is None else (call, _alone(added)))
-
-        def joined(item: Piece | Node, behind: Sequence[Node]) -> Part | None:
-            node = item.nodes[-1] if isinstance(item, Piece) else item
-            product = work(node)
-            found = biased(graph, node, product, behind) if isinstance(product, Product) else None
-            if found is None or found.product in self._refused:
-                return None
-            (call,) = _multiply(node, found.product, self._scratch_from(graph, node))
-            assert isinstance(call, Multiply)
-            # The last node's results are written sooner than planned.
-            if meets(found.y, (call.a, call.b, found.bias, call.workspace), views):
-                return None
-            return Part(found.nodes, (call._replace(y=found.y, bias=found.bias),))
-
-        items = fused(graph, views, epilogues=lambda node: work(node) is None, begun=rest)
-        pieces = [item for item in items if isinstance(item, Piece)]
-        gone_on_with = {node.name for piece in pieces for node in piece.nodes[:-1]}
-        parts = list[Part]()
-        is_done = False
-        for item, following in zip_longest(items, items[1:]):
-            if not is_done:
-                behind = _behind(item, following)
-                whole = joined(item, behind) if behind else None
-                is_done = whole is not None
-                if whole is None and isinstance(item, Node) and item.name not in gone_on_with:
-                    whole = joined(item, ())
-                parts.append(whole or part(item))
-            else:
-                is_done = False
-        return tuple(parts)
-
-    def _scratch_from(self, graph: Graph, node: Node) -> int:
-        """Return how many scratch buffers of a node come before those of libraries."""
-        return len(self._own_scratch(node, graph.call(node), graph.output_specs(node)))
-
-    def _own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the scratch buffers of a node that cuBLAS does not compute."""
+    def own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the scratch buffers of a node that no library computes."""
         if self.generates and generated.why_not(node, call) is None:
             return generated.scratch(node, call, outputs)
         return programs.scratch(node, "cuda", call, outputs)
 
-    def _work(self, node: Node, call: Call, outputs: Specs) -> Product | StaticConvolution | None:
+    def work(self, node: Node, call: Call, outputs: Specs) -> Product | StaticConvolution | None:
         """Return what a library has to do for a node; None where a kernel is generated."""
         product = self._product(node, call, outputs)
         convolution = self._convolution(node, call, outputs)
@@ -247,12 +194,91 @@ class Lowering:
         way = self._chosen.get(convolution) or _usual(convolution, product)
         return {GENERATED: None, BY_CUBLAS: product}.get(way, convolution)
 
+    def engine(self, convolution: StaticConvolution) -> int:
+        """Return which of cuDNN's engines computes a convolution."""
+        return self._chosen.get(convolution, BY_CUDNN).engine
+
+    def takes(self, product: Product) -> bool:
+        """Say whether cuBLAS has not refused a product, with all that is added to it."""
+        return product not in self._refused
+
     def _convolution(self, node: Node, call: Call, outputs: Specs) -> StaticConvolution | None:
         return convolution_of(node, call, outputs, tf32=self._tf32) if self.convolves else None
 
     def _product(self, node: Node, call: Call, outputs: Specs) -> Product | None:
         product = product_of(node, call, outputs) if self.multiplies else None
         return None if product is None or product.bare in self._refused else product
+
+
+class _Assembly:
+    """The parts of a subgraph, as they are put together."""
+
+    def __init__(self, lowering: Lowering, graph: Graph, views: Mapping[str, View]) -> None:
+        self._lowering = lowering
+        self._graph = graph
+        self._views = views
+        self._items = fused(
+            graph, views, epilogues=lambda node: self._work(node) is None, begun=self._rest
+        )
+        pieces = [item for item in self._items if isinstance(item, Piece)]
+        self._gone_on_with = {node.name for piece in pieces for node in piece.nodes[:-1]}
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts in order."""
+        is_done = False
+        for item, following in zip_longest(self._items, self._items[1:]):
+            if is_done:  # with the one before
+                is_done = False
+                continue
+            node = item if isinstance(item, Node) else item.nodes[-1]
+            behind = following.nodes if isinstance(following, Piece) else ()
+            others = [each for each in behind if each is not node]
+            joined = self._joined(node, others) if others else None
+            is_done = joined is not None
+            if joined is None and node.name not in self._gone_on_with:
+                joined = self._joined(node, ())
+            yield joined or self._part(item)
+
+    def _work(self, node: Node) -> Product | StaticConvolution | None:
+        return self._lowering.work(node, self._graph.call(node), self._graph.output_specs(node))
+
+    def _rest(self, node: Node) -> Member | None:
+        found = self._work(node)
+        return None if found is None else _added(self._graph, node, found)
+
+    def _part(self, item: Piece | Node) -> Part:
+        nodes, queued = item if isinstance(item, Piece) else ((item,), None)
+        node, found = nodes[-1], self._work(nodes[-1])
+        if found is None:
+            return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
+        is_begun, scratch = node.name in self._gone_on_with, self._scratch_from(node)
+        if isinstance(found, Product):
+            return Part(nodes, _multiply(node, found.bare if is_begun else found, scratch))
+        (x, w, *_), (y,) = node.inputs, node.outputs
+        workspace = scratch_name(node, scratch)
+        call = Convolve(found, self._lowering.engine(found), x, w, y, workspace)
+        added = None if is_begun else _added(self._graph, node, found)
+        return Part(nodes, (call,) if added is None else (call, _alone(added)))
+
+    def _joined(self, node: Node, behind: Sequence[Node]) -> Part | None:
+        """Return a product with what cuBLAS computes of the nodes behind it, if that is all."""
+        product = self._work(node)
+        if not isinstance(product, Product):
+            return None
+        found = biased(self._graph, node, product, behind)
+        if found is None or not self._lowering.takes(found.product):
+            return None
+        (call,) = _multiply(node, found.product, self._scratch_from(node))
+        assert isinstance(call, Multiply)
+        # The last node's results are written sooner than planned.
+        if meets(found.y, (call.a, call.b, found.bias, call.workspace), self._views):
+            return None
+        return Part(found.nodes, (call._replace(y=found.y, bias=found.bias),))
+
+    def _scratch_from(self, node: Node) -> int:
+        """Return how many scratch buffers of a node come before those of libraries."""
+        call, outputs = self._graph.call(node), self._graph.output_specs(node)
+        return len(self._lowering.own_scratch(node, call, outputs))
 
 
 def _usual(convolution: StaticConvolution, product: Product | None) -> Way:
@@ -277,14 +303,6 @@ def _added(graph: Graph, node: Node, found: Product | StaticConvolution) -> Memb
     call = Call((y, TensorSpec(graph.tensors[node.inputs[2]].dtype, shape)), (None, None), {})
     inputs = (node.outputs[0] + LEFT, node.inputs[2])
     return Member("Add", call, inputs, node.outputs[0], y) if has_formula("Add", call) else None
-
-
-def _behind(item: Piece | Node, following: Piece | Node | None) -> tuple[Node, ...]:
-    """Return the nodes that are computed together right behind a node."""
-    node = item if isinstance(item, Node) else item.nodes[-1]
-    if not isinstance(following, Piece):
-        return ()
-    return tuple(each for each in following.nodes if each is not node)
 
 
 def _bias_shape(node: Node, y: TensorSpec) -> tuple[int, ...] | None:

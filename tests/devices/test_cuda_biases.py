@@ -183,6 +183,18 @@ def test_rows_are_added_and_cut_off_by_cublas_itself(double: CupyDouble, name: s
     assert library.cublas.epilogues == epilogues
 
 
+def test_a_row_is_added_once_where_other_nodes_come_before_what_reads_it(
+    double: CupyDouble,
+) -> None:
+    b, x = pl.GraphBuilder(), numbers(4, 4)
+    name = b.input("x", "float32", x.shape)
+    one, two = (b.op("Gemm", name, numbers(4, 4), numbers(4)) for _ in range(2))
+    b.output("y", b.op("Add", one, two))
+    graph = b.build()
+    found = pl.run(graph, {"x": x}, devices=[double.generating()])["y"]
+    np.testing.assert_array_equal(found, pl.run(graph, {"x": x}, devices=["cpu"])["y"])
+
+
 def test_a_fetched_product_is_left_as_it_is(double: CupyDouble) -> None:
     b, x = pl.GraphBuilder(), numbers(4, 6)
     product = b.op("MatMul", b.input("x", "float32", x.shape), numbers(6, 5))
