@@ -14,6 +14,8 @@ from gpu.target import Target
 from plait.graph.ir import Graph
 
 RNG = np.random.default_rng(0)
+COUNT = 8
+"""Layers that are queued at once: alone, the host would be what takes time."""
 
 
 def product(dtype: str, m: int, k: int, n: int) -> Graph:
@@ -58,6 +60,28 @@ def errors(target: Target) -> Iterator[Row]:
         yield fact(f"{dtype}: three runs give the same bits", same, True)
 
 
+def dense(dtype: str, m: int, k: int, n: int, *, layered: bool) -> Graph:
+    """Return `COUNT` products of one input, each with a row and Relu behind it if asked for."""
+    b = pl.GraphBuilder("dense layers")
+    x = b.input("x", dtype, (m, k))
+    for number in range(COUNT):
+        y = b.op("MatMul", x, numbers(dtype, k, n))
+        b.output(f"y{number}", b.op("Relu", b.op("Add", y, numbers(dtype, n))) if layered else y)
+    return b.build()
+
+
+def layers(target: Target) -> Iterator[Row]:
+    """What a row and Relu behind products take, many at once."""
+    for dtype in ("float16", "float32"):
+        with target.opened() as device:
+            for sizes in target.size(((512, 1024, 1024), (8, 1024, 1024)), ((4, 8, 8),)):
+                title = f"{' x '.join(map(str, sizes))}, {dtype}"
+                for what, layered in {"product": False, "product, row, Relu": True}.items():
+                    with loaded(device, dense(dtype, *sizes, layered=layered)) as run:
+                        seconds = run.times(target.size(0.02, 0.001), rounds=3).total_s / COUNT
+                    yield Row(f"{title}: {what}", seconds * 1e6, "µs")
+
+
 def captures(target: Target) -> Iterator[Row]:
     """Whether CuPy's own products can be captured: why plait calls cuBLAS itself."""
     cupy = target.cupy()
@@ -77,4 +101,4 @@ def captures(target: Target) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    answer(rates, errors, captures)
+    answer(rates, layers, errors, captures)

@@ -26,6 +26,8 @@ from .support import why_no_array, why_not
 
 HELD_AT_MOST = 512
 """Kernels and marks in a stream that is held up: CUDA takes 1024 before it blocks the queue."""
+MOST_KERNELS = 6
+"""Of a call of a library: cuDNN turns three tensors, and may add up parts of sums."""
 
 
 class Multiply(NamedTuple):
@@ -345,4 +347,6 @@ def fits_in_queue(parts: Sequence[Part]) -> bool:
     queued = [part.queued for part in parts]
     if None in queued:  # what CuPy computes may wait for the GPU meanwhile
         return False
-    return sum(1 + len(items or ()) for items in queued) <= HELD_AT_MOST
+    items = [item for each in queued for item in each or ()]
+    calls = sum(isinstance(item, Multiply | Convolve) for item in items)
+    return len(parts) + len(items) + calls * (MOST_KERNELS - 1) <= HELD_AT_MOST

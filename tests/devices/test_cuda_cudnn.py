@@ -16,7 +16,7 @@ from cupy_double import CupyDouble
 from fake_cudnn import FakeCudnn
 from fake_gpu import SEEDS
 from plait.devices.cuda.libraries import RefusedError
-from plait.devices.cuda.lowering import Convolve, Multiply, Part
+from plait.devices.cuda.lowering import Convolve, Lowering, Multiply, Part, fits_in_queue
 from plait.devices.cuda.trials import Trials
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -269,6 +269,19 @@ def test_a_device_without_convolutions_makes_no_handle(double: CupyDouble) -> No
     with Rig(with_cudnn(double, library), graph) as rig:
         rig.run({"x": x})
         assert (library.open, library.descriptors) == (0, 0)
+
+
+@pytest.mark.parametrize(("count", "fits"), [(70, True), (90, False)])
+def test_calls_of_libraries_are_several_kernels_in_a_stream_that_is_held_up(
+    count: int, fits: bool
+) -> None:
+    graph = graph_of(IMAGE, conv(half(5, 4, 3, 3)))
+    (node,) = graph.nodes
+    lowering = Lowering(generates=True, multiplies=True, convolves=True)
+    found = lowering.undecided(node, graph.call(node), graph.output_specs(node))
+    assert found is not None
+    part = Part((node,), (Convolve(found, 0, "x", "w", "y", "workspace"),))
+    assert fits_in_queue([part] * count) is fits
 
 
 def test_the_device_names_cudnn_and_its_version(double: CupyDouble) -> None:
