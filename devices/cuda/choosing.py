@@ -20,7 +20,7 @@ from .convolutions import StaticConvolution
 from .cubins import kept
 from .cudnn import Cudnn
 from .libraries import RefusedError
-from .lowering import Lowering, Way
+from .lowering import GENERATED, Lowering, Way
 from .trials import Trials
 
 FIGURES = "PLAIT_FIGURES"
@@ -78,7 +78,7 @@ class Chooser:
                 parts = self._lowering.choosing(convolution, way).parts(alone, views)
                 with suppress(RefusedError):
                     spent[way] = self._trials.time(alone, parts, views, constants, stream)
-        library, engine = min(spent, key=spent.__getitem__)
+        library, engine = min(spent, key=spent.__getitem__, default=GENERATED)
         return f"{library} {engine}".encode()
 
     def _ways(self, convolution: StaticConvolution, node: Node, graph: Graph) -> tuple[Way, ...]:

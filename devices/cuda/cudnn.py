@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from ctypes import byref, c_size_t, c_void_p
 from functools import cached_property
 from itertools import accumulate
@@ -145,9 +146,11 @@ class Cudnn:
         """Return the engines whose results are wanted, those that should be fastest first."""
         if convolution not in self._engines:
             unwanted = UNWANTED if convolution.on_tensor_cores else UNWANTED | {TENSOR_CORES}
-            graph = self._graph(convolution)
-            guesses = (self._guess(graph, mode, unwanted) for mode in HEURISTICS)
-            self._engines[convolution] = next(filter(None, guesses), [])
+            self._engines[convolution] = []
+            with suppress(RefusedError):  # such as windows padded at one end
+                graph = self._graph(convolution)
+                guesses = (self._guess(graph, mode, unwanted) for mode in HEURISTICS)
+                self._engines[convolution] = next(filter(None, guesses), [])
         return self._engines[convolution]
 
     def _guess(self, graph: Descriptor, mode: int, unwanted: frozenset[int]) -> list[Descriptor]:

@@ -169,7 +169,7 @@ def check(library: Any, status: int, what: str) -> None:
     kind = RefusedError if status in REFUSED else DeviceError
     raise kind(
         f"{what} fails: status {status} of cuDNN, {message.value.decode(errors='replace')!r}",
-        fix="report this, with the version of cuDNN",
+        fix="report this, with the version of cuDNN; CudaDevice(cudnn=None) does without it",
     )
 
 

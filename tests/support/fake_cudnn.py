@@ -154,6 +154,8 @@ class FakeCudnn:
         assert not found.is_final
         if NEEDED[found.kind] != set(found.attributes):
             return BAD_PARAM
+        if found.kind == DescriptorKind.ENGINEHEUR and _is_lopsided(found):
+            return NOT_SUPPORTED
         if found.kind == DescriptorKind.EXECUTION_PLAN and _engine(found) in self._refused:
             return NOT_SUPPORTED
         if found.kind == DescriptorKind.OPERATION_CONVOLUTION_FORWARD and not _fits(found):
@@ -262,6 +264,14 @@ def _tensor_of(operation: FakeDescriptor, name: str) -> dict[int, list[Any]]:
 
 def _dtype(operation: FakeDescriptor, name: str) -> np.dtype[Any]:
     return dtype_of(DTYPES[_tensor_of(operation, name)[Name.TENSOR_DATA_TYPE][0]])
+
+
+def _is_lopsided(heuristics: FakeDescriptor) -> bool:
+    """Say whether there is more padding at one end than at the other."""
+    (graph,) = heuristics.attributes[Name.ENGINEHEUR_OPERATION_GRAPH]
+    (operation,) = graph.attributes[Name.OPERATIONGRAPH_OPS]
+    (window,) = operation.attributes[Name.OPERATION_CONVOLUTION_FORWARD_CONV_DESC]
+    return bool(window.attributes[104] != window.attributes[105])
 
 
 def _fits(operation: FakeDescriptor) -> bool:
