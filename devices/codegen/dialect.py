@@ -33,9 +33,12 @@ typedef struct { u16 bits; } bf16;
 """
 """A bf16 is the upper half of an f32, wherever it is computed."""
 
-_ROUNDED = """\
+_NAN_BF16 = "(u16)(BITS_F32(x) >> 16 & 0x8000 | 0x7fc0)"
+"""Of a NaN its sign remains, as in ml_dtypes; CUDA's instruction would make it 0x7fff."""
+
+_ROUNDED = f"""\
     const u32 bits = BITS_F32(x);
-    return x != x ? 0x7fc0 : (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    return x != x ? {_NAN_BF16} : (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 """
 """To nearest even: a carry out of the digits goes into the exponent, and at last to infinity."""
 
@@ -91,12 +94,14 @@ struct f16 { u16 bits; };
 FUNCTION f32 LOAD_F16(const f16* p, i64 i) {
     f32 x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(p[i].bits)); return x;
 }
-FUNCTION void STORE_F16(f16* p, i64 i, f32 x) {
-    u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); p[i].bits = h;
-}
-FUNCTION f32 ROUND_F16(f32 x) {
+FUNCTION u16 BITS_F16(f32 x) {
     u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h)); return x;
+    const u32 bits = (u32)__float_as_int(x);
+    return x != x ? (u16)(bits >> 16 & 0x8000 | 0x7e00 | bits >> 13 & 0x3ff) : h;
+}
+FUNCTION void STORE_F16(f16* p, i64 i, f32 x) { p[i].bits = BITS_F16(x); }
+FUNCTION f32 ROUND_F16(f32 x) {
+    u16 h = BITS_F16(x); asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h)); return x;
 }
 #define LEADING_ZEROS(x) __clz((i32)(x))
 #define INF_F32 __int_as_float(0x7f800000)
@@ -109,10 +114,9 @@ FUNCTION f32 ROUND_F16(f32 x) {
 #define F64_BITS(x) __longlong_as_double((i64)(x))
 FUNCTION u16 BITS_BF16(f32 x) {
 #if __CUDA_ARCH__ >= 800
-    u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h;
-#else
+    u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
 """
-CUDA += f"{_ROUNDED}#endif\n}}\n{_BFLOAT}"
+CUDA += f"    return x != x ? {_NAN_BF16} : h;\n#else\n{_ROUNDED}#endif\n}}\n{_BFLOAT}"
 
 
 def program_source(prelude: str, kernels: Iterable[Kernel]) -> str:

@@ -31,6 +31,7 @@ EDGES = np.array(
         np.inf,
         -np.inf,
         np.nan,
+        -np.nan,
         3.3895e38,
         3.4e38,
         1e-40,
