@@ -13,8 +13,11 @@ Torch: TypeAlias = Any
 Tensor: TypeAlias = Any
 
 
-def torch_for(target: Target) -> tuple[Torch, str]:
+def torch_for(target: Target, *, tf32: bool = False) -> tuple[Torch, str]:
     """Return PyTorch and its name for the device; trials may have it on the processor.
+
+    From then on it computes exactly, or with `tf32` as it does by default: convolutions in TF32,
+    products of matrices not.
 
     Raises
     ------
@@ -26,7 +29,9 @@ def torch_for(target: Target) -> tuple[Torch, str]:
     except ImportError:
         raise Unsuitable("torch is not installed") from None
     if target.has_cupy and torch.cuda.is_available():
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.benchmark = True
         return torch, target.name
     if target.small:
         return torch, "cpu"
@@ -90,24 +95,34 @@ class Network:
         return [values[name] for name in graph.outputs]
 
 
-def captured(network: Network, torch: Torch, feeds: Mapping[str, Any]) -> Callable[[], list[Any]]:
-    """Return what copies inputs in, replays a network as a CUDA graph, and copies results out."""
-    inputs = network.given(feeds)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # as its documentation on CUDA graphs says
-        for _ in range(3):
-            network(inputs)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = network(inputs)
+def captured(network: Network, torch: Torch, feeds: Mapping[str, Any]) -> Callable[..., list[Any]]:
+    """Return what runs a network as a CUDA graph on a stream of its own, given inputs as numpy's.
 
-    def replay() -> list[Any]:
-        for name, value in feeds.items():
-            inputs[name].copy_(torch.from_numpy(value))
-        graph.replay()
-        return [each.cpu().numpy() for each in outputs]
+    As one would by hand: inputs and outputs go by page-locked memory, and one wait is for all of
+    it. Its results are valid until the next call. One thread may call it at a time.
+    """
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.inference_mode(), torch.cuda.stream(stream):
+        pinned = {name: torch.from_numpy(value).pin_memory() for name, value in feeds.items()}
+        inputs = network.given(feeds)
+        for _ in range(3):  # as its documentation on CUDA graphs says
+            network(inputs)
+        stream.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            outputs = network(inputs)
+        results = [torch.empty_like(each, device="cpu").pin_memory() for each in outputs]
+    staged = {name: value.numpy() for name, value in pinned.items()}
+
+    def replay(given: Mapping[str, Any]) -> list[Any]:
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            for name, value in given.items():
+                np.copyto(staged[name], value)
+                inputs[name].copy_(pinned[name], non_blocking=True)
+            graph.replay()
+            for result, output in zip(results, outputs, strict=True):
+                result.copy_(output, non_blocking=True)
+            stream.synchronize()
+        return [each.numpy() for each in results]
 
     return replay
 

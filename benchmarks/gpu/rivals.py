@@ -20,17 +20,20 @@ EAGER, CAPTURED = "torch", "torch as a CUDA graph"
 
 
 def rivals(
-    target: Target, path: Path, graph: Any, feeds: Mapping[str, Array]
+    target: Target, path: Path, graph: Any, feeds: Mapping[str, Array], *, tf32: bool = False
 ) -> tuple[dict[str, Run], dict[str, str]]:
-    """Return who takes part, and why others do not."""
+    """Return who takes part, and why others do not; with `tf32` those that have it."""
     there: dict[str, Run] = {}
     absent: dict[str, str] = {}
     makers: dict[str, Callable[[], Run]] = {
-        ON_GPU: partial(_by_onnxruntime, "CUDAExecutionProvider", path, feeds),
-        ON_CPU: partial(_by_onnxruntime, "CPUExecutionProvider", path, feeds),
-        EAGER: partial(_by_torch, target, graph, feeds, graphs=False),
-        CAPTURED: partial(_by_torch, target, graph, feeds, graphs=True),
+        CAPTURED: partial(_by_torch, target, graph, feeds, graphs=True, tf32=tf32),
     }
+    if not tf32:
+        makers |= {
+            EAGER: partial(_by_torch, target, graph, feeds, graphs=False),
+            ON_GPU: partial(_by_onnxruntime, "CUDAExecutionProvider", path, feeds),
+            ON_CPU: partial(_by_onnxruntime, "CPUExecutionProvider", path, feeds),
+        }
     for name, make in makers.items():
         try:
             there[name] = make()
@@ -64,18 +67,19 @@ def _by_onnxruntime(provider: str, path: Path, feeds: Mapping[str, Array]) -> Ru
     return run
 
 
-def _by_torch(target: Target, graph: Any, feeds: Mapping[str, Array], *, graphs: bool) -> Run:
-    torch, device = torch_for(target)
+def _by_torch(
+    target: Target, graph: Any, feeds: Mapping[str, Array], *, graphs: bool, tf32: bool = False
+) -> Run:
+    torch, device = torch_for(target, tf32=tf32)
     shapes = {name: value.shape for name, value in feeds.items()}
     network = Network(specialise(graph, shapes), torch, device)
+    if graphs:
+        if device == "cpu":
+            raise Unsuitable("no CUDA graphs on a processor")
+        return partial(captured(network, torch, feeds), feeds)
 
     def run() -> list[Array]:
         with torch.inference_mode():
             return [each.cpu().numpy() for each in network(network.given(feeds))]
 
-    if not graphs:
-        return run
-    if device == "cpu":
-        raise Unsuitable("no CUDA graphs on a processor")
-    with torch.inference_mode():
-        return captured(network, torch, feeds)
+    return run
