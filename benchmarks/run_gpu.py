@@ -52,8 +52,10 @@ LIMITS_S = {
     "partition": 60,
     "shares": 40,
     "peers": 20,
-    "broken": 30,
-    "sanitizer": 300,
+    "memory": 40,
+    "broken": 60,
+    "samples": 40,
+    "sanitizer": 150,
 }
 """The questions, those first that tell most, and the most that each may take: all together may take
 longer than there is time, since hardly any takes so long. What is not reached is asked next time.

@@ -22,7 +22,7 @@ LIMIT_ENV, LIMIT_S = "PLAIT_GPU_TESTS_S", 240.0
 GRACE_S = 20.0
 ALONE_SHARE = 0.25
 """Of the time, for tests that failed: each is run again in a process of its own."""
-MOST_PROCESSES = 6
+MOST_PROCESSES = 12
 """What takes long in the tests is NVRTC, on the host; contexts take memory of the GPU."""
 PLUGINS = ("pytest_trio.plugin", "xdist.plugin", "_hypothesis_pytestplugin")
 FOLDERS = ("tests/conformance", "tests/devices", "tests/scheduler")

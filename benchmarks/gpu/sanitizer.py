@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from gpu import samples
 from gpu.question import Row, answer
 from gpu.target import Target, Unsuitable
 
 PROGRAM = "compute-sanitizer"
-TOOLS = ("memcheck", "racecheck")
-QUESTIONS = ("rounding", "convolutions", "products")
-"""What runs under it, in small: elementwise kernels, windows, products."""
-LIMIT_S = 48.0
+TOOLS = ("memcheck", "racecheck", "synccheck")
+AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 2)
+LIMIT_S = 100.0
 FOUND = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 
 
@@ -24,18 +26,24 @@ def kernels(target: Target) -> Iterator[Row]:
     """Kernels under compute-sanitizer."""
     if not target.has_cupy:
         raise Unsuitable("asked of CUDA devices")
-    program = shutil.which(PROGRAM)
+    program = shutil.which(PROGRAM) or shutil.which(PROGRAM, path="/usr/local/cuda/bin")
     if program is None:
         raise Unsuitable(f"there is no {PROGRAM}")
-    for tool in TOOLS:
-        for question in QUESTIONS:
-            yield _checked(program, tool, question, target.name)
+    names = [each.__name__ for each in samples.EXPERIMENTS]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = [
+            pool.submit(_checked, program, tool, name, target.name)
+            for tool in TOOLS
+            for name in names
+        ]
+        for each in as_completed(asked):
+            yield each.result()
 
 
-def _checked(program: str, tool: str, question: str, device: str) -> Row:
+def _checked(program: str, tool: str, sample: str, device: str) -> Row:
     options = ["--tool", tool, "--report-api-errors", "no"]
-    command = [sys.executable, "-m", f"gpu.{question}", "--device", device, "--small"]
-    title = f"{tool}, {question}: errors"
+    command = [sys.executable, "-m", "gpu.samples", "--device", device, "--experiment", sample]
+    title = f"{tool}, {sample}: errors"
     try:
         done = subprocess.run(
             [program, *options, *command],

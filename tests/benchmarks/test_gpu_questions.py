@@ -23,6 +23,7 @@ from gpu import (
     first,
     integers,
     interop,
+    memory,
     models,
     partition,
     peers,
@@ -53,11 +54,12 @@ QUESTIONS = {
     "overlap": ("frames", "beside_numpy"),
     "convolutions": ("shapes",),
     "models": ("models",),
+    "samples": ("reductions", "movement", "networks", "products"),
     "partition": ("branches",),
 }
 """What any device can be asked, by module."""
 
-WITH_OPTIONS = ("first", "launching", "completion", "copies", "products", "overlap")
+WITH_OPTIONS = ("first", "launching", "completion", "copies", "products", "overlap", "samples")
 """Where a CUDA device is given options, or its streams and graphs matter."""
 
 OF_TIME = ("first", "launching", "completion", "copies", "overlap", "partition")
@@ -217,7 +219,9 @@ def test_an_operator_that_differs_from_its_definition_is_named(
     [first.cupy_alone, first.libraries, first.cold_threads, first.arrays_on_the_gpu,
      first.compiling, facts.launches, facts.hidden_allocations, facts.threads,
      facts.other_libraries, facts.marks,
-     interop.cupys, interop.torchs, broken.illegal_writes, conformance.tests, sanitizer.kernels],
+     interop.cupys, interop.torchs, broken.illegal_writes, broken.sessions_without_another_device,
+     broken.sessions_beside_the_cpu, broken.killed_processes, conformance.tests, memory.sessions,
+     sanitizer.kernels],
 )  # fmt: skip
 def test_what_only_cupy_knows_is_left_out_elsewhere(experiment: Experiment) -> None:
     (row,) = rows_of([experiment], on_double())

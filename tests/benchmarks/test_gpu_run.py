@@ -189,7 +189,7 @@ def test_tests_are_counted_by_folder(tmp_path: Path) -> None:
 
 def test_tests_are_run_by_plugins_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
-    assert conformance.side_by_side() == ["--numprocesses=6", "--dist=worksteal"]
+    assert conformance.side_by_side() == ["--numprocesses=12", "--dist=worksteal"]
     monkeypatch.setattr(conformance, "find_spec", lambda name: None)
     assert conformance.side_by_side() == []
     assert "xdist.plugin" not in conformance.pytest_command()
