@@ -44,6 +44,7 @@ LIMITS_S = {
     "copies": 30,
     "products": 40,
     "overlap": 45,
+    "pipelines": 120,
     "models": 100,
     "convolutions": 40,
     "facts": 30,

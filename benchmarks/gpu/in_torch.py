@@ -95,21 +95,35 @@ class Network:
         return [values[name] for name in graph.outputs]
 
 
-def captured(network: Network, torch: Torch, feeds: Mapping[str, Any]) -> Callable[..., list[Any]]:
-    """Return what runs a network as a CUDA graph on a stream of its own, given inputs as numpy's.
+def captured(
+    compute: Callable[[Mapping[str, Tensor]], list[Tensor]],
+    torch: Torch,
+    device: str,
+    feeds: Mapping[str, Any],
+) -> Callable[[Mapping[str, Any]], list[Any]]:
+    """Return what runs a computation as a CUDA graph on a stream of its own, from numpy to numpy.
 
     As one would by hand: inputs and outputs go by page-locked memory, and one wait is for all of
     it. Its results are valid until the next call. One thread may call it at a time.
+
+    Parameters
+    ----------
+    compute : callable
+        Given tensors on the device, by name.
+    torch : module
+    device : str
+    feeds : Mapping
+        Inputs of the shapes and dtypes that it will be given.
     """
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.inference_mode(), torch.cuda.stream(stream):
         pinned = {name: torch.from_numpy(value).pin_memory() for name, value in feeds.items()}
-        inputs = network.given(feeds)
+        inputs = {name: value.to(device) for name, value in pinned.items()}
         for _ in range(3):  # as its documentation on CUDA graphs says
-            network(inputs)
+            compute(inputs)
         stream.synchronize()
         with torch.cuda.graph(graph, stream=stream):
-            outputs = network(inputs)
+            outputs = compute(inputs)
         results = [torch.empty_like(each, device="cpu").pin_memory() for each in outputs]
     staged = {name: value.numpy() for name, value in pinned.items()}
 

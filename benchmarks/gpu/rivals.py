@@ -76,7 +76,7 @@ def _by_torch(
     if graphs:
         if device == "cpu":
             raise Unsuitable("no CUDA graphs on a processor")
-        return partial(captured(network, torch, feeds), feeds)
+        return partial(captured(network, torch, device, feeds), feeds)
 
     def run() -> list[Array]:
         with torch.inference_mode():
