@@ -20,9 +20,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +39,32 @@ MINUTES = 9.0
 LIMITS_S = {
     "about": 30,
     "first": 110,
-    "conformance": 240,
+    "conformance": 200,
     "rounding": 40,
+    "integers": 60,
+    "samples": 60,
+    "broken": 60,
     "launching": 40,
     "completion": 45,
     "copies": 30,
     "products": 40,
     "overlap": 45,
+    "models": 120,
     "pipelines": 120,
-    "models": 100,
+    "memory": 40,
     "convolutions": 40,
     "facts": 30,
-    "integers": 60,
     "interop": 20,
     "partition": 60,
     "shares": 40,
     "peers": 20,
-    "memory": 40,
-    "broken": 60,
-    "samples": 40,
     "sanitizer": 150,
 }
 """The questions, those first that tell most, and the most that each may take: all together may take
 longer than there is time, since hardly any takes so long. What is not reached is asked next time.
 """
+SIDE_BY_SIDE = frozenset({"conformance", "rounding", "integers", "samples", "broken"})
+"""Questions whose answers do not depend on time: those next to each other are asked at once."""
 TOLD = 15
 """Lines of what a process said before it failed."""
 
@@ -210,6 +214,7 @@ class Run:
         self.answers: dict[str, Answer] = {}
         self._folder, self._device, self._asked = folder, device, asked
         self._day = datetime.now(UTC)
+        self._writing = threading.RLock()
         self._before: dict[str, Answer] | None = None
 
     @property
@@ -220,14 +225,16 @@ class Run:
 
     def known(self, name: str) -> Answer | None:
         """Return the answer of an earlier run of the day, if there is one that will do."""
-        return self._load().get(name)
+        with self._writing:
+            return self._load().get(name)
 
     def keep(self, answer: Answer) -> None:
         """Write an answer, or as much of it as there is."""
-        self.answers[answer.name] = answer
-        self._load()
-        found = {name: each.to_dict() for name, each in self.answers.items()}
-        write(self.path, {**self._asked, "answers": found})
+        with self._writing:
+            self.answers[answer.name] = answer
+            self._load()
+            found = {name: each.to_dict() for name, each in self.answers.items()}
+            write(self.path, {**self._asked, "answers": found})
 
     def _load(self) -> dict[str, Answer]:
         """Read what an earlier run has found, before its file is written over."""
@@ -235,6 +242,13 @@ class Run:
             self._before = found_before(self.path, self._asked)
             self.answers = {**self._before, **self.answers}
         return self._before
+
+
+def together(names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield questions in their order, those in one list that may be asked at once."""
+    for at_once, found in groupby(names, SIDE_BY_SIDE.__contains__):
+        part = list(found)
+        yield from [part] if at_once else ([name] for name in part)
 
 
 def main() -> None:
@@ -250,24 +264,30 @@ def main() -> None:
     arguments = ["--device", given.device, *(["--small"] if given.small else [])]
     asked = {"device": given.device, "small": given.small, "sources": sources()}
     run = Run(given.results, given.device, asked)
-    for name in given.only.split(","):
+
+    def answered(name: str) -> tuple[Answer, bool]:
+        """Return an answer, and whether it was known; it is kept as far as it goes."""
         # What it is that is measured is asked each time: the file is called after it.
         known = None if given.again or name == "about" else run.known(name)
         left_s = deadline - time.monotonic()
         if known is not None:
-            answer = known
-        elif left_s < 1:
-            answer = Answer(name, (), 0.0, "there was no time left")
-        else:
-            told = None if name == "about" else run.keep
-            limit_s = left_s if name == given.only else min(LIMITS_S[name], left_s)
-            answer = ask(name, arguments, limit_s, told)
-        if name == "about" and not any(row.what == about.NAME for row in answer.rows):
-            sys.exit("\n".join(["there is nothing to measure", *summary([answer])]))
-        print(f"\n{name}, {'known already' if known else f'{answer.seconds:.0f} s'}", flush=True)
-        for row in answer.rows:
-            print(f"  {text_of(row)}", flush=True)
-        run.keep(answer)
+            return known, True
+        if left_s < 1:
+            return Answer(name, (), 0.0, "there was no time left"), False
+        told = None if name == "about" else run.keep
+        limit_s = left_s if name == given.only else min(LIMITS_S[name], left_s)
+        return ask(name, arguments, limit_s, told), False
+
+    for names in together(given.only.split(",")):
+        with ThreadPoolExecutor(len(names)) as pool:
+            for name, (answer, known) in zip(names, pool.map(answered, names), strict=True):
+                if name == "about" and not any(row.what == about.NAME for row in answer.rows):
+                    sys.exit("\n".join(["there is nothing to measure", *summary([answer])]))
+                told = "known already" if known else f"{answer.seconds:.0f} s"
+                print(f"\n{name}, {told}", flush=True)
+                for row in answer.rows:
+                    print(f"  {text_of(row)}", flush=True)
+                run.keep(answer)
     print("", *summary([*run.answers.values()]), f"saved as {run.path}", sep="\n")
 
 

@@ -27,6 +27,7 @@ from gpu import (
     models,
     partition,
     peers,
+    pipelines,
     rounding,
     sanitizer,
     shares,
@@ -100,6 +101,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RealModel:
 
     monkeypatch.setattr(models, "chosen", chosen)
     monkeypatch.setattr(partition, "chosen", chosen)
+    monkeypatch.setattr(memory, "chosen", chosen)
     return model
 
 
@@ -132,6 +134,25 @@ def test_a_real_model_is_compared_with_onnxruntime_where_that_is() -> None:
     assert rows["tiny, batch 1: difference to onnxruntime on the CPU"].met
     assert "plait's rate, of onnxruntime on the CPU's" in rows
     assert rows["tiny, batch 1: onnxruntime on the GPU"].status == "left out"
+
+
+def test_pipelines_by_plait_and_by_hand_have_the_same_results() -> None:
+    pytest.importorskip("rapidocr_onnxruntime", reason="the networks come with it")
+    rows = list(rows_of([pipelines.boxes], Target.named("ort", small=True)))
+    assert [row for row in rows if row.status == "failed"] == []
+    (same,) = [row for row in rows if "results as" in row.what]
+    assert same.met
+
+
+@pytest.mark.usefixtures("tiny")
+def test_what_sessions_take_of_a_gpu_is_what_was_planned() -> None:
+    pocl_device()
+    target = WithRuntime("cuda:0", CupyDouble(3).generating, is_cuda=True, small=True)
+    rows = {row.what: row for row in rows_of([memory.sessions], target)}
+    assert [row for row in rows.values() if row.status == "failed"] == []
+    assert rows["tiny: used, less what is planned"].met
+    assert rows["tiny: used"].value
+    assert rows["tiny: kept when it is closed"].value == 0
 
 
 def test_the_copy_between_two_gpus_is_one_step() -> None:
@@ -176,6 +197,15 @@ class WithArrays(Target):
         assert isinstance(device._cupy, CupyDouble)
         library = Library(device._cupy)
         return SimpleNamespace(asarray=library.array, asnumpy=lambda array: array._cells.copy())
+
+
+class WithRuntime(Target):
+    """A fake GPU that can be asked for its free memory."""
+
+    def cupy(self) -> Any:
+        device = self.make()
+        assert isinstance(device, CudaDevice)
+        return device._cupy
 
 
 def test_arrays_that_lie_on_the_gpu_are_compared_with_those_of_the_host() -> None:

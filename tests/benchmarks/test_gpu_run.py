@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import run_gpu
 from gpu import conformance
 from gpu.question import Row, rows_apart, rows_in, text_of
-from run_gpu import UNDER_WAY, Answer, ask, name_of, summary
+from run_gpu import SIDE_BY_SIDE, UNDER_WAY, Answer, ask, name_of, summary
 
 ON_CPU = ["--device", "cpu", "--small"]
 
@@ -100,6 +101,26 @@ def test_a_second_run_asks_for_what_the_first_one_did_not_find(
     answers = json.loads(file.read_text())["answers"]
     assert set(answers) == {"about", "launching", "copies"}
     assert run(monkeypatch, tmp_path, "--again") == ["about", "launching", "copies"]
+
+
+def test_questions_that_time_does_not_matter_to_are_asked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def ask(name: str, arguments: list[str], limit_s: float, told: object) -> Answer:
+        if name in SIDE_BY_SIDE:
+            both.wait()
+        return Answer(name, (Row("device", "Fast GPU 3"),), 2.0)
+
+    monkeypatch.setattr(run_gpu, "ask", ask)
+    command = ["run_gpu.py", "--only", "about,rounding,integers,copies", "--results", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    run_gpu.main()
+    (file,) = tmp_path.iterdir()
+    answers = json.loads(file.read_text())["answers"]
+    assert list(answers) == ["about", "rounding", "integers", "copies"]
+    assert all("failure" not in answer for answer in answers.values())
 
 
 def test_other_sources_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
