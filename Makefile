@@ -147,7 +147,8 @@ $(GPU_VENV)/ready: pyproject.toml Makefile
 	$(PYTHON) -m venv $(GPU_VENV)
 	$(PYTHON) -c 'import site; print(*site.getsitepackages(), sep="\n")' \
 		> $$(echo $(GPU_VENV)/lib/python3*/site-packages)/around.pth
-	$(GPU_VENV)/bin/pip $(INSTALL) 'setuptools>=77' '.[cuda,onnx,cli]' pytest pytest-trio hypothesis
+	$(GPU_VENV)/bin/pip $(INSTALL) 'setuptools>=77' '.[cuda,onnx,cli]' pytest pytest-trio hypothesis \
+		opencv-python-headless pillow
 	$(GPU_VENV)/bin/pip $(INSTALL) --no-deps $(GPU_MODELS)
 	$(GPU_VENV)/bin/python -c 'import onnxruntime' || $(GPU_VENV)/bin/pip $(INSTALL) onnxruntime
 	touch $@

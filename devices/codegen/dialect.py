@@ -34,7 +34,7 @@ typedef struct { u16 bits; } bf16;
 """A bf16 is the upper half of an f32, wherever it is computed."""
 
 _NAN_BF16 = "(u16)(BITS_F32(x) >> 16 & 0x8000 | 0x7fc0)"
-"""Of a NaN its sign remains, as in ml_dtypes; CUDA's instruction would make it 0x7fff."""
+"""Of a NaN its sign remains, as in ml_dtypes."""
 
 _ROUNDED = f"""\
     const u32 bits = BITS_F32(x);
@@ -79,6 +79,8 @@ FUNCTION u16 BITS_BF16(f32 x) {
 """
 OPENCL += f"{_ROUNDED}}}\n{_BFLOAT}"
 
+# CUDA's conversions make 0x7fff or 0x7fffffff of each NaN; numpy and ml_dtypes keep the sign, and
+# numpy what digits there is room for.
 CUDA = """\
 typedef signed char i8; typedef short i16; typedef int i32; typedef long long i64;
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32;
@@ -91,18 +93,22 @@ struct f16 { u16 bits; };
 #define GROUP ((i32)blockIdx.x)
 #define THREAD ((i32)threadIdx.x)
 #define BARRIER __syncthreads()
-FUNCTION f32 LOAD_F16(const f16* p, i64 i) {
-    f32 x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(p[i].bits)); return x;
+FUNCTION f32 F16_BITS(u16 h) {
+    f32 x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    if (x != x) x = __int_as_float((h & 0x8000) << 16 | 0x7f800000 | (h & 0x3ff) << 13);
+    return x;
 }
 FUNCTION u16 BITS_F16(f32 x) {
     u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    const u32 bits = (u32)__float_as_int(x);
-    return x != x ? (u16)(bits >> 16 & 0x8000 | 0x7e00 | bits >> 13 & 0x3ff) : h;
+    if (x != x) {
+        const u32 bits = (u32)__float_as_int(x), digits = bits >> 13 & 0x3ff;
+        h = bits >> 16 & 0x8000 | 0x7c00 | (digits ? digits : 1);
+    }
+    return h;
 }
-FUNCTION void STORE_F16(f16* p, i64 i, f32 x) { p[i].bits = BITS_F16(x); }
-FUNCTION f32 ROUND_F16(f32 x) {
-    u16 h = BITS_F16(x); asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h)); return x;
-}
+#define LOAD_F16(p, i) F16_BITS((p)[i].bits)
+#define STORE_F16(p, i, x) (p)[i].bits = BITS_F16(x)
+#define ROUND_F16(x) F16_BITS(BITS_F16(x))
 #define LEADING_ZEROS(x) __clz((i32)(x))
 #define INF_F32 __int_as_float(0x7f800000)
 #define NAN_F32 __int_as_float(0x7fc00000)
