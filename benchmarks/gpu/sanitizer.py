@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from gpu import samples
-from gpu.question import Row, answer
+from gpu.question import Row, answer, rows_in
 from gpu.target import Target, Unsuitable
 
 PROGRAM = "compute-sanitizer"
@@ -42,7 +42,8 @@ def kernels(target: Target) -> Iterator[Row]:
 
 def _checked(program: str, tool: str, sample: str, device: str) -> Row:
     options = ["--tool", tool, "--report-api-errors", "no"]
-    command = [sys.executable, "-m", "gpu.samples", "--device", device, "--experiment", sample]
+    command = [sys.executable, "-m", "gpu.samples", "--json", "--device", device]
+    command += ["--experiment", sample]
     title = f"{tool}, {sample}: errors"
     try:
         done = subprocess.run(
@@ -55,11 +56,13 @@ def _checked(program: str, tool: str, sample: str, device: str) -> Row:
         )
     except subprocess.TimeoutExpired:
         return Row(title, f"takes more than {LIMIT_S:.0f} s", status="left out")
-    found = FOUND.findall(done.stdout)
-    if not found:
+    found, rows = FOUND.findall(done.stdout), list(rows_in(done.stdout))
+    if not found or not rows or done.returncode:
         last = next(iter(reversed(done.stdout.strip().splitlines())), "it says nothing")
         return Row(title, last, status="failed")
-    return Row(title, sum(map(int, found)), at_most=0, note=_first_error(done.stdout))
+    wrong = [f"{row.what}: {row.value}" for row in rows if not row.met]
+    note = _first_error(done.stdout) or "; ".join(wrong)
+    return Row(title, sum(map(int, found)) + len(wrong), at_most=0, note=note)
 
 
 def _first_error(said: str) -> str:

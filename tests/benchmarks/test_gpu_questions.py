@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
@@ -258,23 +259,35 @@ def test_what_only_cupy_knows_is_left_out_elsewhere(experiment: Experiment) -> N
     assert row.status == "left out"
 
 
+WORKS, DIFFERS = (json.dumps(Row("y", value, at_most=1).to_dict()) for value in (1, 2))
+
+
 @pytest.mark.parametrize(
     ("said", "row"),
     [
-        ("========= ERROR SUMMARY: 0 errors", Row("t, q: errors", 0, at_most=0)),
+        (f"{WORKS}\n========= ERROR SUMMARY: 0 errors", Row("t, s: errors", 0, at_most=0)),
         (
-            "========= Invalid __global__ write of size 4 bytes\n========= ERROR SUMMARY: 2 errors",
-            Row("t, q: errors", 2, at_most=0, note="Invalid __global__ write of size 4 bytes"),
+            f"{WORKS}\n========= Invalid __global__ write of size 4\n"
+            "========= ERROR SUMMARY: 2 errors",
+            Row("t, s: errors", 2, at_most=0, note="Invalid __global__ write of size 4"),
         ),
-        ("========= RACECHECK SUMMARY: 3 hazards", Row("t, q: errors", 3, at_most=0)),
-        ("Device not supported", Row("t, q: errors", "Device not supported", status="failed")),
+        (f"{WORKS}\n========= RACECHECK SUMMARY: 3 hazards", Row("t, s: errors", 3, at_most=0)),
+        (
+            f"{WORKS}\n{DIFFERS}\n========= ERROR SUMMARY: 0 errors",
+            Row("t, s: errors", 1, at_most=0, note="y: 2"),
+        ),
+        (
+            "========= ERROR SUMMARY: 0 errors",
+            Row("t, s: errors", "========= ERROR SUMMARY: 0 errors", status="failed"),
+        ),
+        ("Device not supported", Row("t, s: errors", "Device not supported", status="failed")),
     ],
 )
 def test_what_compute_sanitizer_says_is_understood(said: str, row: Row, tmp_path: Path) -> None:
     program = tmp_path / "compute-sanitizer"
     program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
     program.chmod(0o755)
-    assert sanitizer._checked(str(program), "t", "q", "cuda:0") == row
+    assert sanitizer._checked(str(program), "t", "s", "cuda:0") == row
 
 
 def test_an_experiment_that_fails_is_a_row_and_the_next_one_follows() -> None:
