@@ -23,7 +23,7 @@ import onnx
 import plait as pl
 from gpu.in_torch import Network, captured, torch_for
 from gpu.target import Target
-from pipelines.images import decode, fit, pages
+from pipelines.images import decode, fit
 from pipelines.pipeline import Item, Result, Work, WorkAsync, ort_session
 from plait.graph.ir import Graph
 from plait.scheduler.shapes.specialise import specialise
@@ -46,17 +46,10 @@ class Reading:
     reads : bool
     side : int
         Of the square into which a page is fitted.
-    pages : int
-        How many there are in a round.
     """
 
     reads: bool
     side: int = 640
-    pages: int = 64
-
-    def items(self, turn: int) -> Sequence[bytes]:
-        """Return the files of a round."""
-        return pages(turn, self.pages, LINES)
 
     def result(self, boxes: Any, count: Any, characters: Any = None) -> Result:
         """Return what is known of a page: boxes, or lines of text."""
