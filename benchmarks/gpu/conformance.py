@@ -14,13 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
-from gpu.question import Row, answer
+from gpu.question import Row, answer, time_left_s
 from gpu.target import Target, Unsuitable
 
 ROOT = Path(__file__).parents[2]
-LIMIT_ENV, LIMIT_S = "PLAIT_GPU_TESTS_S", 240.0
-GRACE_S = 20.0
-ALONE_SHARE = 0.25
+LIMIT_S, GRACE_S = 240.0, 15.0
+ALONE_SHARE = 0.15
 """Of the time, for tests that failed: each is run again in a process of its own."""
 MOST_PROCESSES = 12
 """What takes long in the tests is NVRTC, on the host; contexts take memory of the GPU."""
@@ -34,7 +33,7 @@ def tests(target: Target) -> Iterator[Row]:
     """All tests marked `gpu`."""
     if not target.has_cupy:
         raise Unsuitable("the tests marked gpu are of CUDA devices")
-    deadline = time.monotonic() + float(os.environ.get(LIMIT_ENV, LIMIT_S))
+    deadline = time.monotonic() + min(LIMIT_S, time_left_s()) - GRACE_S
     with tempfile.TemporaryDirectory() as folder:
         # Compiled once for all processes.
         os.environ["PLAIT_KERNEL_CACHE"] = str(Path(folder) / "cubins")

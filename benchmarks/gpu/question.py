@@ -6,8 +6,10 @@ import argparse
 import inspect
 import json
 import math
+import os
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,6 +21,9 @@ from gpu.target import Target, Unsuitable
 AT_ONCE = 4
 """Processes that have an experiment each: what takes long in them is to import and to compile."""
 EXPERIMENT_S = 90.0
+LIMIT_ENV = "PLAIT_GPU_LIMIT_S"
+"""How long the process of a question may take; without it there is no end to its time."""
+_STARTED = time.monotonic()
 
 Status: TypeAlias = Literal["measured", "failed", "left out"]
 
@@ -75,6 +80,11 @@ def fact(what: str, value: bool, expected: bool, note: str = "") -> Row:
     return Row(what, _yes(value), expected=_yes(expected), note=note)
 
 
+def no_time(what: str) -> Row:
+    """Return a row that says that it was not reached."""
+    return Row(what, "there was no time left", status="left out")
+
+
 def failed(what: str, error: BaseException) -> Row:
     """Return a row that says what went wrong."""
     first = next(iter(str(error).strip().splitlines()), "")
@@ -95,6 +105,11 @@ def rows_of(experiments: Sequence[Experiment], target: Target) -> Iterator[Row]:
         except Exception as error:
             traceback.print_exc()
             yield failed(title, error)
+
+
+def time_left_s() -> float:
+    """Return how long this process may go on, before whoever asked ends it."""
+    return float(os.environ.get(LIMIT_ENV, math.inf)) - (time.monotonic() - _STARTED)
 
 
 def rows_in(printed: str) -> Iterator[Row]:

@@ -8,7 +8,7 @@ pixels are text, and the best character at each place.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -35,6 +35,8 @@ LINES, HEIGHT, WIDTH = 16, 48, 480
 """The most lines of a page, and the pixels of each, in which it is read."""
 TEXT_ABOVE, LEAST, GROWTH = 0.3, 4, 1.6
 CORES = len(os.sched_getaffinity(0))
+BY_HAND = ((2, 1), (4, 1), (8, 1), (2, 4))
+"""Workers, and pages of a batch: of these the fastest is the version by hand."""
 
 
 @dataclass(frozen=True)
@@ -273,8 +275,3 @@ async def by_plait(
                 return [reading.result(*(item[name] for name in names)) async for item in results]
 
         yield work
-
-
-def ways_by_hand(target: Target) -> Iterator[tuple[int, int]]:
-    """Yield workers, and pages of a batch: of these the fastest is the version by hand."""
-    yield from target.size(((2, 1), (4, 1), (8, 1), (2, 4), (4, 4)), ((1, 1),))

@@ -16,7 +16,7 @@ Run: TypeAlias = Callable[[], list[Array]]
 """Copies inputs to the device, computes, and returns the outputs as numpy arrays."""
 
 ON_GPU, ON_CPU = "onnxruntime on the GPU", "onnxruntime on the CPU"
-EAGER, CAPTURED = "torch", "torch as a CUDA graph"
+CAPTURED = "torch as a CUDA graph"
 
 
 def rivals(
@@ -26,11 +26,10 @@ def rivals(
     there: dict[str, Run] = {}
     absent: dict[str, str] = {}
     makers: dict[str, Callable[[], Run]] = {
-        CAPTURED: partial(_by_torch, target, graph, feeds, graphs=True, tf32=tf32),
+        CAPTURED: partial(_by_torch, target, graph, feeds, tf32=tf32),
     }
     if not tf32:
         makers |= {
-            EAGER: partial(_by_torch, target, graph, feeds, graphs=False),
             ON_GPU: partial(_by_onnxruntime, "CUDAExecutionProvider", path, feeds),
             ON_CPU: partial(_by_onnxruntime, "CPUExecutionProvider", path, feeds),
         }
@@ -67,19 +66,15 @@ def _by_onnxruntime(provider: str, path: Path, feeds: Mapping[str, Array]) -> Ru
     return run
 
 
-def _by_torch(
-    target: Target, graph: Any, feeds: Mapping[str, Array], *, graphs: bool, tf32: bool = False
-) -> Run:
+def _by_torch(target: Target, graph: Any, feeds: Mapping[str, Array], *, tf32: bool) -> Run:
     torch, device = torch_for(target, tf32=tf32)
     shapes = {name: value.shape for name, value in feeds.items()}
     network = Network(specialise(graph, shapes), torch, device)
-    if graphs:
-        if device == "cpu":
-            raise Unsuitable("no CUDA graphs on a processor")
+    if device != "cpu":
         return partial(captured(network, torch, device, feeds), feeds)
 
     def run() -> list[Array]:
         with torch.inference_mode():
-            return [each.cpu().numpy() for each in network(network.given(feeds))]
+            return [each.numpy() for each in network(network.given(feeds))]
 
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ from gpu.target import Target, Unsuitable
 
 PROGRAM = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "synccheck")
-AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 2)
-LIMIT_S = 100.0
+AT_ONCE = max(2, len(os.sched_getaffinity(0)) // 4)
+LIMIT_S = 90.0
 FOUND = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 
 
@@ -45,23 +46,25 @@ def _checked(program: str, tool: str, sample: str, device: str) -> Row:
     command = [sys.executable, "-m", "gpu.samples", "--json", "--device", device]
     command += ["--experiment", sample]
     title = f"{tool}, {sample}: errors"
-    try:
-        done = subprocess.run(
-            [program, *options, *command],
-            cwd=Path(__file__).parents[1],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LIMIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        return Row(title, f"takes more than {LIMIT_S:.0f} s", status="left out")
-    found, rows = FOUND.findall(done.stdout), list(rows_in(done.stdout))
-    if not found or not rows or done.returncode:
-        last = next(iter(reversed(done.stdout.strip().splitlines())), "it says nothing")
+    with subprocess.Popen(
+        [program, *options, *command],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+            return Row(title, f"takes more than {LIMIT_S:.0f} s", status="left out")
+    found, rows = FOUND.findall(said), list(rows_in(said))
+    if not found or not rows or process.returncode:
+        last = next(iter(reversed(said.strip().splitlines())), "it says nothing")
         return Row(title, last, status="failed")
     wrong = [f"{row.what}: {row.value}" for row in rows if not row.met]
-    note = _first_error(done.stdout) or "; ".join(wrong)
+    note = _first_error(said) or "; ".join(wrong)
     return Row(title, sum(map(int, found)) + len(wrong), at_most=0, note=note)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +14,8 @@ import pytest
 import run_gpu
 from gpu import conformance
 from gpu.question import Row, rows_apart, rows_in, text_of
-from run_gpu import SIDE_BY_SIDE, UNDER_WAY, Answer, ask, name_of, summary
+from patience import WAIT_S
+from run_gpu import SIDE_BY_SIDE, UNDER_WAY, Answer, ask, end_session, name_of, summary
 
 ON_CPU = ["--device", "cpu", "--small"]
 
@@ -36,9 +39,30 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
     assert "took more than" in answer.failure
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="it takes Linux to see others end")
+def test_what_a_process_has_started_does_not_outlive_it() -> None:
+    """Even in a process group of its own, as what compute-sanitizer watches is."""
+    child = "import threading; threading.Event().wait()"
+    program = f"""
+import subprocess, sys
+with subprocess.Popen([sys.executable, "-c", "{child}"], process_group=0) as child:
+    print(child.pid, flush=True)
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        grandchild = os.pidfd_open(int(process.stdout.readline()))
+        end_session(process.pid)
+    try:
+        ended, _, _ = select.select([grandchild], [], [], WAIT_S)
+        assert ended
+    finally:
+        os.close(grandchild)
+
+
 def test_a_process_that_ends_badly_is_quoted() -> None:
     answer = ask("about", ["--device"], limit_s=60)
-    assert answer.failure.startswith("ended with 2: ")
+    assert answer.failure.startswith("ended with 2:")
     assert "expected one argument" in answer.failure
 
 
