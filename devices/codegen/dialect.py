@@ -80,7 +80,7 @@ FUNCTION u16 BITS_BF16(f32 x) {
 OPENCL += f"{_ROUNDED}}}\n{_BFLOAT}"
 
 # CUDA's conversions make 0x7fff or 0x7fffffff of each NaN; numpy and ml_dtypes keep the sign, and
-# numpy what digits there is room for.
+# numpy what digits there is room for. The exponent of a NaN is all ones, in either width.
 CUDA = """\
 typedef signed char i8; typedef short i16; typedef int i32; typedef long long i64;
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32;
@@ -95,16 +95,12 @@ struct f16 { u16 bits; };
 #define BARRIER __syncthreads()
 FUNCTION f32 F16_BITS(u16 h) {
     f32 x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
-    if (x != x) x = __int_as_float((h & 0x8000) << 16 | 0x7f800000 | (h & 0x3ff) << 13);
-    return x;
+    return x != x ? __int_as_float((i32)(i16)h << 13 | 0x70000000) : x;
 }
 FUNCTION u16 BITS_F16(f32 x) {
     u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
-    if (x != x) {
-        const u32 bits = (u32)__float_as_int(x), digits = bits >> 13 & 0x3ff;
-        h = bits >> 16 & 0x8000 | 0x7c00 | (digits ? digits : 1);
-    }
-    return h;
+    const u32 bits = (u32)__float_as_int(x);
+    return x != x ? (u16)(bits >> 16 & 0x8000 | bits >> 13 & 0x7fff | 0x200) : h;
 }
 #define LOAD_F16(p, i) F16_BITS((p)[i].bits)
 #define STORE_F16(p, i, x) (p)[i].bits = BITS_F16(x)

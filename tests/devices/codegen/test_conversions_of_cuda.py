@@ -49,9 +49,7 @@ kernel void store_bfloat16(global const float* x, global ushort* y) {
 }
 """
 
-NANS = np.array([0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFD55555, 0x7F800001], np.uint32).view(
-    np.float32
-)
+NANS = np.array([0x7FC00000, 0xFFC00000, 0x7FFFFFFF, 0xFFD55555], np.uint32).view(np.float32)
 NUMBERS = np.array([0, -0.0, 1, -1 - 2**-8, 65520, 3.4e38, np.inf, -np.inf, 1e-40], np.float32)
 
 
@@ -85,7 +83,7 @@ def run(kernel: str, x: Numbers, made: type[np.generic], arch: int) -> Numbers:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_what_cuda_stores_has_the_bits_of_a_cast_of_nans_too(dtype: str, arch: int) -> None:
     x = np.concatenate([NANS, NUMBERS])
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore"):
         wanted = x.astype(dtype_of(dtype)).view(np.uint16)
     found = run(f"store_{dtype}", x, np.uint16, arch)
     assert list(map(hex, found)) == list(map(hex, wanted))
