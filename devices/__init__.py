@@ -26,6 +26,7 @@ from .device import (
     scratch_name,
     scratch_specs,
 )
+from .kinds import WORKER_ON_GPU
 from .options import Option, affinity, spinning, threads
 from .ort.providers import device_names, options_of
 from .registry import DeviceStatus, device, find, later, names, probe, register, unregister
@@ -54,6 +55,12 @@ register(
 )
 register("compiled", later(".compiled.device:CompiledDevice"), options=_HOST)
 register("cuda", later(".cuda.device:CudaDevice"), instances=later(".cuda.device:cuda_names"))
+register(
+    WORKER_ON_GPU,
+    later(".cuda.worker:CudaWorkerDevice"),
+    instances=lambda: (f"{WORKER_ON_GPU}:0",),
+    options=_HOST,
+)
 register(
     "opencl", later(".opencl.device:OpenClDevice"), instances=later(".opencl.device:opencl_names")
 )

@@ -8,6 +8,8 @@ from inspect import isasyncgenfunction, iscoroutinefunction
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
 from ..graph.generators import (
     RowTarget,
     RowWriter,
@@ -19,7 +21,7 @@ from ..graph.ir import Node
 from ..graph.nested import called
 from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.reduce_rows import RowReducer, row_specs
-from ..graph.python import check_results, check_within
+from ..graph.python import AsArray, check_results, check_within
 from ..graph.tensor import Array, TensorSpec, read_only, spec_of
 from .donation import Donation, unshared
 from .event import CancelledWorkError, Event
@@ -137,8 +139,12 @@ def function_step(
     views: Mapping[str, View],
     constants: Mapping[str, Array],
     specs: list[TensorSpec | None],
+    as_array: AsArray = np.asarray,
 ) -> Step:
-    """Return a step that calls a Python function on read-only inputs and checks its results."""
+    """Return a step that calls a Python function on read-only inputs and checks its results.
+
+    `as_array` makes each result an array like those of `views`.
+    """
     attributes = node.arguments
     label = str(node)
     arguments = _arguments(node.inputs, views, constants)
@@ -162,7 +168,7 @@ def function_step(
     def step() -> None:
         results = call()
         are_free = unshared(results)
-        arrays = check_results(label, results, specs)
+        arrays = check_results(label, results, specs, as_array)
         for index, view in outputs:
             _put(view, arrays[index], is_free=are_free[index])
 

@@ -41,6 +41,9 @@ OPENCL = DeviceModel(
 )
 """A graphics card of the smaller sort: the devices themselves say more, once they are found."""
 
+WORKER_ON_GPU = "worker:cuda"
+"""The kind of workers whose arrays lie in a GPU's memory."""
+
 MODELS: Mapping[str, DeviceModel] = {
     "cpu": _HOST,
     "worker": replace(_HOST, submit_s=60e-6, copy_queues=1),
@@ -60,6 +63,15 @@ MODELS: Mapping[str, DeviceModel] = {
         copy_latency_s=20e-6,
         launch_s=8e-6,
         submit_s=20e-6,
+        is_guess=True,
+    ),
+    WORKER_ON_GPU: DeviceModel(
+        flops_per_s=8e12,
+        bytes_per_s=400e9,
+        copy_bytes_per_s=10e9,
+        copy_latency_s=20e-6,
+        launch_s=15e-6,
+        submit_s=120e-6,
         is_guess=True,
     ),
     "opencl": OPENCL,
@@ -89,15 +101,32 @@ def device_kind(name: str) -> str:
     """Return the kind of a device: the part of its name before the colon.
 
     Of a device on a provider of ONNX Runtime the provider is part of it, and hardware that is not
-    the usual one: devices that have these in common have kernels in common.
+    the usual one: devices that have these in common have kernels in common. Workers on GPUs are not
+    of the kind of those that compute on processors.
 
     Examples
     --------
     >>> device_kind("worker:0"), device_kind("ort:second"), device_kind("ort:openvino:0")
     ('worker', 'ort', 'ort:openvino')
+    >>> device_kind("worker:cuda:0")
+    'worker:cuda'
     """
-    kind, colon, _ = name.partition(":")
-    return (kind_of(name) or kind) if colon and kind == KIND else kind
+    kind, colon, instance = name.partition(":")
+    if colon and kind == KIND:
+        return kind_of(name) or kind
+    longer = f"{kind}:{instance.partition(':')[0]}"
+    return longer if longer in MODELS else kind
+
+
+def gpu_of(name: str) -> str:
+    """Return the GPU of a worker on one.
+
+    Examples
+    --------
+    >>> gpu_of("worker:cuda:1"), gpu_of("worker:cuda:0:second")
+    ('cuda:1', 'cuda:0')
+    """
+    return ":".join(name.split(":")[1:3])
 
 
 def model_of(device: object, name: str) -> DeviceModel:
@@ -119,6 +148,8 @@ def guess(name: str) -> DeviceModel:
 
 def usual_memory(name: str) -> str:
     """Return where arenas of a device's kind lie."""
+    if device_kind(name) == WORKER_ON_GPU:
+        return gpu_of(name)
     whole, _ = whole_of(name)
     return _MEMORIES.get(whole.partition(":")[0], whole)
 

@@ -42,11 +42,13 @@ class OperatorInstances:
         graph: Graph,
         views: Mapping[str, View],
         call: Callable[[Work], object] = lambda work: work(),
+        constants: Mapping[str, Array] | None = None,
     ) -> dict[str, OperatorLifecycle]:
         """Return the instances for a subgraph's nodes, by name.
 
         Those that are not there yet are made: all of them are prepared, then they are opened in the
         order of the nodes. `call` calls what opens and closes them, on the device's own thread.
+        `constants` are the graph's as the device has them, where these are others.
 
         Raises
         ------
@@ -59,7 +61,9 @@ class OperatorInstances:
         with self._lock:
             missing = [node for node in nodes if node.name not in self._open]
             if missing:
-                call(partial(self._start, device, graph, missing, views, call))
+                known = {name: view.array for name, view in views.items() if name in self.once}
+                known |= graph.constants if constants is None else constants
+                call(partial(self._start, device, graph, missing, known, call))
             return {node.name: self._open[node.name] for node in nodes}
 
     def on_close(self, work: Work) -> None:
@@ -92,21 +96,16 @@ class OperatorInstances:
         device: str,
         graph: Graph,
         nodes: Sequence[Node],
-        views: Mapping[str, View],
+        known: Mapping[str, Array],
         call: Callable[[Work], object],
     ) -> None:
         made = [_prepared(graph, node) for node in nodes]
         for node, life in zip(nodes, made, strict=True):
-            inputs = [self._known(name, graph, views) for name in node.inputs]
+            # Those that are the same for all items.
+            inputs = [read_only(known[name]) if name in known else None for name in node.inputs]
             _told(device, node, "opened", partial(life.open, inputs))
             self._open[node.name] = life
             self._closings.append(partial(call, partial(_told, device, node, "closed", life.close)))
-
-    def _known(self, name: str, graph: Graph, views: Mapping[str, View]) -> Array | None:
-        """Return an input if it is the same for all items."""
-        if name in graph.constants:
-            return read_only(graph.constants[name])
-        return read_only(views[name].array) if name in self.once else None
 
 
 def _prepared(graph: Graph, node: Node) -> OperatorLifecycle:

@@ -11,6 +11,8 @@ from functools import partial
 from operator import sub
 from typing import Any
 
+import numpy as np
+
 from ..graph.aliasing import Run, only_copies, runs_of
 from ..graph.dtypes import TEXT
 from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
@@ -21,6 +23,7 @@ from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.bounded_call import BOUNDED_CALL, CALLS
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.operators.reduce_rows import REDUCED_CALL
+from ..graph.python import CUDA, HOST, AsArray
 from ..graph.tensor import Array, TensorSpec
 from . import nested
 from .device import Support, scratch_name
@@ -206,9 +209,9 @@ def supports(
     if node.op in CALLS:
         return supports(node.attributes["body"].nodes[0], kind, runs_python)
     if node.operator.function is not None:
-        if runs_python:
-            return Support(True, "runs Python functions")
-        return Support(False, f"Python functions do not run on {kind!r} devices")
+        if not runs_python:
+            return Support(False, f"Python functions do not run on {kind!r} devices")
+        return runs_function(node, CUDA if kind == CUDA else HOST)
     if call is not None and _has_text(node, call):
         return Support(False, f"text goes to Python functions alone on {kind!r} devices")
     found = find_kernel(node.op, kind, call)
@@ -218,6 +221,16 @@ def supports(
     if found.is_usual:
         return Support(True, "has a kernel")
     return Support(True, f"has the kernel {getattr(found.function, '__name__', 'without a name')}")
+
+
+def runs_function(node: Node, arrays: str) -> Support:
+    """Say whether a node's Python function runs on a device that gives it such arrays."""
+    wanted = node.operator.arrays
+    if wanted == arrays:
+        return Support(True, "runs Python functions")
+    if wanted == CUDA:
+        return Support(False, "the function takes arrays on a GPU: 'worker:cuda:0' gives it those")
+    return Support(False, "the function takes numpy's arrays, unless declared with arrays='cuda'")
 
 
 def _has_text(node: Node, call: Call) -> bool:
@@ -264,14 +277,16 @@ def bind_steps(
     views: Mapping[str, View],
     constants: Mapping[str, Array],
     living: Mapping[str, OperatorLifecycle] | None = None,
+    as_array: AsArray = np.asarray,
 ) -> list[tuple[Node, Step]]:
     """Return a function for each node, in order.
 
     `kind` is the kind of device whose kernels are taken, `living` what `OperatorInstances` has for
-    the nodes. Nodes whose outputs lie where they belong before they run need no step.
+    the nodes, and `as_array` makes what functions return an array. Nodes whose outputs lie where
+    they belong before they run need no step.
     """
     return [
-        (node, bind_node(xp, kind, graph, node, views, constants, living))
+        (node, bind_node(xp, kind, graph, node, views, constants, living, as_array))
         for node in graph.nodes
         if not is_in_place(graph, node, views)
     ]
@@ -285,6 +300,7 @@ def bind_node(
     views: Mapping[str, View],
     constants: Mapping[str, Array],
     living: Mapping[str, OperatorLifecycle] | None = None,
+    as_array: AsArray = np.asarray,
 ) -> Step:
     """Return the function that runs one node of a graph."""
     if node.op in CONTROL_FLOW:
@@ -301,7 +317,7 @@ def bind_node(
         return in_order(_copy(xp, run, views, constants) for run in left)
     if node.operator.function is not None:
         specs = [graph.tensors.get(name) for name in node.outputs]
-        return function_step(node, function_of(node, living), views, constants, specs)
+        return function_step(node, function_of(node, living), views, constants, specs, as_array)
     arrays = [array_of(name, views, constants) for name in node.inputs]
     outputs = [array_of(name, views, constants) for name in node.outputs]
     call = graph.call(node)

@@ -161,6 +161,8 @@ class Operator:
     by_value : callable, optional
         Pickles its function, and the arguments of `plait.operator`, for processes that cannot
         import it.
+    arrays : str
+        Where the arrays lie that its function takes and returns: ``"host"`` or ``"cuda"``.
     """
 
     name: str
@@ -185,6 +187,7 @@ class Operator:
     version: int = 1
     declared: Specs = ()
     by_value: Callable[[], bytes] | None = field(default=None, compare=False)
+    arrays: str = "host"
 
     @property
     def is_async(self) -> bool:

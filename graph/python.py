@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,12 @@ from .tensor import Array, Dim, TensorSpec, symbols_of
 from .traits import NO_TRAITS, Trait
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+AsArray: TypeAlias = Callable[[Any], Array]
+"""Makes what a function returned an array."""
+
+HOST, CUDA = "host", "cuda"
+ARRAYS = (HOST, CUDA)
+"""Where the arrays of functions may lie."""
 
 _by_function: dict[Callable[..., Any], Operator] = {}
 
@@ -42,6 +48,7 @@ def operator(
     traits: Trait = NO_TRAITS,
     concurrency: int | None = None,
     by_value: bool = False,
+    arrays: str = "host",
 ) -> Callable[[Function], Function]:
     """Turn a function over numpy arrays, or a class with a method `run`, into an operator.
 
@@ -89,13 +96,17 @@ def operator(
         Send the function itself, and everything that it refers to, to workers and hosts, which
         otherwise import its module: for functions of a notebook or an interactive session. It needs
         the extra ``[notebook]``. The state that it refers to is that of when it was first sent.
+    arrays : {"host", "cuda"}
+        Where the arrays lie that the function takes and returns. With ``"cuda"`` it gets CuPy's,
+        on a GPU, may return any library's there, such as PyTorch's, and runs on the device
+        ``worker:cuda:N`` only.
 
     Raises
     ------
     GraphError
         If the name is taken by another function.
     OperatorError
-        If a parameter cannot be an input or attribute, or `concurrency` is invalid.
+        If a parameter cannot be an input or attribute, or `concurrency` or `arrays` is invalid.
 
     Examples
     --------
@@ -116,14 +127,16 @@ def operator(
     def decorate(function: Function) -> Function:
         made = _make(function, name, outputs, inputs, n_outputs, effects, traits)
         limit = _checked_concurrency(made, concurrency)
+        _check_arrays(made, arrays)
         value = None
         if by_value:
             from .by_value import pickling
 
-            options = {"traits": traits, "concurrency": concurrency, "effects": effects}
+            options: dict[str, Any] = {"traits": traits, "concurrency": concurrency}
+            options |= {"effects": effects, "arrays": arrays}
             specs = {"outputs": outputs, "inputs": inputs, "n_outputs": n_outputs}
             value = pickling(function, {"name": made.name, **specs, **options})
-        made = replace(made, module=module, concurrency=limit, by_value=value)
+        made = replace(made, module=module, concurrency=limit, by_value=value, arrays=arrays)
         register_operator(made)
         _by_function[function] = made
         return function
@@ -184,6 +197,21 @@ def _checked_concurrency(made: Operator, given: int | None) -> int | None:
             fix="give a whole number of calls from 1, or leave it out",
         )
     return given
+
+
+def _check_arrays(made: Operator, arrays: str) -> None:
+    """Raise OperatorError unless there are functions on such arrays, and this may be one."""
+    if arrays not in ARRAYS:
+        raise OperatorError(
+            f"the arrays of operator {made.name!r} are {arrays!r}",
+            fix=f"use one of {', '.join(map(repr, ARRAYS))}",
+        )
+    if arrays != HOST and (made.is_async or yields_rows(made.function)):
+        kind = "async" if made.is_async else "a generator"
+        raise OperatorError(
+            f"operator {made.name!r} takes arrays of {arrays!r}, and its function is {kind}",
+            fix="make it an ordinary function, which returns whole arrays",
+        )
 
 
 def _make(
@@ -439,10 +467,13 @@ def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
 
 
 def _arrays_of(
-    at: str, results: Sequence[Any], dtypes: Sequence[np.dtype[Any] | None]
+    at: str,
+    results: Sequence[Any],
+    dtypes: Sequence[np.dtype[Any] | None],
+    as_array: AsArray = np.asarray,
 ) -> tuple[Array, ...]:
     """Return results as arrays, those of text as they are handed on."""
-    arrays = list(map(np.asarray, results))
+    arrays = list(map(as_array, results))
     for index, dtype in enumerate(dtypes):
         if dtype == TEXT:  # not so where it is None
             array = as_text(arrays[index])
@@ -513,10 +544,16 @@ def _count_error(at: str, results: Any, wanted: int) -> GraphError:
     )
 
 
-def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) -> tuple[Array, ...]:
+def check_results(
+    at: str,
+    results: Any,
+    wanted: Sequence[TensorSpec | None],
+    as_array: AsArray = np.asarray,
+) -> tuple[Array, ...]:
     """Return a Python function's results as a tuple of arrays that match their specs.
 
     None stands for an output that the node leaves out: whatever was returned for it will do.
+    `as_array` makes a result an array.
 
     Raises
     ------
@@ -526,7 +563,8 @@ def check_results(at: str, results: Any, wanted: Sequence[TensorSpec | None]) ->
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(wanted):
         raise _count_error(at, results, len(wanted))
-    arrays = _arrays_of(at, given, [spec.dtype if spec else None for spec in wanted])
+    dtypes = [spec.dtype if spec else None for spec in wanted]
+    arrays = _arrays_of(at, given, dtypes, as_array)
     for index, spec in enumerate(wanted):
         array = arrays[index]
         # Almost always so, for each item: byte orders are compared only where dtypes differ.

@@ -167,9 +167,10 @@ def _dim(dim: Dim) -> Dim:
 
 
 def read_only(array: Array) -> Array:
-    """Return a view that nobody can write through."""
+    """Return a view that nobody can write through; arrays on GPUs cannot be protected."""
     view = array.view()
-    view.flags.writeable = False
+    if isinstance(view, np.ndarray):
+        view.flags.writeable = False
     return view
 
 

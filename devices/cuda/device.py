@@ -32,6 +32,7 @@ from .cudnn import Cudnn, find_cudnn
 from .cudnn import version_of as cudnn_version
 from .driver import CuPy, cuda_names, find_device, unavailable_error
 from .exchange import CudaExchange, is_on_device
+from .ipc import describe
 from .lowering import Lowering, fits_in_queue
 from .memory import ALIGNMENT, CudaArena, HostPins
 from .modules import Compiler, Modules
@@ -202,6 +203,13 @@ class CudaDevice(QueuedDevice[_Opened]):
         opened = self._opened()
         with opened.queues.current():
             return opened.pins.view(arena, offset, spec)
+
+    def describe(self, arena: Arena) -> bytes:
+        """Return what another process opens an arena by: see `ipc`."""
+        assert isinstance(arena, CudaArena)
+        opened = self._opened()
+        with opened.queues.current():
+            return describe(arena, opened.cupy)
 
     def takes(self, value: object) -> bool:
         """Say whether a value is an array on this GPU, of CuPy, PyTorch, or any other library."""

@@ -28,11 +28,15 @@ class CudaArena(Arena):
     ----------
     index : int
         CuPy's number of the device that it is on.
+
+    Notes
+    -----
+    `buffer`, where it is given, is another process's memory.
     """
 
-    def __init__(self, memory: str, nbytes: int, cupy: CuPy) -> None:
+    def __init__(self, memory: str, nbytes: int, cupy: CuPy, buffer: Any = None) -> None:
         self.index = parsed(memory).index
-        super().__init__(memory, nbytes, _allocate(cupy, max(nbytes, 1)))
+        super().__init__(memory, nbytes, buffer or _allocate(cupy, max(nbytes, 1)))
         self._cupy = cupy
         # Weak: a session that is fed many shapes has many views, of which it keeps the last ones.
         self._arrays: weakref.WeakValueDictionary[tuple[int, TensorSpec], Array]

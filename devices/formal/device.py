@@ -11,7 +11,8 @@ from ...graph.operator_lifecycle import OperatorLifecycle
 from ...graph.tensor import TensorSpec
 from ..cpu import CpuDevice
 from ..device import Program, Support
-from ..memory import View
+from ..memory import HOST, View
+from ..program import runs_function
 from .program import bind_definitions, definition_of
 
 
@@ -28,7 +29,7 @@ class FormalDevice(CpuDevice):
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a definition."""
         if node.operator.function is not None:
-            return Support(True, "runs Python functions")
+            return runs_function(node, HOST)
         if definition_of(node.op) is None:
             return Support(False, f"no definition of {node.op!r} for {self.name!r}")
         return Support(True, "has a definition")

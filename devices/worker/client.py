@@ -26,7 +26,7 @@ from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError, again
 from ..event import Event
 from ..forking import give_up_in_children
 from ..memory import SharedArena
-from .launch import end, is_stopped, launch
+from .launch import PROCESS, Launched, end, is_stopped, launch
 from .remote_errors import rebuild
 from .wire import WINDOW, Channel, Done, RequestKind, WorkerRequest
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 class WorkerEvent(Event):
     """A request to a worker, and its completion."""
 
-    __slots__ = ("_flags", "fd", "kind", "label", "number", "sequence")
+    __slots__ = ("_flags", "fd", "held", "kind", "label", "number", "sequence")
 
     def __init__(
         self,
@@ -49,11 +49,13 @@ class WorkerEvent(Event):
         *,
         fd: int | None = None,
         label: str = "",
+        held: object = None,
     ) -> None:
         super().__init__(on_done)
         self.kind = kind
         self.number = number
         self.fd = fd
+        self.held = held
         self.label = label or kind
         self.sequence = 0
         self._flags: memoryview | None = None
@@ -96,6 +98,8 @@ class WorkerClient:
         Called, on a thread of its own, when the process has died unasked.
     bound : collection of int, optional
         The cores that it is bound to.
+    module : str, optional
+        The module whose `main` is the process's life.
 
     Raises
     ------
@@ -109,13 +113,14 @@ class WorkerClient:
         cores: int | None = None,
         on_death: Callable[[], object] | None = None,
         bound: Collection[int] = (),
+        module: str = PROCESS,
     ) -> None:
         self.name = name
         self._on_death = on_death
         self._lock = threading.Lock()
         self._waiting: deque[WorkerEvent] = deque()
         self._sent: deque[WorkerEvent] = deque()
-        self._forgotten: deque[int] = deque()
+        self._forgotten: deque[tuple[int, object]] = deque()
         self._sequence = 0
         self._error: DeviceError | None = None
         self._closing = False
@@ -123,7 +128,10 @@ class WorkerClient:
         started: Future[None] = Future()
         # It starts the process, which lives no longer than the thread that started it.
         self._reader = threading.Thread(
-            target=self._live, args=(cores, bound, started), name=f"plait-{name}", daemon=True
+            target=self._live,
+            args=(partial(launch, name, cores, bound, module), started),
+            name=f"plait-{name}",
+            daemon=True,
         )
         self._reader.start()
         try:
@@ -176,12 +184,12 @@ class WorkerClient:
             finally:
                 del error  # it holds this frame, and with it mappings, until the next collection
 
-    def forget(self, number: int) -> None:
-        """Let the worker free an object.
+    def forget(self, number: int, held: object = None) -> None:
+        """Let the worker free an object; what is held is kept until it has.
 
         Finalizers call this, at any moment, also while their thread holds the lock.
         """
-        self._forgotten.append(number)
+        self._forgotten.append((number, held))
         if self._lock.acquire(blocking=False):
             try:
                 self._send_waiting()
@@ -237,7 +245,8 @@ class WorkerClient:
     def _send_waiting(self) -> None:
         """Send what the window has room for; the lock is held."""
         while self._forgotten:
-            self._waiting.append(WorkerEvent("forget", self._forgotten.popleft()))
+            number, held = self._forgotten.popleft()
+            self._waiting.append(WorkerEvent("forget", number, held=held))
         while self._waiting and len(self._sent) < WINDOW and self._error is None:
             work = self._waiting.popleft()
             self._sent.append(work)
@@ -250,10 +259,10 @@ class WorkerClient:
                     self._channel.connection.shutdown(socket.SHUT_RDWR)
                 return
 
-    def _live(self, cores: int | None, bound: Collection[int], started: Future[None]) -> None:
+    def _live(self, start: Callable[[], Launched], started: Future[None]) -> None:
         """Start the process, take its answers, and see it out."""
         try:
-            self._process, self._channel, self._flags = launch(self.name, cores, bound)
+            self._process, self._channel, self._flags = start()
         except BaseException as error:
             if started.set_running_or_notify_cancel():
                 started.set_exception(error)
@@ -274,13 +283,15 @@ class WorkerClient:
             broken = None
         except ConnectionError:  # closed with requests unread: also a way to die
             broken = None
-        except (OSError, WireError) as error:
+        except (OSError, WireError, DeviceLostError) as error:
             broken = error.what if isinstance(error, PlaitError) else str(error)
         finally:
             self._end(broken)
 
     def _complete(self, done: Done) -> None:
         error = None if done.error is None else _rebuilt(done.error, self.name)
+        if isinstance(error, DeviceLostError):  # of what the process computes on: it is of no use
+            raise error
         node_ns = None if done.node_ns is None else _integers(done.node_ns)
         with self._lock:
             if not self._sent or self._sent[0].sequence != done.sequence:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from ..memory import SHARED, Arena, SharedArena, View, host_view
 from ..operator_instances import OperatorInstances
 from . import process
 from .client import WorkerClient, WorkerEvent, closed_error
+from .launch import PROCESS
 from .modules import sources_of
 from .objects import WorkerObjects, WorkerProgram
 
@@ -52,6 +54,9 @@ class WorkerDevice:
         What to call, on any thread, when the process dies.
     """
 
+    _module = PROCESS
+    """Where the process's `main` is."""
+
     def __init__(
         self,
         name: str = "worker:0",
@@ -61,18 +66,22 @@ class WorkerDevice:
     ) -> None:
         self.name = name
         self.options: Mapping[str, Any] = given(threads, affinity)
-        self.capabilities = Capabilities(
-            memory=SHARED,
-            accesses=frozenset({SHARED}),
-            memory_bytes=physical_memory(),
-            runs_python=True,
-        )
         self.generation = 0
         self.on_failure: list[Callable[[], object]] = []
         self._lifecycle = threading.Lock()
         self._client: WorkerClient | None = None
         self._objects: WorkerObjects | None = None
         self._copies = ThreadLane(f"plait-{name}-copy")
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What it is like."""
+        return Capabilities(
+            memory=SHARED,
+            accesses=frozenset({SHARED}),
+            memory_bytes=physical_memory(),
+            runs_python=True,
+        )
 
     @property
     def pid(self) -> int | None:
@@ -136,8 +145,12 @@ class WorkerDevice:
                     return
                 self._client.close()
             threads, bound = self.options.get("threads", cores), self.options.get("affinity", ())
-            client = WorkerClient(self.name, threads, self._tell_failure, bound)
-            self._objects = WorkerObjects(client)
+            client = WorkerClient(self.name, threads, self._tell_failure, bound, self._module)
+            try:
+                self._objects = self._ship_to(client)
+            except BaseException:
+                client.close()
+                raise
             self._client = client
             self._copies.open()
             # What was bound before is of no use now, and whoever holds it can tell.
@@ -213,6 +226,9 @@ class WorkerDevice:
         """Finish what is queued, end the process and the threads."""
         with self._lifecycle:
             self._end()
+
+    def _ship_to(self, client: WorkerClient) -> WorkerObjects:
+        return WorkerObjects(client)
 
     def _tell_failure(self) -> None:
         for callback in list(self.on_failure):

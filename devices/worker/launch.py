@@ -35,10 +35,13 @@ _NEEDED = (
 )
 """What POSIX has, and not every system."""
 
+PROCESS = f"{__package__}.process"
+"""The module of a worker of this processor's."""
+
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
 # Its modules come from where ours come from, installed or not.
-_PROGRAM = "import sys; sys.path[:] = {}; from {}.process import main; main({!r}, {}, {}, {})"
+_PROGRAM = "import sys; sys.path[:] = {}; from {} import main; main({!r}, {}, {}, {})"
 
 
 class Launched(NamedTuple):
@@ -57,10 +60,12 @@ class Launched(NamedTuple):
     flags: SharedArena
 
 
-def launch(name: str, cores: int | None = None, bound: Collection[int] = ()) -> Launched:
+def launch(
+    name: str, cores: int | None = None, bound: Collection[int] = (), module: str = PROCESS
+) -> Launched:
     """Start a worker process, to use so many cores, or those alone, and wait until it is ready.
 
-    It lives no longer than the calling thread.
+    It lives no longer than the calling thread. Its life is `main` of the module.
 
     Raises
     ------
@@ -80,7 +85,7 @@ def launch(name: str, cores: int | None = None, bound: Collection[int] = ()) -> 
         undo.callback(channel.close)
         try:
             with theirs:
-                process = _spawn(name, cores, bound, theirs.fileno(), flags.fd)
+                process = _spawn(name, cores, bound, module, theirs.fileno(), flags.fd)
             undo.callback(end, process, kill=True)
             ours.settimeout(START_S)
             hello = channel.receive(Hello)
@@ -120,11 +125,14 @@ def is_stopped(process: Process) -> bool:
 
 
 def _spawn(
-    name: str, cores: int | None, bound: Collection[int], connection_fd: int, flags_fd: int
+    name: str,
+    cores: int | None,
+    bound: Collection[int],
+    module: str,
+    connection_fd: int,
+    flags_fd: int,
 ) -> Process:
-    program = _PROGRAM.format(
-        module_path(), __package__, name, connection_fd, flags_fd, os.getpid()
-    )
+    program = _PROGRAM.format(module_path(), module, name, connection_fd, flags_fd, os.getpid())
     # Inherited by the process, so that Ctrl-C does not end it while it still imports.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     free = os.sched_getaffinity(0) if bound else frozenset[int]()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -42,17 +42,30 @@ class WorkerProgram:
 
 
 class WorkerObjects:
-    """Ships objects to one worker process; methods block."""
+    """Ships objects to one worker process; methods block.
 
-    def __init__(self, client: WorkerClient) -> None:
+    Parameters
+    ----------
+    client : WorkerClient
+    describe : callable, optional
+        Describes an arena, for the process to find its memory; it maps the arena's own file where
+        this is left out. What is described stays allocated until the process has let go of it.
+    """
+
+    def __init__(
+        self, client: WorkerClient, describe: Callable[[Arena], bytes] | None = None
+    ) -> None:
         self._client = client
+        self._describe = describe
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._arenas: WeakKeyDictionary[Arena, int] = WeakKeyDictionary()
         self._graphs: dict[int, int] = {}  # by id: hashing a graph would hash all of it
         self._lives: WeakKeyDictionary[OperatorInstances, int] = WeakKeyDictionary()
         self._defined: set[Source] = set()
-        self._owners, self._graph_ids = Owners(client.forget), Owners(self._graphs.pop)
+        self._held = held = dict[int, object]()
+        self._owners = Owners(lambda number: client.forget(number, held.pop(number, None)))
+        self._graph_ids = Owners(self._graphs.pop)
 
     def bind(
         self,
@@ -111,15 +124,23 @@ class WorkerObjects:
         with suppress(DeviceLostError):  # a process that died has taken them along
             self._client.call("close", number)
 
-    def _view(self, view: View) -> tuple[int, int, str, tuple[int, ...]]:
-        arena = view.arena
-        assert isinstance(arena, SharedArena), f"a worker cannot map memory {arena.memory!r}"
+    def share(self, arena: Arena) -> int:
+        """Return the number of an arena that the process reaches from now on."""
         if arena not in self._arenas:
             number = next(self._numbers)
-            self._client.call("map", number, arena)
+            if self._describe is None:
+                assert isinstance(arena, SharedArena), f"a worker cannot map {arena.memory!r}"
+                self._client.call("map", number, arena)
+            else:
+                self._call("map", number, self._describe(arena))
+                self._held[number] = arena.buffer
             self._arenas[arena] = number
             self._owners.add(arena, number)
-        return self._arenas[arena], view.offset, view.spec.dtype.name, view.spec.static_shape
+        return self._arenas[arena]
+
+    def _view(self, view: View) -> tuple[int, int, str, tuple[int, ...]]:
+        spec = view.spec
+        return self.share(view.arena), view.offset, spec.dtype.name, spec.static_shape
 
     def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
         """Make a request that brings bytes along, in a shared file: mapped, not copied."""

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgpack
@@ -26,13 +26,13 @@ import numpy as np
 
 from ...graph.formats.native import load_bytes
 from ...graph.ir import Graph
-from ...graph.tensor import TensorSpec
+from ...graph.tensor import Array, TensorSpec
 from ...version import VERSION
 from ..errors import DeviceMemoryError
 from ..event import CancelledWorkError
-from ..memory import SHARED, Arena, host_view
 from ..operator_instances import OperatorInstances
 from ..program import BoundProgram, bind_steps
+from .arrays import HostArrays, ProcessArrays
 from .modules import Source, import_sources
 from .remote_errors import describe
 from .wire import WINDOW, Channel, Done, Hello, WorkerRequest
@@ -45,7 +45,13 @@ PR_SET_PDEATHSIG = 1
 """Of prctl(2): which signal a process is sent when the thread that started it ends."""
 
 
-def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
+def main(
+    name: str,
+    connection_fd: int,
+    flags_fd: int,
+    parent: int,
+    make: Callable[[str], ProcessArrays] = HostArrays,
+) -> None:
     """Serve the parent at the other end of a socket until it says "end" or closes.
 
     Parameters
@@ -57,6 +63,8 @@ def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
         A shared file of `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
     parent : int
         The id of the process that it serves.
+    make : callable
+        Makes what it computes with, given its name.
     """
     global serving
     serving = True
@@ -68,10 +76,11 @@ def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
     os.register_at_fork(after_in_child=connection.close)  # else a fork would hide our death
     threading.Thread(target=_exit_with_parent, args=(connection_fd,), daemon=True).start()
     channel = Channel(connection, takes_fds=True)
+    arrays = make(name)
     try:
         channel.send(Hello(VERSION))
         with np.errstate(all="ignore"):
-            _Worker(name, channel, _map(flags_fd)).serve()
+            _Worker(name, channel, _map(flags_fd), arrays).serve()
         # Not close: the watching thread's poll holds the connection open.
         connection.shutdown(socket.SHUT_WR)
     except OSError:  # the parent is gone, or the user's code closed what was not its own
@@ -81,8 +90,11 @@ def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
 class _Worker:
     """Serves requests; objects are known by the numbers that the parent gave them."""
 
-    def __init__(self, name: str, channel: Channel, flags: mmap.mmap) -> None:
+    def __init__(
+        self, name: str, channel: Channel, flags: mmap.mmap, arrays: ProcessArrays
+    ) -> None:
         self._name = name
+        self._arrays = arrays
         self._channel = channel
         self._cancelled = memoryview(flags).cast("q")
         self._objects: dict[int, Any] = {}
@@ -109,13 +121,21 @@ class _Worker:
         try:
             if self._cancelled[request.sequence % WINDOW] == request.sequence:
                 error = _described(CancelledWorkError("the work was cancelled before it started"))
-            elif request.kind == "run":
-                node_ns = self._run(request)
             else:
-                self._serve[request.kind](request.number)
+                node_ns = self._do(request)
         except BaseException as raised:  # a worker survives whatever functions of the user's raise
             error = _described(raised)
         return Done(request.sequence, started_ns, time.perf_counter_ns(), node_ns, error)
+
+    def _do(self, request: WorkerRequest) -> bytes | None:
+        """Do what is asked, to its end; return the times of nodes, where these are measured."""
+        try:
+            if request.kind == "run":
+                return self._run(request)
+            self._serve[request.kind](request.number)
+            return None
+        finally:
+            self._arrays.settle()
 
     def _map_arena(self, number: int) -> None:
         try:
@@ -125,7 +145,7 @@ class _Worker:
                 f"{self._name!r} cannot map an arena: {error.strerror}",
                 fix="free memory, or lower max_in_flight",
             ) from error
-        self._objects[number] = Arena(SHARED, len(mapping), np.frombuffer(mapping, np.uint8))
+        self._objects[number] = self._arrays.arena(mapping)
 
     def _import(self, _: int) -> None:
         document = self._document()
@@ -134,24 +154,30 @@ class _Worker:
 
     def _load(self, number: int) -> None:
         mapping = _map(self._channel.take_fd(), writable=False)
-        self._objects[number] = load_bytes(
-            memoryview(mapping), at=f"the graph sent to {self._name}"
-        )
+        graph = load_bytes(memoryview(mapping), at=f"the graph sent to {self._name}")
+        self._objects[number] = graph, self._arrays.constants(graph)
 
     def _bind(self, number: int) -> None:
-        document = self._document()
-        graph: Graph = self._objects[document["graph"]]
+        document, arrays = self._document(), self._arrays
+        graph: Graph
+        constants: Mapping[str, Array]
+        graph, constants = self._objects[document["graph"]]
         views = {
-            name: host_view(self._objects[arena], offset, TensorSpec(dtype, shape))
+            name: arrays.view(self._objects[arena], offset, TensorSpec(dtype, shape))
             for name, (arena, offset, dtype, shape) in document["views"].items()
         }
         living = {}
         if document["lives"] is not None:
             key, once = document["lives"]
             lives: OperatorInstances = self._objects.setdefault(key, OperatorInstances(once))
-            living = lives.of(self._name, graph, views)
-        steps = bind_steps(np, "cpu", graph, views, graph.constants, living)
-        self._objects[number] = BoundProgram(self._name, graph, steps, document["measure"])
+            living = lives.of(self._name, graph, views, constants=constants)
+        steps = bind_steps(
+            arrays.module, arrays.kind, graph, views, constants, living, arrays.as_array
+        )
+        measure: bool = document["measure"]
+        if measure:
+            steps = [(node, arrays.measured(step)) for node, step in steps]
+        self._objects[number] = BoundProgram(self._name, graph, steps, measure)
 
     def _run(self, request: WorkerRequest) -> bytes | None:
         program: BoundProgram = self._objects[request.number]

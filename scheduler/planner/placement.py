@@ -172,14 +172,16 @@ class _Placer:
     def _mover(self, source: str, target: str) -> str:
         """Return the device that copies: the owner of the memory furthest from the host.
 
-        Of two that are as far it is that of the target.
+        Of two that are as far it is that of the target; of several owners, such as a GPU and its
+        workers, one that queues copies behind work of its own.
         """
         private = (memory for memory in (target, source) if memory not in HOST_MEMORIES)
         for memory in (*private, SHARED, HOST):
             if memory in (source, target):
-                for name, device in self.devices.items():
-                    if device.capabilities.memory == memory:
-                        return name
+                offers = {name: device.capabilities for name, device in self.devices.items()}
+                owners = [name for name, one in offers.items() if one.memory == memory]
+                if owners:
+                    return max(owners, key=lambda name: offers[name].native_waits)
         raise AssertionError(f"no device copies between {source} and {target}")
 
     def _readers(self, tensor: str) -> list[str]:

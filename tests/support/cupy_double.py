@@ -47,6 +47,8 @@ class CupyDouble:
         How many CUDA devices there are; `gpu` is all of them.
     direct : bool, default True
         Whether each of them can access the memory of the others.
+    shares : bool, default False
+        Whether other processes can open its memory: see `double_worker`.
 
     Attributes
     ----------
@@ -63,10 +65,11 @@ class CupyDouble:
         devices: int = 1,
         *,
         direct: bool = True,
+        shares: bool = False,
     ) -> None:
         self.direct = direct
         self.accesses: list[tuple[int, int]] = []
-        self.gpu = FakeGpu(seed, memory_bytes)
+        self.gpu = FakeGpu(seed, memory_bytes, shares=shares)
         self.null_stream: int | None = None
         self.events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
         self._pool: dict[int, list[Memory]] = {}
@@ -81,6 +84,7 @@ class CupyDouble:
             Stream=Streams(self),
             Event=lambda block=False, disable_timing=False: Event(self, not disable_timing),
             Memory=lambda nbytes: Memory(self, nbytes),
+            UnownedMemory=lambda ptr, size, owner: UnownedMemory(self, ptr, size, owner),
             MemoryPointer=MemoryPointer,
             alloc_pinned_memory=self._alloc_pinned,
             get_elapsed_time=_elapsed_ms,
@@ -118,9 +122,12 @@ class CupyDouble:
 
     # Arrays of callers
 
-    def from_dlpack(self, capsule: Capsule) -> FakeArray:
+    def from_dlpack(self, given: Any) -> FakeArray:
+        """Return the array of a capsule, or an array of this GPU's, on the same memory."""
+        if isinstance(given, FakeArray):
+            return given
         assert self._current_stream()
-        return self._array_at(capsule.array)
+        return self._array_at(given.array)
 
     def asarray(self, value: Any, *given: Any, **keywords: Any) -> Any:
         """Make an array, also of what another library describes."""
@@ -223,6 +230,10 @@ class CupyDouble:
             memsetAsync=in_context(gpu.memset),
             hostRegister=in_context(self._register),
             hostUnregister=in_context(gpu.unlock),
+            deviceSynchronize=in_context(gpu.drain),
+            ipcGetMemHandle=in_context(gpu.get_handle),
+            ipcOpenMemHandle=in_context(gpu.open_handle),
+            ipcCloseMemHandle=in_context(gpu.close_handle),
         )
 
 
@@ -382,7 +393,16 @@ class Memory:
         weakref.finalize(self, double.gpu.free, self.ptr).atexit = False
 
 
+class UnownedMemory:
+    """Another process's memory, which its owner keeps open."""
+
+    def __init__(self, double: CupyDouble, ptr: int, size: int, owner: object) -> None:
+        self.size, self.ptr, self.owner = size, ptr, owner
+        self.device = double.current.touch()
+        self.cells = double.gpu.cells(ptr, size)
+
+
 class MemoryPointer:
-    def __init__(self, mem: Memory, offset: int) -> None:
+    def __init__(self, mem: Memory | UnownedMemory, offset: int) -> None:
         self.mem, self.offset = mem, offset
         self.ptr = mem.ptr + offset

@@ -101,6 +101,12 @@ class FakeArray(np.lib.mixins.NDArrayOperatorsMixin):
             (keywords["out"],) = keywords["out"]
         return call(*inputs, **keywords)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0 if self.data is None else self.data.mem.device
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise NotImplementedError("arrays of the double are handed over as they are")
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed")
 

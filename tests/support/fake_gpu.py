@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
+import os
 import random
 import threading
 from collections import deque
@@ -30,6 +32,7 @@ from fake_cuda_errors import (
     OUT_OF_MEMORY,
     CUDARuntimeError,
 )
+from plait.devices.memory import SharedArena
 
 POISON = 0xA5
 DEVICE_BASE = 1 << 52
@@ -83,10 +86,15 @@ class FakeGpu:
     graphs_launched : int
     kernels_on : set of frozenset of int
         The sets of multiprocessors that kernels were queued for; an empty one stands for all.
+    shares : bool
+        Whether other processes can open what is allocated; CUDA does not offer that everywhere.
     """
 
-    def __init__(self, seed: int, memory_bytes: int) -> None:
+    def __init__(self, seed: int, memory_bytes: int, *, shares: bool = False) -> None:
         self.memory_bytes = memory_bytes
+        self.shares = shares
+        self._files: dict[int, SharedArena] = {}
+        """What other processes can open, by address."""
         self.live_bytes = 0
         self.locked: dict[int, int] = {}
         self.pageable_copies = 0
@@ -317,10 +325,51 @@ class FakeGpu:
             self.live_bytes += nbytes
             address = self._next_address
             self._next_address += -(-nbytes // 512) * 512 + 512  # with a gap nobody may touch
-            cells = np.full(nbytes, POISON, np.uint8)
+            if self.shares:
+                self._files[address] = file = SharedArena(nbytes)
+                cells = file.buffer
+                cells.fill(POISON)
+            else:
+                cells = np.full(nbytes, POISON, np.uint8)
             self._memories[address] = cells
             self._owners[address] = device
             return address, cells
+
+    def get_handle(self, address: int) -> bytes:
+        """Return what another process opens an allocation by, while this one keeps it."""
+        with self._changed:
+            self._check()
+            if not self.shares:
+                raise CUDARuntimeError(NOT_SUPPORTED)
+            if address not in self._files:
+                raise CUDARuntimeError(INVALID_VALUE)
+            return f"/proc/{os.getpid()}/fd/{self._files[address].fd}".encode().ljust(64, b"\0")
+
+    def open_handle(self, handle: bytes) -> int:
+        """Return an address of another process's memory."""
+        with self._changed:
+            self._check()
+            assert len(handle) == 64, "not a handle"
+            path = handle.rstrip(b"\0").decode()
+            if f"/proc/{os.getpid()}/" in path:  # as CUDA refuses it
+                raise CUDARuntimeError(INVALID_VALUE)
+            try:
+                fd = os.open(path, os.O_RDWR)
+            except OSError as error:  # it was freed
+                raise CUDARuntimeError(INVALID_VALUE) from error
+            try:
+                cells = np.frombuffer(mmap.mmap(fd, 0), np.uint8)
+            finally:
+                os.close(fd)
+            address = self._next_address
+            self._next_address += -(-cells.nbytes // 512) * 512 + 512
+            self._memories[address], self._owners[address] = cells, 0
+            return address
+
+    def close_handle(self, address: int) -> None:
+        """Take another process's memory out of reach."""
+        with self._changed:
+            del self._memories[address], self._owners[address]
 
     def memory_info(self) -> tuple[int, int]:
         """Return how many bytes are free, of how many; a broken GPU answers with its error."""
@@ -332,6 +381,8 @@ class FakeGpu:
         with self._changed:
             self.live_bytes -= self._memories.pop(address).nbytes
             del self._owners[address]
+            if (file := self._files.pop(address, None)) is not None:
+                file.close()
 
     def memset(self, address: int, value: int, nbytes: int, stream: int) -> None:
         self.queue(stream, lambda: self.cells(address, nbytes).fill(value))

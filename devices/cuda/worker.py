@@ -1,0 +1,154 @@
+"""Workers on a GPU: Python functions on its arrays, in a process of their own.
+
+The process opens the memory that this one has allocated on the GPU, so nothing is copied between
+`cuda:0` and `worker:cuda:0`: tensors of both lie in the memory of `cuda:0`. What runs when is up to
+the host: work begins here when what it reads is complete, and is complete when the process has
+waited for its GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+
+from ...graph.ir import Node
+from ...graph.operator import Call, Specs
+from ...graph.operators.bounded_call import CALLS
+from ...graph.tensor import TensorSpec
+from .. import program as programs
+from ..device import Capabilities, OnDone, Support
+from ..errors import DeviceError, DeviceLostError
+from ..event import Event
+from ..kinds import gpu_of
+from ..memory import Arena, View
+from ..worker.client import WorkerClient
+from ..worker.device import WorkerDevice
+from ..worker.modules import sources_of
+from ..worker.objects import WorkerObjects
+from .device import CudaDevice
+from .support import why_not
+
+
+class CudaWorkerDevice(WorkerDevice):
+    """Runs Python functions on a GPU's arrays, and CuPy's kernels, in order in another process.
+
+    Parameters
+    ----------
+    name : str
+        ``"worker:cuda:N"``; what follows N, as in ``"worker:cuda:0:b"``, tells processes apart that
+        work on one GPU.
+    threads : int, optional
+        How many BLAS has in the process; the session's share of the cores when left out.
+    affinity : sequence of int, optional
+        The cores that the process is bound to.
+    gpu : CudaDevice, optional
+        Allocates and copies, in this process; a new one if left out.
+    module : str, optional
+        The module whose `main` is the process's life.
+    """
+
+    def __init__(
+        self,
+        name: str = "worker:cuda:0",
+        *,
+        threads: int | None = None,
+        affinity: Sequence[int] | None = None,
+        gpu: CudaDevice | None = None,
+        module: str = f"{__package__}.worker_process",
+    ) -> None:
+        super().__init__(name, threads=threads, affinity=affinity)
+        # Its kernels are never used, so it needs no compiler of them.
+        self._gpu = gpu or CudaDevice(gpu_of(name), compiler=None, cublas=None)
+        self._module = module
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What it is like; looks for the GPU when first asked."""
+        offers = self._gpu.capabilities
+        return Capabilities(
+            memory=offers.memory,
+            accesses=offers.accesses,
+            alignment=offers.alignment,
+            memory_bytes=offers.memory_bytes,
+            runs_python=True,
+            software=offers.software,
+        )
+
+    @property
+    def failure(self) -> DeviceLostError | None:
+        """Why the process, or the GPU for this one, is lost."""
+        return self._gpu.failure or super().failure
+
+    @property
+    def can_restart(self) -> bool:
+        """True unless the GPU is lost for this process, which allocates for the other."""
+        return self._gpu.failure is None
+
+    def supports(self, node: Node, call: Call) -> Support:
+        """Say whether there is a kernel of CuPy's, or a function on arrays of a GPU."""
+        if node.op in CALLS:
+            return Support(False, "lengths that values decide are not known on a GPU")
+        runs = partial(programs.supports, runs_python=True, keeps_lives=True, call=call)
+        support = runs(node, "cuda")
+        try:
+            if support.ok:
+                sources_of(node)
+        except DeviceError as error:
+            return Support(False, error.what)
+        reason = why_not(node, call) if support.ok and node.operator.function is None else None
+        return support if reason is None else Support(False, reason)
+
+    def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+        """Return the kernel's scratch buffers."""
+        return programs.scratch(node, "cuda", call, outputs)
+
+    def chains(self, node: Node, call: Call) -> bool:
+        """False: `cuda:N` fuses what is elementwise."""
+        return False
+
+    def open(self, cores: int | None = None) -> None:
+        """Open the GPU, and start the process, in place of one that has died.
+
+        Raises
+        ------
+        DeviceUnavailableError
+            If there is no GPU, the process does not start, or they cannot share memory.
+        """
+        self._gpu.open()
+        try:
+            super().open(cores)
+        except BaseException:
+            if self._client is None:
+                self._gpu.close()
+            raise
+
+    def arena(self, memory: str, nbytes: int) -> Arena:
+        """Allocate on the GPU."""
+        return self._gpu.arena(memory, nbytes)
+
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
+        """Return a view of the GPU's memory, or of host memory, in this process."""
+        return self._gpu.view(arena, offset, spec)
+
+    def copy(
+        self,
+        target: View,
+        source: View,
+        waits: Sequence[Event] = (),
+        on_done: OnDone | None = None,
+    ) -> Event:
+        """Queue on a stream of this process."""
+        return self._gpu.copy(target, source, waits, on_done)
+
+    def close(self) -> None:
+        """Finish what is queued, end the process, and let go of the GPU."""
+        super().close()
+        self._gpu.close()
+
+    def _ship_to(self, client: WorkerClient) -> WorkerObjects:
+        objects = WorkerObjects(client, self._gpu.describe)
+        # Here, rather than when a plan is opened, it shows whether memory can be shared at all.
+        arena = self._gpu.arena(self.capabilities.memory, 1)
+        objects.share(arena)
+        arena.close()
+        return objects
