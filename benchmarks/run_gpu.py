@@ -56,6 +56,7 @@ LIMITS_S = {
     "launching": 30,
     "facts": 30,
     "interop": 20,
+    "workers": 30,
     "peers": 20,
     "partition": 60,
 }

@@ -15,6 +15,7 @@ import plait as pl
 import pytest
 from cuda_core_double import CudaCoreDouble
 from cupy_double import CupyDouble
+from double_worker import WorkersDouble, worker_on
 from foreign_arrays import Library
 from gpu import (
     about,
@@ -32,6 +33,7 @@ from gpu import (
     rounding,
     sanitizer,
     shares,
+    workers,
 )
 from gpu.question import Experiment, Row, fact, failed, rows_of, text_of
 from gpu.target import Target, Unsuitable
@@ -217,6 +219,23 @@ def test_arrays_that_lie_on_the_gpu_are_compared_with_those_of_the_host() -> Non
     assert rows[-1] == fact("CuPy: 0 MiB: the results are right", True, True)
 
 
+class WithWorkers(Target):
+    """A fake GPU whose memory workers open, and CuPy as they have it."""
+
+    def cupy(self) -> Any:
+        return WorkersDouble()
+
+
+def test_functions_in_a_process_of_their_own_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pocl_device()
+    double = CupyDouble(3, shares=True)
+    monkeypatch.setattr(workers, "CudaWorkerDevice", partial(worker_on, double))
+    target = WithWorkers("cuda:0", double.generating, is_cuda=True, small=True)
+    rows = list(rows_of([workers.opening, workers.calls, workers.items], target))
+    assert [row for row in rows if row.status == "failed" or row.value == "no"] == []
+    assert len(rows) == 13
+
+
 def test_wrong_bits_do_not_pass_for_right_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     off = rounding.expected
 
@@ -250,7 +269,8 @@ def test_an_operator_that_differs_from_its_definition_is_named(
     [first.cupy_alone, first.libraries, first.cold_threads, first.arrays_on_the_gpu,
      first.compiling, facts.launches, facts.hidden_allocations, facts.threads,
      facts.other_libraries, facts.marks,
-     interop.cupys, interop.torchs, broken.illegal_writes, broken.sessions_without_another_device,
+     interop.cupys, interop.torchs, workers.opening, workers.calls, workers.items,
+     broken.illegal_writes, broken.sessions_without_another_device,
      broken.sessions_beside_the_cpu, broken.killed_processes, conformance.tests, memory.sessions,
      sanitizer.kernels],
 )  # fmt: skip

@@ -90,10 +90,12 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     made.close()
 
 
-def calling(function: Callable[..., Any], *, by: Array | None = None, **attributes: Any) -> Graph:
+def calling(
+    function: Callable[..., Any], *, n: int = 4, by: Array | None = None, **attributes: Any
+) -> Graph:
     """Return y = function(x), with a constant as a second input if one is given."""
     b = pl.GraphBuilder("calling")
-    given = [b.input("x", "float32", (4,)), *([] if by is None else [b.constant(by)])]
+    given = [b.input("x", "float32", (n,)), *([] if by is None else [b.constant(by)])]
     b.output("y", b.call(function, *given, name="call", **attributes))
     return b.build()
 
@@ -146,9 +148,10 @@ def test_several_results_constants_and_kernels(worker: CudaWorkerDevice) -> None
 def test_work_that_a_function_only_queued_is_done_when_its_program_is(
     worker: CudaWorkerDevice,
 ) -> None:
-    with Bound(worker, calling(functions.scale_late)) as bound:
-        for factor in (1, 2, 3):
-            np.testing.assert_array_equal(bound.run(x=X * factor)["y"], 2 * X * factor)
+    x = np.arange(1 << 22, dtype=np.float32)
+    with Bound(worker, calling(functions.scale_late, n=x.size)) as bound:
+        for factor in (1, 2):
+            np.testing.assert_array_equal(bound.run(x=x * factor)["y"], 2 * x * factor)
 
 
 def test_times_of_nodes_are_measured(worker: CudaWorkerDevice) -> None:
