@@ -17,7 +17,6 @@ from plait.devices import Device
 from plait.devices.memory import HOST, SHARED, SharedArena, host_arena
 from plait.graph.operator import define
 from plait.graph.tensor import Array, TensorSpec
-from python_functions import fail
 from small_graphs import FLOATS, IN_PLACE, X, counting, doubling, flattened, unary
 
 # What it is like
@@ -50,9 +49,9 @@ def test_an_operator_without_a_kernel_is_refused_with_the_reason(device: Device)
     assert re.match(r"no (kernel for|definition of) 'test\.Lacking'", support.reason)
 
 
-def test_python_functions_are_supported_where_they_run(device: Device) -> None:
+def test_python_functions_are_supported_where_they_run(subject: Subject, device: Device) -> None:
     b = pl.GraphBuilder()
-    b.output("y", b.call(fail, b.input("x", "float32", (4,))))
+    b.output("y", b.call(subject.functions.fail, b.input("x", "float32", (4,))))
     graph = b.build()
     (node,) = graph.nodes
     support = device.supports(node, graph.call(node))

@@ -17,10 +17,12 @@ import pytest
 from bound import Bound
 from cuda_core_double import CudaCoreDouble
 from cupy_double import CupyDouble
+from double_worker import worker_on
 from patience import WAIT_S
 from plait import devices
 from plait.devices import Device, Program
 from plait.devices.cuda.device import CudaDevice
+from plait.devices.cuda.worker import CudaWorkerDevice
 from plait.devices.event import Event
 from plait.devices.memory import View
 from plait.devices.opencl.device import OpenClDevice
@@ -34,7 +36,7 @@ from plait.devices.streams.program import QueuedProgram
 from plait.devices.streams.queues import LANES
 from plait.graph.ir import Graph
 from pocl import pocl_device
-from python_functions import fail, wait_at
+from python_functions import fail, fail_on_gpu, wait_at, wait_at_on_gpu
 
 
 class Failing(NamedTuple):
@@ -54,6 +56,13 @@ class Failing(NamedTuple):
     injecting: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
+class Functions(NamedTuple):
+    """One that raises, and one that waits at a named pipe."""
+
+    fail: Callable[..., Any]
+    wait: Callable[..., Any]
+
+
 @dataclass(frozen=True)
 class Subject:
     """A kind of device under test; as it stands, one that runs Python functions.
@@ -70,6 +79,11 @@ class Subject:
     label: str
     kind: str
     cancels: bool = True
+
+    @property
+    def functions(self) -> Functions:
+        """Python functions that run there, if any do."""
+        return Functions(fail, wait_at)
 
     def make(self) -> Device:
         """Return a new device, not open."""
@@ -105,7 +119,7 @@ class Subject:
             gate = os.path.join(folder, "gate")
             os.mkfifo(gate)
             opener = os.open(gate, os.O_RDWR)  # for writing alone it would wait for a reader
-            with Bound(device, _doubled_then(wait_at, gate=gate)) as blocker:
+            with Bound(device, _doubled_then(self.functions.wait, gate=gate)) as blocker:
                 event = blocker.submit()
                 try:
                     yield
@@ -118,7 +132,7 @@ class Subject:
     def failing(self) -> Iterator[Failing]:
         """Open a device, to which a program is submitted that fails."""
         with self.opened() as device:
-            yield Failing(device, _doubled_then(fail))
+            yield Failing(device, _doubled_then(self.functions.fail))
 
 
 class SimSubject(Subject):
@@ -230,6 +244,29 @@ def _fail_as_ort(*arguments: object) -> NoReturn:
     raise RuntimeError("while running Relu node. Name:'bad' Status Message: injected")
 
 
+class GpuWorkerSubject(Subject):
+    """A worker on a real GPU."""
+
+    @property
+    def functions(self) -> Functions:
+        return Functions(fail_on_gpu, wait_at_on_gpu)
+
+
+class DoubleWorkerSubject(GpuWorkerSubject):
+    """A worker on a fake GPU whose memory it opens."""
+
+    def make(self) -> CudaWorkerDevice:
+        return worker_on(CupyDouble(shares=True))
+
+    @contextmanager
+    def opened(self, device: Device | None = None) -> Iterator[Device]:
+        made = device or self.make()
+        assert isinstance(made, CudaWorkerDevice)
+        with super().opened(made):
+            yield made
+        check_freed(made._gpu)
+
+
 @dataclass(frozen=True)
 class DoubleSubject(Subject):
     """A CUDA device on a fake GPU, which runs its streams in the order that a seed says."""
@@ -248,10 +285,7 @@ class DoubleSubject(Subject):
         assert isinstance(made, CudaDevice)
         with super().opened(made):
             yield made
-        gpu = _gpu(made)
-        gc.collect()
-        assert gpu.live_bytes == 0, "the device left memory allocated"
-        assert gpu.locked == {}, "the device left host memory page-locked"
+        check_freed(made)
 
     @contextmanager
     def hold(self, device: Device) -> Iterator[None]:
@@ -353,6 +387,14 @@ class _Launcher:
         self._before_failing = None
 
 
+def check_freed(device: CudaDevice) -> None:
+    """Fail if a device leaves something on its fake GPU."""
+    gpu = _gpu(device)
+    gc.collect()
+    assert gpu.live_bytes == 0, "the device left memory allocated"
+    assert gpu.locked == {}, "the device left host memory page-locked"
+
+
 def _gpu(device: Device) -> Any:
     assert isinstance(device, CudaDevice)
     assert isinstance(device._cupy, CupyDouble)
@@ -385,15 +427,20 @@ SUBJECTS = (
     GeneratingSubject("cuda:0-generated", "generated", False, 6),
     OpenClSubject("opencl:0", "opencl", cancels=False),
     CudaSubject("cuda:0", "cuda", cancels=False),
+    DoubleWorkerSubject("worker:cuda:0-double", "double worker"),
+    GpuWorkerSubject("worker:cuda:0", "cuda worker"),
 )
 ONCE = tuple(
     subject
     for subject in SUBJECTS
-    if getattr(subject, "seed", 0) == 0 and subject.kind not in ("ort", "openvino", "formal")
+    if getattr(subject, "seed", 0) == 0
+    and subject.kind not in ("ort", "openvino", "formal")
+    and not isinstance(subject, GpuWorkerSubject)
 )
 """Each kind of device that runs plait's kernels, once: for what no order of streams can change.
 
-ONNX Runtime's kernels and definitions have tests of their own: tests/devices/{ort,formal}.
+ONNX Runtime's kernels and definitions have tests of their own: tests/devices/{ort,formal}. Workers
+on GPUs have the kernels of these.
 """
 
 
@@ -405,7 +452,7 @@ def parameters(subjects: tuple[Subject, ...]) -> list[Any]:
             id=subject.label,
             # CuPy warns, on import, of things that are none of our business.
             marks=[pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
-            if subject.kind == "cuda"
+            if subject.kind in ("cuda", "cuda worker")
             else (),
         )
         for subject in subjects

@@ -32,7 +32,6 @@ from fake_cuda_errors import (
     OUT_OF_MEMORY,
     CUDARuntimeError,
 )
-from plait.devices.memory import SharedArena
 
 POISON = 0xA5
 DEVICE_BASE = 1 << 52
@@ -93,8 +92,8 @@ class FakeGpu:
     def __init__(self, seed: int, memory_bytes: int, *, shares: bool = False) -> None:
         self.memory_bytes = memory_bytes
         self.shares = shares
-        self._files: dict[int, SharedArena] = {}
-        """What other processes can open, by address."""
+        self._files: dict[int, int] = {}
+        """Descriptors of what other processes can open, by address."""
         self.live_bytes = 0
         self.locked: dict[int, int] = {}
         self.pageable_copies = 0
@@ -326,8 +325,9 @@ class FakeGpu:
             address = self._next_address
             self._next_address += -(-nbytes // 512) * 512 + 512  # with a gap nobody may touch
             if self.shares:
-                self._files[address] = file = SharedArena(nbytes)
-                cells = file.buffer
+                self._files[address] = file = os.memfd_create("memory of a fake GPU")
+                os.ftruncate(file, nbytes)
+                cells = np.frombuffer(mmap.mmap(file, nbytes), np.uint8)
                 cells.fill(POISON)
             else:
                 cells = np.full(nbytes, POISON, np.uint8)
@@ -343,7 +343,7 @@ class FakeGpu:
                 raise CUDARuntimeError(NOT_SUPPORTED)
             if address not in self._files:
                 raise CUDARuntimeError(INVALID_VALUE)
-            return f"/proc/{os.getpid()}/fd/{self._files[address].fd}".encode().ljust(64, b"\0")
+            return f"/proc/{os.getpid()}/fd/{self._files[address]}".encode().ljust(64, b"\0")
 
     def open_handle(self, handle: bytes) -> int:
         """Return an address of another process's memory."""
@@ -382,7 +382,7 @@ class FakeGpu:
             self.live_bytes -= self._memories.pop(address).nbytes
             del self._owners[address]
             if (file := self._files.pop(address, None)) is not None:
-                file.close()
+                os.close(file)
 
     def memset(self, address: int, value: int, nbytes: int, stream: int) -> None:
         self.queue(stream, lambda: self.cells(address, nbytes).fill(value))

@@ -23,6 +23,18 @@ def fail(x: Array) -> Array:
     raise ValueError("injected")
 
 
+@pl.operator(arrays="cuda")
+def wait_at_on_gpu(x: Array, *, gate: str = "") -> Array:
+    """Wait until somebody writes a byte to a named pipe."""
+    return wait_at(x, gate=gate)
+
+
+@pl.operator(arrays="cuda")
+def fail_on_gpu(x: Array) -> Array:
+    """Raise."""
+    return fail(x)
+
+
 @pl.operator()
 def cores_here(x: Array) -> Array:
     """Return how many cores the thread may run on, and the first of them."""
