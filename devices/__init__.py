@@ -58,7 +58,7 @@ register("cuda", later(".cuda.device:CudaDevice"), instances=later(".cuda.device
 register(
     WORKER_ON_GPU,
     later(".cuda.worker:CudaWorkerDevice"),
-    instances=lambda: (f"{WORKER_ON_GPU}:0",),
+    instances=later(".cuda.driver:worker_names"),
     options=_HOST,
 )
 register(

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from ...graph.extras import how_to_install, import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ..kinds import WORKER_ON_GPU
 from ..streams import failures
 from ..streams.failures import (
     cause_of,
@@ -73,6 +74,15 @@ def cuda_names(cupy: CuPy | None = None) -> tuple[str, ...]:
     except DeviceUnavailableError:
         return ("cuda:0",)
     return tuple(f"cuda:{index}" for index in range(count))
+
+
+def worker_names(cupy: CuPy | None = None) -> tuple[str, ...]:
+    """Return a worker on each CUDA device found; none where none is, as `cuda:0` says why."""
+    try:
+        count = count_devices(cupy or load_cupy())
+    except DeviceUnavailableError:
+        return ()
+    return tuple(f"{WORKER_ON_GPU}:{index}" for index in range(count))
 
 
 def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:

@@ -20,7 +20,7 @@ from fake_cuda_errors import (
 from patience import WAIT_S
 from plait import devices
 from plait.devices.cuda.device import CudaDevice, cuda_names
-from plait.devices.cuda.driver import device_error
+from plait.devices.cuda.driver import device_error, worker_names
 from plait.devices.cuda.queues import CudaBackend
 from plait.devices.errors import (
     DeviceError,
@@ -43,6 +43,7 @@ def test_without_cupy_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     assert raised.value.fix is not None
     assert how_to_install("cuda") in raised.value.fix
     assert cuda_names() == ("cuda:0",)
+    assert worker_names() == ()
     told = f"CuPy is not installed; {raised.value.fix}"
     assert devices.probe("cuda:0") == devices.DeviceStatus("cuda:0", False, told)
 
@@ -67,6 +68,7 @@ def test_without_a_driver_the_message_says_so(double: CupyDouble) -> None:
     with pytest.raises(DeviceUnavailableError, match=r"does not start: .*InsufficientDriver"):
         double.device().open()
     assert cuda_names(double) == ("cuda:0",)
+    assert worker_names(double) == ()
 
 
 def test_without_a_device_the_message_says_so(double: CupyDouble) -> None:
@@ -81,6 +83,7 @@ def test_an_index_too_high_lists_what_there_is(double: CupyDouble) -> None:
         double.device("cuda:2").open()
     assert raised.value.fix == "use cuda:0, cuda:1"
     assert cuda_names(double) == ("cuda:0", "cuda:1")
+    assert worker_names(double) == ("worker:cuda:0", "worker:cuda:1")
 
 
 @pytest.mark.parametrize("name", ["cuda:x", "cuda:-1", "cuda:1.5"])

@@ -165,6 +165,18 @@ def test_times_of_nodes_are_measured(worker: CudaWorkerDevice) -> None:
     assert min(event.node_ns) > 0
 
 
+@pytest.mark.usefixtures("forget_operators")
+def test_a_function_may_be_sent_by_value(worker: CudaWorkerDevice) -> None:
+    pytest.importorskip("cloudpickle")
+
+    @pl.operator(arrays="cuda", by_value=True, name="test_cuda_worker.triple")
+    def triple(x: Array) -> Array:
+        return x * x.dtype.type(3)
+
+    with Bound(worker, calling(triple)) as bound:
+        np.testing.assert_array_equal(bound.run(x=X)["y"], X * 3)
+
+
 @pytest.mark.gpu
 def test_a_function_on_tensors_of_pytorch() -> None:
     pytest.importorskip("torch")
@@ -378,6 +390,18 @@ def test_functions_go_where_their_arrays_are() -> None:
         pl.plan(calling(functions.scale_on_host), [worker])
     plan = pl.plan(calling(functions.scale), ["cpu", worker])
     assert plan.assignment == {"call": "worker:cuda:0"}
+
+
+def test_a_name_says_which_gpu_and_options_are_those_of_workers() -> None:
+    device = pl.device("worker:cuda:1:tracker", threads=2)
+    assert isinstance(device, CudaWorkerDevice)
+    assert (device.name, device._gpu.name, device.options) == (
+        "worker:cuda:1:tracker",
+        "cuda:1",
+        {"threads": 2},
+    )
+    with pytest.raises(DeviceUnavailableError, match="'cuda:x' is not a CUDA device"):
+        pl.device("worker:cuda:x")
 
 
 def test_a_gpu_that_is_lost_takes_its_worker_along(machine: Machine) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -529,3 +529,26 @@ def test_a_module_may_not_define_an_operator_twice(forget_operators: None) -> No
 def test_outputs_that_are_no_specs_are_refused(outputs: Any) -> None:
     with pytest.raises(OperatorError, match=r"the outputs of operator 'test\.f' are"):
         operator(name="test.f", outputs=outputs)(lambda x: x)
+
+
+@pytest.mark.parametrize("given", ["gpu", "", None, 3])
+def test_arrays_of_an_unknown_place_are_refused(given: Any) -> None:
+    with pytest.raises(OperatorError, match="the arrays of operator") as caught:
+        operator(name="test_python_operator.nowhere", arrays=given)(lambda x: x)
+    assert caught.value.fix == "use one of 'host', 'cuda'"
+
+
+def test_what_is_awaited_or_yields_rows_takes_arrays_of_the_host() -> None:
+    def rows(x: Array) -> Iterator[Array]:
+        yield x
+
+    for function, told in ((asynchronous, "is async"), (rows, "is a generator")):
+        with pytest.raises(OperatorError, match=told):
+            operator(name="test_python_operator.rows", arrays="cuda")(function)
+
+
+def test_arrays_lie_on_the_host_unless_told_otherwise() -> None:
+    operator(name="test_python_operator.on_host")(lambda x: x)
+    operator(name="test_python_operator.on_gpu", arrays="cuda")(lambda x: x)
+    found = [find_operator(f"test_python_operator.on_{place}").arrays for place in ("host", "gpu")]
+    assert found == ["host", "cuda"]
