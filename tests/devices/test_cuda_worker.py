@@ -92,11 +92,11 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
 
 
 def calling(
-    function: Callable[..., Any], *, n: int = 4, by: Array | None = None, **attributes: Any
+    function: Callable[..., Any], *, n: int = 4, constant: Array | None = None, **attributes: Any
 ) -> Graph:
     """Return y = function(x), with a constant as a second input if one is given."""
     b = pl.GraphBuilder("calling")
-    given = [b.input("x", "float32", (n,)), *([] if by is None else [b.constant(by)])]
+    given = [b.input("x", "float32", (n,)), *([] if constant is None else [b.constant(constant)])]
     b.output("y", b.call(function, *given, name="call", **attributes))
     return b.build()
 
@@ -247,7 +247,7 @@ def test_several_workers_on_one_gpu(machine: Machine) -> None:
 
 
 def test_an_object_of_a_class_keeps_what_it_has_on_the_gpu(machine: Machine) -> None:
-    graph = calling(functions.Weights, by=np.full(4, 5, np.float32))
+    graph = calling(functions.Weights, constant=np.full(4, 5, np.float32))
     plan, _ = planned(machine, graph)
     assert pl.run(plan, {"x": X})["y"].tolist() == (X * 50).tolist()
 
