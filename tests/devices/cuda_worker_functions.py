@@ -19,6 +19,9 @@ from plait.graph.tensor import Array, TensorSpec
 WILD = """
 extern "C" __global__ void write_wild(float *x, unsigned long long far) { x[far] = 1; }
 """
+ENDLESS = """
+extern "C" __global__ void compute_endlessly(volatile float *x) { while (x[0] > 0) { } }
+"""
 
 
 def cupy() -> Any:
@@ -108,6 +111,17 @@ def wait_for(x: Array, *, path: str = "") -> Array:
     """Wait until somebody has opened a named pipe for writing, and closed it again."""
     with open(path, "rb") as pipe:
         pipe.read()
+    return x
+
+
+@pl.operator(arrays="cuda")
+def compute_endlessly(x: Array, *, path: str = "") -> Array:
+    """Wait as `wait_for` does, and then for a kernel that does not end."""
+    wait_for(x, path=path)
+    module = cupy()
+    if hasattr(module, "gpu"):
+        signal.pause()
+    module.RawKernel(ENDLESS, "compute_endlessly")((1,), (1,), (x,))
     return x
 
 

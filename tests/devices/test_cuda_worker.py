@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,8 @@ from . import cuda_worker_functions as functions
 X = np.array([1, 2, 3, 4], np.float32)
 MINUS = -X
 GPU = pytest.param("gpu", marks=[pytest.mark.gpu, pytest.mark.filterwarnings("ignore")])
+GRACE_S = 0.3
+"""Enough for a kernel to be compiled, and to begin."""
 ENDS = {
     "killed": "killed by signal 9",
     "segfault": "killed by signal 11",
@@ -342,27 +343,36 @@ def test_the_item_that_workers_die_of_fails_and_all_others_are_whole(
             np.testing.assert_array_equal(found, X * item * 4)
 
 
-def test_an_item_that_is_given_up_has_its_worker_killed(machine: Machine, gate: Gate) -> None:
-    plan, _ = planned(machine, between(functions.wait_for, path=gate.path))
+@pytest.mark.parametrize("function", [functions.wait_for, functions.compute_endlessly])
+def test_an_item_that_is_given_up_has_its_worker_killed(
+    function: Callable[..., Any], machine: Machine, gate: Gate
+) -> None:
+    plan, _ = planned(machine, between(function, path=gate.path))
 
     async def give_up() -> None:
-        lost = trio.Event()
+        lost, scope = trio.Event(), trio.CancelScope()
 
         def observe(event: SessionEvent) -> None:
             if isinstance(event, DeviceLost):
                 lost.set()
 
-        policy = pl.FaultPolicy(grace_s=0.0)
+        def leave() -> None:
+            if function is functions.compute_endlessly:
+                gate.close()  # the kernel may begin
+            scope.cancel()
+
+        policy = pl.FaultPolicy(grace_s=GRACE_S)
         async with pl.Session(plan, faults=policy, on_event=observe) as session:
-            with trio.CancelScope() as scope:
+            with scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(partial(gate.reached, scope.cancel))
+                    nursery.start_soon(gate.reached, leave)
                     await session.run({"x": X})
             assert scope.cancelled_caught
             with trio.fail_after(WAIT_S):
                 await lost.wait()
 
     trio.run(give_up)
+    assert pl.run(between_on_gpu(), {"x": X}, [machine.cuda()])["y"].tolist() == (X * 2).tolist()
 
 
 def test_a_worker_killed_while_it_is_idle_is_started_again(machine: Machine) -> None:
