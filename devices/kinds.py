@@ -28,6 +28,16 @@ _HOST = DeviceModel(
     is_guess=True,
 )
 
+_CUDA = DeviceModel(
+    flops_per_s=8e12,
+    bytes_per_s=400e9,
+    copy_bytes_per_s=10e9,
+    copy_latency_s=20e-6,
+    launch_s=8e-6,
+    submit_s=20e-6,
+    is_guess=True,
+)
+
 _UNKNOWN = DeviceModel(is_guess=True)
 
 OPENCL = DeviceModel(
@@ -56,24 +66,8 @@ MODELS: Mapping[str, DeviceModel] = {
         layout_bytes_per_s=5e9,  # a YOLO cut into 36 programs: 0.19 ms for each MB
     ),
     "formal": replace(_HOST, flops_per_s=1e6, bytes_per_s=4e6, operators={}, launch_s=20e-6),
-    "cuda": DeviceModel(
-        flops_per_s=8e12,
-        bytes_per_s=400e9,
-        copy_bytes_per_s=10e9,
-        copy_latency_s=20e-6,
-        launch_s=8e-6,
-        submit_s=20e-6,
-        is_guess=True,
-    ),
-    WORKER_ON_GPU: DeviceModel(
-        flops_per_s=8e12,
-        bytes_per_s=400e9,
-        copy_bytes_per_s=10e9,
-        copy_latency_s=20e-6,
-        launch_s=15e-6,
-        submit_s=120e-6,
-        is_guess=True,
-    ),
+    "cuda": _CUDA,
+    WORKER_ON_GPU: replace(_CUDA, submit_s=130e-6),  # on an H200
     "opencl": OPENCL,
     "sim": DeviceModel(memory_bytes=4 << 30, is_guess=True),
 }
