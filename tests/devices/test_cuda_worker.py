@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from cupy_double import CupyDouble
 from double_worker import worker_on
 from gates import Gate
 from patience import WAIT_S
-from plait.devices import Device
+from plait.devices import Device, registry
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.cuda.worker import CudaWorkerDevice
 from plait.devices.errors import DeviceLostError, DeviceUnavailableError, KernelError
 from plait.devices.event import Event
+from plait.devices.kinds import WORKER_ON_GPU
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from plait.scheduler.plans.placement import Transfer
@@ -245,6 +247,23 @@ def test_several_workers_on_one_gpu(machine: Machine) -> None:
     plan = pl.plan(graph, workers, pin={"a": "worker:cuda:0", "b": "worker:cuda:0:b"})
     found = pl.run(plan, {"x": X})
     assert len({found["a"].item(), found["b"].item(), os.getpid()}) == 3
+
+
+def test_a_range_has_a_worker_on_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    double = CupyDouble(devices=2, shares=True)
+    entry = registry._registered[WORKER_ON_GPU]._replace(factory=partial(worker_on, double))
+    monkeypatch.setitem(registry._registered, WORKER_ON_GPU, entry)
+    plan = pl.plan(calling(functions.process_id), ["worker:cuda:0..1"], max_in_flight=2)
+    assert plan.every_device == ("worker:cuda:0", "worker:cuda:1")
+
+    async def stream() -> list[int]:
+        feeds = [{"x": X}] * 6
+        async with pl.Session(plan) as session, session.stream(feeds) as results:
+            return [item["y"].item() async for item in results]
+
+    found = trio.run(stream)
+    assert len({*found, os.getpid()}) == 3
+    assert double.contexts == {0, 1}
 
 
 def test_an_object_of_a_class_keeps_what_it_has_on_the_gpu(machine: Machine) -> None:

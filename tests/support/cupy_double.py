@@ -77,6 +77,7 @@ class CupyDouble:
         self.__version__ = "14.0.1"
         self.contexts: set[int] = set()
         self.current = Current(self.contexts)
+        self.gpu.current_device = lambda: self.current.device
         self.ndarray = self._ndarray
         driver = FakeDriver(self.gpu, self.current)
         self.cuda = SimpleNamespace(
@@ -232,7 +233,7 @@ class CupyDouble:
             hostUnregister=in_context(gpu.unlock),
             deviceSynchronize=in_context(gpu.drain),
             ipcGetMemHandle=in_context(gpu.get_handle),
-            ipcOpenMemHandle=in_context(gpu.open_handle),
+            ipcOpenMemHandle=lambda handle: gpu.open_handle(handle, self.current.touch()),
             ipcCloseMemHandle=in_context(gpu.close_handle),
         )
 

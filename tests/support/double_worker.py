@@ -10,6 +10,7 @@ from typing import Any
 from cupy_double import CupyDouble
 from plait.devices.cuda.worker import CudaWorkerDevice
 from plait.devices.cuda.worker_process import GpuArrays
+from plait.devices.kinds import gpu_of
 from plait.devices.worker import process
 
 
@@ -22,7 +23,7 @@ class WorkersDouble(CupyDouble):
         return self.null_stream
 
 
-cupy = WorkersDouble()
+cupy = WorkersDouble(devices=2)
 """What functions find in the process of a worker; in others it is of no use."""
 
 
@@ -33,4 +34,5 @@ def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
 
 def worker_on(double: CupyDouble, name: str = "worker:cuda:0", **options: Any) -> CudaWorkerDevice:
     """Return a worker on the GPU of a double that shares its memory."""
-    return CudaWorkerDevice(name, gpu=double.device(), module=__name__, **options)
+    gpu = double.device(gpu_of(name))
+    return CudaWorkerDevice(name, gpu=gpu, module=__name__, **options)

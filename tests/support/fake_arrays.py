@@ -102,7 +102,8 @@ class FakeArray(np.lib.mixins.NDArrayOperatorsMixin):
         return call(*inputs, **keywords)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, 0 if self.data is None else self.data.mem.device
+        # What was computed lies on the device that was current.
+        return 2, self._gpu.current_device() if self.data is None else self.data.mem.device
 
     def __dlpack__(self, **_: Any) -> Any:
         raise NotImplementedError("arrays of the double are handed over as they are")

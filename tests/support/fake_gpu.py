@@ -85,6 +85,8 @@ class FakeGpu:
     graphs_launched : int
     kernels_on : set of frozenset of int
         The sets of multiprocessors that kernels were queued for; an empty one stands for all.
+    current_device : callable
+        Returns the device of the calling thread.
     shares : bool
         Whether other processes can open what is allocated; CUDA does not offer that everywhere.
     """
@@ -92,6 +94,7 @@ class FakeGpu:
     def __init__(self, seed: int, memory_bytes: int, *, shares: bool = False) -> None:
         self.memory_bytes = memory_bytes
         self.shares = shares
+        self.current_device: Callable[[], int] = int
         self._files: dict[int, int] = {}
         """Descriptors of what other processes can open, by address."""
         self.live_bytes = 0
@@ -345,8 +348,8 @@ class FakeGpu:
                 raise CUDARuntimeError(INVALID_VALUE)
             return f"/proc/{os.getpid()}/fd/{self._files[address]}".encode().ljust(64, b"\0")
 
-    def open_handle(self, handle: bytes) -> int:
-        """Return an address of another process's memory."""
+    def open_handle(self, handle: bytes, device: int) -> int:
+        """Return an address of another process's memory, on a device."""
         with self._changed:
             self._check()
             assert len(handle) == 64, "not a handle"
@@ -363,7 +366,7 @@ class FakeGpu:
                 os.close(fd)
             address = self._next_address
             self._next_address += -(-cells.nbytes // 512) * 512 + 512
-            self._memories[address], self._owners[address] = cells, 0
+            self._memories[address], self._owners[address] = cells, device
             return address
 
     def close_handle(self, address: int) -> None:
