@@ -245,15 +245,11 @@ def _fail_as_ort(*arguments: object) -> NoReturn:
 
 
 class GpuWorkerSubject(Subject):
-    """A worker on a real GPU."""
+    """A worker on a fake GPU, whose memory it opens."""
 
     @property
     def functions(self) -> Functions:
         return Functions(fail_on_gpu, wait_at_on_gpu)
-
-
-class DoubleWorkerSubject(GpuWorkerSubject):
-    """A worker on a fake GPU whose memory it opens."""
 
     def make(self) -> CudaWorkerDevice:
         return worker_on(CupyDouble(shares=True))
@@ -427,8 +423,7 @@ SUBJECTS = (
     GeneratingSubject("cuda:0-generated", "generated", False, 6),
     OpenClSubject("opencl:0", "opencl", cancels=False),
     CudaSubject("cuda:0", "cuda", cancels=False),
-    DoubleWorkerSubject("worker:cuda:0-double", "double worker"),
-    GpuWorkerSubject("worker:cuda:0", "cuda worker"),
+    GpuWorkerSubject("worker:cuda:0-double", "double worker"),
 )
 ONCE = tuple(
     subject
@@ -452,7 +447,7 @@ def parameters(subjects: tuple[Subject, ...]) -> list[Any]:
             id=subject.label,
             # CuPy warns, on import, of things that are none of our business.
             marks=[pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
-            if subject.kind in ("cuda", "cuda worker")
+            if subject.kind == "cuda"
             else (),
         )
         for subject in subjects
