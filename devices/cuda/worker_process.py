@@ -22,10 +22,11 @@ from ..memory import Arena, View
 from ..streams.failures import first_line
 from ..worker import process
 from .arrays import CupyArrays
-from .driver import CuPy, device_index, load_cupy
+from .driver import CuPy, load_cupy
 from .exchange import is_on_device
 from .ipc import open_arena
 from .memory import CudaArena
+from .names import parsed
 
 
 def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
@@ -49,7 +50,7 @@ class GpuArrays:
     def __init__(self, name: str, cupy: CuPy | None = None) -> None:
         self._name = name
         self._cupy = cupy or load_cupy()
-        self._index = device_index(gpu_of(name))
+        self._index = parsed(gpu_of(name)).index
         self._memory = f"cuda:{self._index}"
         self.module = CupyArrays(self._cupy)
         self._cupy.cuda.Device(self._index).use()
