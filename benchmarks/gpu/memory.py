@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
 import plait as pl
 import trio
 from gpu.models import IN_FLIGHT, chosen
 from gpu.question import Row, answer
 from gpu.target import Target
 from plait.graph.tensor import Array
+from plait.scheduler.runtime.opened.leases import close_shared, open_shared
 
 MIB = 1 << 20
 GRANULE = 2 * MIB
@@ -27,20 +27,17 @@ ITEMS = 200
 def sessions(target: Target) -> Iterator[Row]:
     """Sessions of real models, planned and used."""
     runtime = target.cupy().cuda.runtime
-    yield from trio.run(_compared, target, lambda: runtime.memGetInfo()[0])
+    device = target.make()
 
+    def free() -> int:
+        return int(runtime.memGetInfo()[0])
 
-async def _compared(target: Target, free: Callable[[], int]) -> list[Row]:
-    """Return rows for each model, while a session of almost nothing holds the device open."""
-    b = pl.GraphBuilder("almost nothing")
-    b.output("y", b.op("MatMul", b.input("x", "float32", (4, 4)), np.eye(4, dtype=np.float32)))
-    device, rows = target.make(), list[Row]()
     start = free()
-    async with pl.Session(pl.plan(b.build(), [device])) as small:
-        await small.run({"x": np.ones((4, 4), np.float32)})
-        rows.append(Row("a session of almost nothing", (start - free()) / MIB, "MiB"))
+    open_shared(device, None)  # so that no session's end closes it
+    try:
+        yield Row("an open device", (start - free()) / MIB, "MiB")
         for name, model in chosen(target).items():
-            feeds = model.feeds(model.batches[-1])
+            feeds = model.feeds(model.batches[0])
             shapes = {each: value.shape for each, value in feeds.items()}
             plan = pl.plan(
                 pl.load(model.path()),
@@ -49,15 +46,14 @@ async def _compared(target: Target, free: Callable[[], int]) -> list[Row]:
                 strategy="preference",
                 max_in_flight=IN_FLIGHT,
             )
-            first = free()
-            await _used(plan, device.name, feeds, free)  # libraries load code when it is used
-            kept = (first - free()) / MIB
-            rows.append(Row(f"{name}: kept when it was open for the first time", kept, "MiB"))
-            rows += [
-                replace(row, what=f"{name}: {row.what}")
-                for row in await _used(plan, device.name, feeds, free)
-            ]
-    return rows
+            before = free()
+            trio.run(_used, plan, device.name, feeds, free)  # libraries load code when it is used
+            kept = (before - free()) / MIB
+            yield Row(f"{name}: kept when it was open for the first time", kept, "MiB")
+            for row in trio.run(_used, plan, device.name, feeds, free):
+                yield replace(row, what=f"{name}: {row.what}")
+    finally:
+        close_shared(device)
 
 
 async def _used(
