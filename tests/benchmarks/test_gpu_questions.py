@@ -139,6 +139,7 @@ def test_a_real_model_is_compared_with_onnxruntime_where_that_is() -> None:
     assert rows["tiny, batch 1: onnxruntime on the GPU"].status == "left out"
 
 
+@pytest.mark.slow
 def test_pipelines_by_plait_and_by_hand_have_the_same_results() -> None:
     pytest.importorskip("rapidocr_onnxruntime", reason="the networks come with it")
     rows = list(rows_of([pipelines.pipelines], Target.named("ort", small=True)))
