@@ -52,11 +52,11 @@ LIMITS_S = {
     "convolutions": 40,
     "products": 30,
     "shares": 30,
+    "workers": 30,
     "copies": 20,
     "launching": 30,
     "facts": 30,
     "interop": 20,
-    "workers": 30,
     "peers": 20,
     "partition": 60,
 }
