@@ -39,7 +39,7 @@ def one_kernel(size: int) -> Graph:
 def sessions(target: Target) -> Iterator[Row]:
     """Items of one kernel of some µs whose input and output stay on the GPU."""
     size, on = target.size(1 << 20, 64), target.name
-    ends = {"inputs_on": on, "outputs_on": on} if target.has_cupy else {}
+    ends: dict[str, Any] = {"inputs_on": on, "outputs_on": on} if target.has_cupy else {}
     plan = pl.plan(one_kernel(size), [target.make()], **ends)
     x = target.cupy().zeros(size, "float32") if target.has_cupy else floats(size)
     late, around = trio.run(_awaited, plan, x, target.size(1000, 5))

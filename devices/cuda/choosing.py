@@ -20,7 +20,7 @@ from .convolutions import StaticConvolution
 from .cubins import kept
 from .cudnn import Cudnn
 from .libraries import RefusedError
-from .lowering import GENERATED, Lowering, Way
+from .lowering import BY_CUDNN, GENERATED, Lowering, Way
 from .trials import Trials
 
 FIGURES = "PLAIT_FIGURES"
@@ -28,6 +28,10 @@ FIGURES = "PLAIT_FIGURES"
 MOST_ENGINES = 3
 """How many of cuDNN's are tried: on an H200 its first guess was within 4 % of the best of six
 (2026-11-26), which need not hold elsewhere."""
+
+WORTH_MEASURING = 200_000_000
+"""Operations, which take a GPU 10 µs; for less, cuDNN saves little, and to load what it has for a
+shape takes up to 0.5 s (H200, 2026-11-26)."""
 
 
 class Chooser:
@@ -55,8 +59,12 @@ class Chooser:
             return
         with self._lock:
             for node in graph.nodes:
-                found = self._lowering.undecided(node, graph.call(node), graph.output_specs(node))
-                if found is not None:
+                asked = node, graph.call(node), graph.output_specs(node)
+                found = self._lowering.undecided(*asked)
+                if found is not None and found.operations < WORTH_MEASURING:
+                    way = next(iter(self._lowering.others(*asked)), BY_CUDNN)
+                    self._lowering.choose(found, way)
+                elif found is not None:
                     measure = partial(self._measured, found, node, graph, constants, stream)
                     told = kept(f"{self._versions}: {found}", measure).decode()
                     library, engine = told.split()

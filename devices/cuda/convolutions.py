@@ -56,6 +56,11 @@ class StaticConvolution(NamedTuple):
         return self.w[1] == 1
 
     @property
+    def operations(self) -> int:
+        """How many products and sums there are."""
+        return 2 * math.prod(self.y) * math.prod(self.w[1:])
+
+    @property
     def workspace_nbytes(self) -> int:
         """How much memory cuDNN is given to work with: for all tensors, turned if need be."""
         if not self.on_tensor_cores:

@@ -15,6 +15,8 @@ import trio
 from cupy_double import CupyDouble
 from fake_cudnn import FakeCudnn
 from fake_gpu import SEEDS
+from plait.devices.cuda import choosing
+from plait.devices.cuda.convolutions import convolution_of
 from plait.devices.cuda.libraries import RefusedError
 from plait.devices.cuda.lowering import Convolve, Lowering, Multiply, Part, fits_in_queue
 from plait.devices.cuda.trials import Trials
@@ -71,6 +73,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return where choices are kept, and have them made."""
     monkeypatch.delenv("PLAIT_FIGURES", raising=False)
     monkeypatch.setenv("PLAIT_KERNEL_CACHE", str(tmp_path))
+    monkeypatch.setattr(choosing, "WORTH_MEASURING", 0)
     return tmp_path
 
 
@@ -202,6 +205,29 @@ def test_the_fastest_computes(
     np.testing.assert_array_equal(found, computed(graph, IMAGE))
     assert asked == ["generated", "cudnn 0", "cudnn 1", "cudnn 2"]
     assert {number for number, _ in library.computed} == ({engine} if engine else set())
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(("size", "way"), [(3, "generated"), (1, "cublas")])
+def test_small_ones_are_not_measured(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch, size: int, way: str
+) -> None:
+    """To load what cuDNN has for a shape takes longer than they do in thousands of items."""
+    graph = graph_of(IMAGE, conv(half(5, 4, size, size)))
+    (node,) = graph.nodes
+    found = convolution_of(node, graph.call(node), graph.output_specs(node), tf32=False)
+    assert found is not None
+    sums = np.ones((2, 5, 8 - size, 7 - size)).size * 4 * size**2
+    assert found.operations == 2 * sums
+    monkeypatch.setattr(choosing, "WORTH_MEASURING", 2 * sums + 1)
+    library, asked = FakeCudnn(double.gpu), told(monkeypatch, {"cudnn 0": 1.0})
+    y = computed(graph, IMAGE, with_cudnn(double, library))
+    np.testing.assert_array_equal(y, computed(graph, IMAGE))
+    assert asked == []
+    assert not library.computed
+    monkeypatch.setattr(choosing, "WORTH_MEASURING", 2 * sums)
+    computed(graph, IMAGE, with_cudnn(double, library))
+    assert asked[0] == way
 
 
 @pytest.mark.usefixtures("folder")
