@@ -234,7 +234,7 @@ def test_functions_in_a_process_of_their_own_are_timed(monkeypatch: pytest.Monke
     target = WithWorkers("cuda:0", double.generating, is_cuda=True, small=True)
     rows = list(rows_of([workers.opening, workers.calls, workers.items], target))
     assert [row for row in rows if row.status == "failed" or row.value == "no"] == []
-    assert len(rows) == 13
+    assert len(rows) == 12
 
 
 def test_wrong_bits_do_not_pass_for_right_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Workers on a GPU: its memory is shared, their ends are theirs alone; on the double and a GPU."""
+"""Workers on a GPU: its memory is shared, their ends are theirs alone. On the double."""
 
 from __future__ import annotations
 
@@ -35,9 +35,6 @@ from . import cuda_worker_functions as functions
 
 X = np.array([1, 2, 3, 4], np.float32)
 MINUS = -X
-GPU = pytest.param("gpu", marks=[pytest.mark.gpu, pytest.mark.filterwarnings("ignore")])
-EVERYWHERE = pytest.mark.parametrize("machine", ["double", GPU], indirect=True)
-"""For what a GPU may do otherwise; a process there takes seconds to start."""
 GRACE_S = 0.3
 """Enough for a kernel to be compiled, and to begin."""
 ENDS = {
@@ -64,16 +61,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    if getattr(request, "param", "double") == "gpu":
-        device = CudaDevice("cuda:0")
-        try:
-            device.open()
-        except DeviceUnavailableError as error:
-            pytest.skip(f"no CUDA device: {error.what}")
-        device.close()
-        yield Machine(None)
-        return
+def machine() -> Iterator[Machine]:
     double = CupyDouble(shares=True)
     yield Machine(double)
     gc.collect()
@@ -130,7 +118,6 @@ def lost(event: Event) -> DeviceLostError:
 # What it computes
 
 
-@EVERYWHERE
 def test_a_function_gets_and_returns_arrays_on_the_gpu(worker: CudaWorkerDevice) -> None:
     with Bound(worker, calling(functions.scale)) as bound:
         np.testing.assert_array_equal(bound.run(x=X)["y"], X * 2)
@@ -141,7 +128,6 @@ def test_it_runs_in_a_process_of_its_own(worker: CudaWorkerDevice) -> None:
         assert bound.run(x=X)["y"].tolist() == [worker.pid] != [os.getpid()]
 
 
-@EVERYWHERE
 def test_several_results_constants_and_kernels(worker: CudaWorkerDevice) -> None:
     b = pl.GraphBuilder("several")
     x = b.op("Add", b.input("x", "float32", (4,)), np.float32(-2))
@@ -153,7 +139,6 @@ def test_several_results_constants_and_kernels(worker: CudaWorkerDevice) -> None
     np.testing.assert_array_equal(found["n"], np.minimum(X - 2, 0) + 7)
 
 
-@EVERYWHERE
 def test_work_that_a_function_only_queued_is_done_when_its_program_is(
     worker: CudaWorkerDevice,
 ) -> None:
@@ -184,16 +169,6 @@ def test_a_function_may_be_sent_by_value(worker: CudaWorkerDevice) -> None:
 
     with Bound(worker, calling(triple)) as bound:
         np.testing.assert_array_equal(bound.run(x=X)["y"], X * 3)
-
-
-@pytest.mark.gpu
-def test_a_function_on_tensors_of_pytorch() -> None:
-    pytest.importorskip("torch")
-    worker = CudaWorkerDevice()
-    worker.open()
-    with Bound(worker, calling(functions.scale_by_torch)) as bound:
-        np.testing.assert_array_equal(bound.run(x=X)["y"], X * 3)
-    worker.close()
 
 
 def test_errors_name_the_node_and_leave_the_process(worker: CudaWorkerDevice) -> None:
@@ -230,7 +205,6 @@ def test_nothing_is_copied_between_a_gpu_and_its_worker(machine: Machine) -> Non
     assert worker.pid is None
 
 
-@EVERYWHERE
 def test_a_stream_in_flight_over_both_is_in_order(machine: Machine) -> None:
     plan, _ = planned(machine, between(functions.scale, by=3.0), max_in_flight=4)
 
@@ -272,7 +246,6 @@ def test_a_range_has_a_worker_on_each_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     assert double.contexts == {0, 1}
 
 
-@EVERYWHERE
 def test_an_object_of_a_class_keeps_what_it_has_on_the_gpu(machine: Machine) -> None:
     graph = calling(functions.Weights, constant=np.full(4, 5, np.float32))
     plan, _ = planned(machine, graph)
@@ -310,7 +283,6 @@ def test_memory_stays_until_the_process_has_let_go_of_it(machine: Machine, gate:
 
 
 @pytest.mark.parametrize("how", ENDS)
-@EVERYWHERE
 def test_a_process_that_ends_takes_nothing_along(
     how: str, machine: Machine, worker: CudaWorkerDevice
 ) -> None:
@@ -348,7 +320,6 @@ def _read(device: Device, bound: Bound) -> Array:
 
 
 @pytest.mark.parametrize("how", ["killed", "wild"])
-@EVERYWHERE
 def test_the_item_that_workers_die_of_fails_and_all_others_are_whole(
     how: str, machine: Machine
 ) -> None:
@@ -371,7 +342,6 @@ def test_the_item_that_workers_die_of_fails_and_all_others_are_whole(
 
 
 @pytest.mark.parametrize("function", [functions.wait_for, functions.compute_endlessly])
-@EVERYWHERE
 def test_an_item_that_is_given_up_has_its_worker_killed(
     function: Callable[..., Any], machine: Machine, gate: Gate
 ) -> None:
