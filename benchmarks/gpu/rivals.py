@@ -54,6 +54,8 @@ def _by_onnxruntime(provider: str, path: Path, feeds: Mapping[str, Array]) -> Ru
         onnxruntime.preload_dlls()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    # Its threads would look for work, on all cores, while the others have their turn.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     exact: dict[str, str] = {"use_tf32": "0"} if provider.startswith("CUDA") else {}
     session = onnxruntime.InferenceSession(path, options, providers=[(provider, exact)])
     if session.get_providers()[0] != provider:

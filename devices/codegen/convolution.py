@@ -23,7 +23,7 @@ from .kernel import THREADS, Code, Kernel, Parameter, groups_of
 from .reduction import input_of
 from .strips import DEPTH, Factor, Read
 from .tiles import Product
-from .types import computed_type, literal, load
+from .types import computed_type, literal, load, load_factor
 from .windows import Sliding
 
 LEAST_FEATURES = 8
@@ -282,8 +282,8 @@ def convolution(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
         call.attributes["group"],
         sliding_of(call, x, w, y),
         computed_type(x.dtype),
-        partial(load, x.dtype, "x"),
-        lambda at, feature: load(w.dtype, "w", at),
+        partial(load_factor, x.dtype, "x"),
+        lambda at, feature: load_factor(w.dtype, "w", at),
         finish,
         tuple(parameters),
     ).code()

@@ -8,6 +8,7 @@ GROUP, THREAD       numbers of the group, and of the thread in its group
 BARRIER             waits for the threads of a group; what they wrote to SHARED
                     and GLOBAL variables before is seen after
 LOAD_F16, STORE_F16 halves, see `types`; and the same with BF16
+FACTOR_F16          loads a half that is multiplied; of a NaN, any NaN
 ROUND_F16(x)        the f32 that x is when it was stored as half
 INF_F32, NAN_F32    and for F64
 LEADING_ZEROS(x)    of the bits of a u32
@@ -65,6 +66,7 @@ typedef double f64;
 #define THREAD ((i32)get_local_id(0))
 #define BARRIER barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define LOAD_F16(p, i) vload_half(i, p)
+#define FACTOR_F16(p, i) vload_half(i, p)
 #define STORE_F16(p, i, x) vstore_half_rte(x, i, p)
 FUNCTION f32 ROUND_F16(f32 x) {
     u16 bits; vstore_half_rte(x, 0, (private half*)&bits);
@@ -93,8 +95,12 @@ struct f16 { u16 bits; };
 #define GROUP ((i32)blockIdx.x)
 #define THREAD ((i32)threadIdx.x)
 #define BARRIER __syncthreads()
-FUNCTION f32 F16_BITS(u16 h) {
+FUNCTION f32 CONVERTED_F16(u16 h) {
     f32 x; asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+FUNCTION f32 F16_BITS(u16 h) {
+    const f32 x = CONVERTED_F16(h);
     return x != x ? __int_as_float((i32)(i16)h << 13 | 0x70000000) : x;
 }
 FUNCTION u16 BITS_F16(f32 x) {
@@ -103,6 +109,7 @@ FUNCTION u16 BITS_F16(f32 x) {
     return x != x ? (u16)(bits >> 16 & 0x8000 | bits >> 13 & 0x7fff | 0x200) : h;
 }
 #define LOAD_F16(p, i) F16_BITS((p)[i].bits)
+#define FACTOR_F16(p, i) CONVERTED_F16((p)[i].bits)
 #define STORE_F16(p, i, x) (p)[i].bits = BITS_F16(x)
 #define ROUND_F16(x) F16_BITS(BITS_F16(x))
 #define LEADING_ZEROS(x) __clz((i32)(x))

@@ -22,7 +22,7 @@ from .indexing import broadcast, index_type
 from .kernel import THREADS, Code, Kernel
 from .reduction import input_of, output_of
 from .registry import generates
-from .types import computed_type, literal, load, store
+from .types import computed_type, literal, load, load_factor, store
 
 LANES = 8
 """Threads that share a row."""
@@ -144,10 +144,10 @@ def attention(call: Call, outputs: Specs) -> Code:
         lowest=literal(float("-inf"), c),
         starts="\n".join(_starts(s)),
         range="\n".join(_range(call, s)),
-        read_q=f"{load(call.spec(0).dtype, 'q', f'q_start + (first + row) * {s.q[2]} + d')}"
+        read_q=f"{load_factor(call.spec(0).dtype, 'q', f'q_start + (first + row) * {s.q[2]} + d')}"
         f" * {literal(scale_of(call.attributes, s.depth), c)}",
-        read_k=load(call.spec(1).dtype, "k", f"k_start + (start + row) * {s.k[2]} + d"),
-        read_v=load(call.spec(2).dtype, "v", f"v_start + (start + row) * {s.v[2]} + d"),
+        read_k=load_factor(call.spec(1).dtype, "k", f"k_start + (start + row) * {s.k[2]} + d"),
+        read_v=load_factor(call.spec(2).dtype, "v", f"v_start + (start + row) * {s.v[2]} + d"),
         score="\n            ".join(_score(call, s, c)),
         write=store(
             y.dtype,

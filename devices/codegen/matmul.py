@@ -18,7 +18,7 @@ from .reduction import input_of
 from .strips import Factor, Read
 from .sweeps import LineFold, line_code
 from .tiles import Product
-from .types import literal, load
+from .types import literal, load, load_factor
 
 
 class Stack(NamedTuple):
@@ -210,8 +210,8 @@ def matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
         right,
         batch,
         sum_type(a.dtype),
-        lambda at, row: load(a.dtype, "a", at),
-        lambda at, column: load(b.dtype, "b", at),
+        lambda at, row: load_factor(a.dtype, "a", at),
+        lambda at, column: load_factor(b.dtype, "b", at),
         finish,
         (input_of(a, "a"), input_of(b, "b", 1), *epilogue.parameters),
     ).code()
@@ -252,8 +252,8 @@ def gemm(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
         right,
         (),
         c,
-        lambda at, row: load(a.dtype, "a", at),
-        lambda at, column: load(b.dtype, "b", at),
+        lambda at, row: load_factor(a.dtype, "a", at),
+        lambda at, column: load_factor(b.dtype, "b", at),
         finish,
         tuple(parameters),
     ).code()

@@ -253,7 +253,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             opened.copies.timed = True
             steps = marked(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
-        starts_whole = measure and fits_in_queue(parts)
+        starts_whole = measure and fits_in_queue(parts) and len(parts) > 1
         return QueuedProgram(subgraph, run, measure, (*batches, *held), traps, starts_whole)
 
     def copy(

@@ -348,9 +348,10 @@ def test_a_measured_program_begins_once_all_of_it_is_queued(
     assert begun == [3, 3, 3]
 
 
-def test_a_program_too_long_for_the_queue_begins_while_it_is_queued() -> None:
-    """CUDA would block who queues more, for ever."""
-    graph = chain(*["Softmax"] * (HELD_AT_MOST // 2 + 1))
+@pytest.mark.parametrize("kernels", [1, HELD_AT_MOST // 2 + 1])
+def test_a_program_too_long_for_the_queue_begins_while_it_is_queued(kernels: int) -> None:
+    """CUDA would block who queues more, for ever; and a single kernel waits for no other."""
+    graph = chain(*["Softmax"] * kernels)
     device = CupyDouble().generating(cublas=None)
     with Rig(device, graph, measure=True) as rig:
         assert isinstance(rig.program, QueuedProgram)
@@ -361,7 +362,7 @@ def test_a_program_too_long_for_the_queue_begins_while_it_is_queued() -> None:
 def test_a_stream_is_not_held_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who queues may have to wait for the GPU: while a kernel is loaded, or a queue is full."""
     monkeypatch.setattr("plait.devices.cuda.queues.HELD_S", 0.0)
-    double, graph, held = CupyDouble(), chain("Softmax"), list[object]()
+    double, graph, held = CupyDouble(), chain("Softmax", "Softmax"), list[object]()
     wait = CudaBackend._wait
     launch = FakeGpu.launch
 
