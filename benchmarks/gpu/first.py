@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,12 @@ def cupy_alone(target: Target) -> Iterator[Row]:
 
 
 def libraries(target: Target) -> Iterator[Row]:
-    """The libraries of CUDA that are loaded, and from where."""
+    """The libraries of CUDA that are loaded."""
     if not target.has_cupy:
         raise Unsuitable("asked of CUDA devices")
     for name in ("nvrtc", "cublas", "cublasLt", "cudnn"):
         library = load_library(name)
-        yield Row(name, "none" if library is None else library._name)
+        yield Row(name, "none" if library is None else Path(library._name).name)
 
 
 def cold_threads(target: Target) -> Iterator[Row]:

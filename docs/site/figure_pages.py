@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 MACHINE = ("date", "cpu", "cores", "blas_kernels", "python", "versions")
-MOST_ROWS = 60
+MOST_ROWS = 150
 """Longer tables are in the file of results alone."""
 
 HEAD = """# All results
@@ -32,6 +32,8 @@ def results_page(benchmarks: Path) -> str:
 
 def script_of(benchmarks: Path, result: str) -> Path:
     """Return the script that writes a file of results: named like its first words, or naming it."""
+    if result.startswith("gpu-"):  # named after the GPU
+        return benchmarks / "run_gpu.py"
     words = result.split("_")
     for count in range(len(words), 0, -1):
         named = benchmarks / f"bench_{'_'.join(words[:count])}.py"
@@ -51,9 +53,22 @@ def _section(file: Path, script: Path) -> Iterator[str]:
         f" {record['cores']} cores ({record['cpu']}) and Python {record['python']}: {versions}.\n"
     )
     figures = {key: value for key, value in record.items() if key not in MACHINE}
+    if "answers" in record:
+        figures = _goals(record["answers"])
     yield '<details markdown="1"><summary>Figures</summary>\n'
     yield from _figures(figures)
     yield "\n</details>\n"
+
+
+def _goals(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what questions to a GPU have found where there was a goal, and if it was met."""
+    rows = [(name, row) for name, answer in answers.items() for row in answer["rows"]]
+    return {
+        f"{name}: {row['what']}": f"{_shown(row['value'])} {row.get('unit', '')}".strip()
+        + ("" if row["met"] else ", missed")
+        for name, row in rows
+        if "met" in row
+    }
 
 
 def _figures(figures: Mapping[str, Any]) -> Iterator[str]:
