@@ -81,7 +81,10 @@ CASES: list[Case] = [
 
 ALL = {op for op, _, _ in CASES}
 NEEDS_THE_HOST = {"non_max_suppression"}
-REFUSED = {"double": NEEDS_THE_HOST, "cuda": NEEDS_THE_HOST, "ort": ALL, "openvino": ALL}
+REFUSED = {
+    **dict.fromkeys(("double", "double worker", "cuda"), NEEDS_THE_HOST),
+    **dict.fromkeys(("ort", "openvino"), ALL),
+}
 """What each kind of device may refuse: CuPy's kernels do, where none are generated."""
 
 
