@@ -85,6 +85,7 @@ class Reading:
     def share(self, one: str, other: str) -> None:
         """Note that two tensors lie in the same memory."""
         both = self._sharing.setdefault(one, {one}) | self._sharing.setdefault(other, {other})
+        # Each has the very set: who shares with one of them later shares with all.
         for tensor in both:
             self._sharing[tensor] = both
 
@@ -153,7 +154,7 @@ class Statement:
     def number(self, name: str, above: float = -math.inf) -> float:
         """Return a parameter that is a number."""
         found = float(self._value(name, Number, "a number").double)
-        if not found > above:
+        if not found > above:  # NaN is not, either
             fail(f"parameter {name!r} must be > {above}, got {found}", self.at)
         return found
 
@@ -188,6 +189,7 @@ class Statement:
 
     def last(self, op: str, *inputs: str | Array, output: str = "dst", **attributes: Any) -> None:
         """Add the node that writes an output."""
+        # Of several such nodes none may have the name that errors and pins know the operator by.
         name = self.entry.name if len(self.entry.outputs) == 1 else self._fresh(op)
         self._node(op, inputs, [self.output(output)], attributes, name)
 
@@ -223,7 +225,7 @@ class Statement:
 
     def _array(self, name: str, length: int | None) -> tuple[Number, ...]:
         found = self._value(name, tuple, "an array of numbers")
-        if not isinstance(found[0], Number):
+        if not isinstance(found[0], Number):  # the reader has seen to it that they are all alike
             fail(f"parameter {name!r} must be an array of numbers", self.at)
         if length is not None and len(found) != length:
             fail(f"parameter {name!r} must hold {length} numbers, not {len(found)}", self.at)

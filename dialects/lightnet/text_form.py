@@ -71,6 +71,7 @@ def renamed(
             fix="name inputs and outputs in letters, digits and _, or save LightNet's JSON",
         )
     written = [one["name"] for op in ops for one in op["tensors_out"]]
+    # Good names are taken first: none is changed because a bad one would come to look like it.
     names = Names((name for name in written if _NAME.fullmatch(name)), separator="_")
     new = {name: name if name in names else names.take(_word(name)) for name in written}
 
@@ -112,7 +113,7 @@ class _Reader:
 
     def statement(self) -> tuple[str, list[Any], list[Any], list[Any]] | None:
         """Return the next operator's type, inputs, outputs and parameters; None at the end."""
-        while self._next == ";":
+        while self._next == ";":  # empty statements, as in C
             self._place += 1
         if not self._next:
             return None
@@ -159,6 +160,7 @@ class _Reader:
         text = token.text
         if text == "$":
             return self._evaluated()
+        # A sign is a token of its own: formulas have them between numbers, too.
         if text in ("-", "+") and _NUMBER.fullmatch(self._next):
             number = _number(self._take().text)
             return -number if text == "-" else number
@@ -176,6 +178,7 @@ class _Reader:
         formula = self._formula()
         at = f"line {line}, {self._at}"
         value = read_formula(formula, at)(lambda path: self._unknown(path, line))
+        # Of infinities and NaN the difference is NaN, which JSON could not hold.
         if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
             self._refuse(f"{formula!r} is not a number", line)
         return value
@@ -190,7 +193,7 @@ class _Reader:
         while self._next != "}":
             if self._next == "$":
                 self._place += 1
-                words.append(f"({self._formula(depth + 1)})")
+                words.append(f"({self._formula(depth + 1)})")  # or the operators outside would bind
             else:
                 words.append(self._take().text)
         self._expect("}")
@@ -233,4 +236,5 @@ class _Reader:
 
 
 def _number(text: str) -> int | float:
+    # Python takes quadratic time for long integers, and more digits than a double has are lost.
     return int(text) if text.isdecimal() and len(text) <= 300 else float(text)

@@ -42,6 +42,7 @@ class _Reader:
         self._count = 0
 
     def graph(self) -> Graph:
+        # In this order: each step relies on what those before it have made sure of.
         self._check_names()
         attributes = self._find_operators()
         self._number_entries()
@@ -78,7 +79,7 @@ class _Reader:
         for operator in self._operators:
             self._first.append(self._count)
             self._count += _output_count(operator)
-        self._first.append(self._count)
+        self._first.append(self._count)  # the end of the last one
 
     def _entry(self, reference: tuple[int, int], at: str) -> int:
         node, output = reference
@@ -94,6 +95,7 @@ class _Reader:
             if node.function is None and node.inputs:
                 wrong("a variable has inputs", at)
             for reference in node.inputs:
+                # Entries are numbered node by node, so that a cycle reads a later one somewhere.
                 if self._entry(reference, at) >= self._first[index]:
                     wrong("it reads what no earlier node writes", at)
         if not self._symbol.heads:
@@ -173,6 +175,7 @@ class _Reader:
             inputs = [names[self._entry(reference, self._at)] for reference in node.inputs]
             made = Node(outputs[0], operator.name, tuple(inputs), outputs, attributes[index])
             assembly.add_node(made)
+            # At once: an error names the first node that is wrong, not one that reads from it.
             self._check_shapes(assembly, outputs, index)
         heads = [names[self._entry(reference, self._at)] for reference in symbol.heads]
         return assembly.finish(_yielded(assembly, heads))
@@ -186,6 +189,7 @@ class _Reader:
         ):
             for output in range(_output_count(operator)):
                 name = f"{node.name}.{output}" if output else node.name
+                # Variables keep theirs, by which they are fed; nobody asks for others by name.
                 if operator is not None and (not name or name in taken):
                     name = f"{name}#{index}.{output}"
                     while name in taken:
@@ -208,7 +212,7 @@ def _yielded(assembly: Assembly, heads: Sequence[str]) -> tuple[str, ...]:
     outputs: list[str] = []
     taken = set(assembly.inputs)
     for name in heads:
-        if name in taken:
+        if name in taken:  # an input, or twice an output: outputs are tensors of their own
             public = f"{name}#output{len(outputs)}"
             while public in assembly.tensors:
                 public += "'"
@@ -225,7 +229,7 @@ def check_shape(shape: Sequence[int], at: str) -> None:
         wrong(f"its rank is {len(shape)}, not 1 to {MAX_RANK}", at)
     size = 1
     for length in shape:
-        size *= length
+        size *= length  # looked at in each step: the product of all may have thousands of digits
         if not 1 <= length <= MAX_DIM or size > MAX_SIZE:
             wrong(f"the shape {list(shape)} is too large, or empty", at)
 
