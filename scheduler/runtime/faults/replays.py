@@ -154,9 +154,7 @@ class Replays:
         # What lies on a device is not copied: it is lost with the device, or still there.
         on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
         free = kept.free.setdefault(on_host, [])
-        room = free.pop() if free else {}
-        if not (room and slots.plan.is_static):  # else it is large enough
-            room = _room(slots, on_host, room)
+        room = _room(slots, on_host, free.pop() if free else {})
         return Attempt(self._count, {**inputs, **_copies(slots, room)}, slots, room=room, free=free)
 
     def drop(self, attempt: Attempt) -> None:
