@@ -180,9 +180,9 @@ async def test_the_clock_stands_still_while_a_stage_is_planned(
     plan = pl.plan(builder.build(), [sim, "cpu"], pin={"a": "sim:a", "b": "cpu"}, passes=())
 
     async def let_go() -> None:
-        while not clock._due:
+        while not seen:
             await wait_all_tasks_blocked()
-        for _ in range(500):
+        for _ in range(500):  # until the other item's kernel is due, and longer
             await wait_all_tasks_blocked()
         going.set()
 
