@@ -52,7 +52,7 @@ def biased(graph: Graph, node: Node, product: Product, behind: Sequence[Node]) -
     if product.dtype not in DTYPES or product.batch > 1 or product.turn is not None:
         return None
     nodes = (node, *behind)
-    bias = _own_row(graph, node, product)
+    bias = _own_row(node, product)
     last = nodes[1:]
     if bias is None and product.added is None and behind and behind[0].op == "Add":
         bias, last = _other_row(graph, node, behind[0], product), nodes[2:]
@@ -78,7 +78,7 @@ def meets(y: str, names: Iterable[str], views: Mapping[str, View]) -> bool:
     return False
 
 
-def _own_row(graph: Graph, node: Node, product: Product) -> str | None:
+def _own_row(node: Node, product: Product) -> str | None:
     """Return the row that a node adds to its product itself."""
     if product.added is None or product.beta != 1 or not _is_row(product.added, product):
         return None
