@@ -91,16 +91,15 @@ class BoundProgram:
 
     def rebound(self, views: Mapping[str, View]) -> BoundProgram | None:
         """Return it for other lengths where all it does is to call a function; else None."""
-        node, constants = self.graph.nodes[0], self.graph.constants
-        if len(self.graph.nodes) > 1 or node.operator.owns:
+        if not only_calls(self.graph):
             return None
+        node, constants = self.graph.nodes[0], self.graph.constants
         if node.op == BOUNDED_CALL:
             step = bounded_step(node, views, constants)
-        elif node.operator.function is not None:
+        else:
+            assert node.operator.function is not None, "it is called"
             specs = [views[name].spec if name else None for name in node.outputs]
             step = function_step(node, node.operator.function, views, constants, specs)
-        else:
-            return None
         return BoundProgram(self.device, self.graph, [(node, step)], self._measure)
 
     def hand_rows(self, name: str, receive: Receive) -> None:
@@ -171,6 +170,13 @@ class BoundProgram:
         times = dict.fromkeys(self._names, 0)
         times.update(zip(self._timed, map(sub, stamps[1:], stamps), strict=True))
         return tuple(times.values())
+
+
+def only_calls(graph: Graph) -> bool:
+    """Say whether all that a subgraph does is to call a function, which owns nothing."""
+    node, *others = graph.nodes
+    calls = node.op == BOUNDED_CALL or node.operator.function is not None
+    return calls and not others and not node.operator.owns
 
 
 def kernel_error(

@@ -24,7 +24,8 @@ from ..errors import DeviceLostError
 from ..memory import Arena, SharedArena, View
 from ..operator_instances import OperatorInstances
 from ..owners import Owners
-from .client import WorkerClient
+from ..program import only_calls
+from .client import WorkerClient, WorkerEvent
 from .launch import module_path
 from .modules import Source, sources
 from .wire import RequestKind
@@ -39,6 +40,11 @@ class WorkerProgram:
     graph: Graph
     client: WorkerClient
     number: int
+    objects: WorkerObjects
+
+    def rebound(self, views: Mapping[str, View]) -> WorkerProgram | None:
+        """Return it for other lengths where all it does is to call a function; else None."""
+        return self.objects.rebind(self, views)
 
 
 class WorkerObjects:
@@ -92,7 +98,26 @@ class WorkerObjects:
             }
             number = next(self._numbers)
             self._call("bind", number, _pack(document))
-        program = WorkerProgram(graph, self._client, number)
+        return self._program(graph, number)
+
+    def rebind(self, program: WorkerProgram, views: Mapping[str, View]) -> WorkerProgram | None:
+        """Bind a program to other views, without waiting for the worker: it may be at work.
+
+        What goes wrong there is raised by whoever runs it. None where it has to be bound anew.
+        """
+        is_shared = self._describe is None  # numpy's arrays, in files of shared memory
+        if not (is_shared and only_calls(program.graph)):
+            return None
+        with self._lock:
+            places = {name: self._view(view) for name, view in views.items()}
+            file = _file_of(_pack({"program": program.number, "views": places}))
+            number = next(self._numbers)
+            # Requests are served in order, so that it is bound before anybody has it run.
+            self._client.put(WorkerEvent("rebind", number, lambda _: file.close(), fd=file.fd))
+        return self._program(program.graph, number)
+
+    def _program(self, graph: Graph, number: int) -> WorkerProgram:
+        program = WorkerProgram(graph, self._client, number, self)
         self._owners.add(program, number)
         return program
 
@@ -144,12 +169,17 @@ class WorkerObjects:
 
     def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
         """Make a request that brings bytes along, in a shared file: mapped, not copied."""
-        file = SharedArena(len(data))
+        file = _file_of(data)
         try:
-            file.buffer[:] = np.frombuffer(data, np.uint8)
             self._client.call(kind, number, file)
         finally:
             file.close()
+
+
+def _file_of(data: bytes) -> SharedArena:
+    file = SharedArena(len(data))
+    file.buffer[:] = np.frombuffer(data, np.uint8)
+    return file
 
 
 def _pack(document: Document) -> bytes:

@@ -30,6 +30,7 @@ from ...graph.tensor import Array, TensorSpec
 from ...version import VERSION
 from ..errors import DeviceMemoryError
 from ..event import CancelledWorkError
+from ..memory import View
 from ..operator_instances import OperatorInstances
 from ..program import BoundProgram, bind_steps
 from .arrays import HostArrays, ProcessArrays
@@ -103,6 +104,7 @@ class _Worker:
             "import": self._import,
             "load": self._load,
             "bind": self._bind,
+            "rebind": self._rebind,
             "close": self._close,
             "forget": self._forget,
             "end": lambda _: None,
@@ -162,10 +164,7 @@ class _Worker:
         graph: Graph
         constants: Mapping[str, Array]
         graph, constants = self._objects[document["graph"]]
-        views = {
-            name: arrays.view(self._objects[arena], offset, TensorSpec(dtype, shape))
-            for name, (arena, offset, dtype, shape) in document["views"].items()
-        }
+        views = self._views(document)
         living = {}
         if document["lives"] is not None:
             key, once = document["lives"]
@@ -179,8 +178,22 @@ class _Worker:
             steps = [(node, arrays.measured(step)) for node, step in steps]
         self._objects[number] = BoundProgram(self._name, graph, steps, measure)
 
+    def _rebind(self, number: int) -> None:
+        document = self._document()
+        try:
+            program: BoundProgram = self._objects[document["program"]]
+            self._objects[number] = program.rebound(self._views(document))
+        except Exception as error:  # nobody waits for the answer: whoever runs it is told
+            self._objects[number] = _Unbound(error)
+
+    def _views(self, document: Any) -> dict[str, View]:
+        return {
+            name: self._arrays.view(self._objects[arena], offset, TensorSpec(dtype, shape))
+            for name, (arena, offset, dtype, shape) in document["views"].items()
+        }
+
     def _run(self, request: WorkerRequest) -> bytes | None:
-        program: BoundProgram = self._objects[request.number]
+        program: BoundProgram | _Unbound = self._objects[request.number]
         running = _Running(self._cancelled, request.sequence)
         program.run(running)
         return None if running.node_ns is None else array("q", running.node_ns).tobytes()
@@ -200,6 +213,17 @@ class _Worker:
 
 def _described(error: BaseException) -> str:
     return json.dumps(describe(error))
+
+
+class _Unbound:
+    """A program that could not be bound to other views."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def run(self, _: _Running) -> None:
+        """Raise what went wrong."""
+        raise self._error
 
 
 class _Running:

@@ -25,7 +25,9 @@ MAX_NBYTES = 16 << 20
 _READ_NBYTES = 1 << 16
 _LENGTH = struct.Struct(">I")
 
-RequestKind: TypeAlias = Literal["map", "import", "load", "bind", "run", "close", "forget", "end"]
+RequestKind: TypeAlias = Literal[
+    "map", "import", "load", "bind", "rebind", "run", "close", "forget", "end"
+]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +39,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 class WorkerRequest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What a worker is to do next, and the number of the object it makes or uses.
 
-    The kinds ``map``, ``import``, ``load`` and ``bind`` bring a file descriptor along.
+    The kinds ``map``, ``import``, ``load``, ``bind`` and ``rebind`` bring a file descriptor along.
     """
 
     kind: RequestKind

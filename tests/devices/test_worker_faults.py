@@ -18,6 +18,7 @@ import plait as pl
 import pytest
 from patience import WAIT_S
 from plait import devices
+from plait.devices.device import Rebindable
 from plait.devices.errors import (
     DeviceError,
     DeviceLostError,
@@ -25,15 +26,16 @@ from plait.devices.errors import (
     KernelError,
 )
 from plait.devices.event import CancelledWorkError, Event
+from plait.devices.memory import View
 from plait.devices.worker import client as worker_client
 from plait.devices.worker import launch as worker_launch
 from plait.devices.worker.device import WorkerDevice
 from plait.devices.worker.wire import WINDOW
 from plait.graph.errors import GraphError
-from plait.graph.tensor import Array
+from plait.graph.tensor import Array, TensorSpec
 
 from . import worker_functions as functions
-from .worker_bench import Bound, Gate, calls
+from .worker_bench import Bound, Gate, calls, place, unary
 
 MANY = 5 * WINDOW
 
@@ -198,6 +200,46 @@ def test_submitting_never_blocks_however_much_is_queued(bench: Bench, gate: Gate
     os.close(writer)
     events[-1].wait(WAIT_S)
     assert all(event.done and event.error is None for event in (first, *events))
+
+
+def rebound(bound: Bound, views: dict[str, View]) -> Any:
+    """Return a program that is bound to other views; None if it has to be compiled."""
+    assert isinstance(bound.program, Rebindable)
+    return bound.program.rebound(views)
+
+
+def test_a_program_is_bound_to_other_lengths_while_the_worker_is_at_work(
+    bench: Bench, gate: Gate
+) -> None:
+    device = bench.device
+    with Bound(device, calls(functions.scale, n=8, by=3.0)) as bound:
+        first = bench.submit(functions.wait_for, path=gate.path)
+        writer = gate.arrived()
+        for length in (5, 2):
+            specs = dict.fromkeys(bound.views, TensorSpec("float32", (length,)))
+            views = place(device, bound.arena, specs)
+            program = rebound(bound, views)
+            views["x"].array[...] = np.arange(length)
+            event = device.submit(program)
+        assert not first.done
+        os.close(writer)
+        event.wait(WAIT_S)
+        np.testing.assert_array_equal(views["y"].array, [0, 3])
+
+
+def test_only_a_function_alone_is_bound_to_other_lengths(bench: Bench) -> None:
+    for graph in (calls(functions.scale, functions.scale), unary("Relu")):
+        with Bound(bench.device, graph) as bound:
+            assert rebound(bound, bound.views) is None
+
+
+def test_whoever_runs_a_program_is_told_why_it_was_not_bound(bench: Bench) -> None:
+    with Bound(bench.device, calls(functions.scale)) as bound:
+        # No place for the result.
+        event = bench.device.submit(rebound(bound, {"x": bound.views["x"]}))
+        with pytest.raises(KeyError, match="y"):
+            event.wait(WAIT_S)
+        bound.run(x=np.float32(1))
 
 
 def test_work_cancelled_before_it_starts_is_skipped(

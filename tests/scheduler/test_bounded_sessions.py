@@ -16,8 +16,10 @@ from every_device import ONCE, Subject, parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
+from plait.devices.cpu import CpuDevice
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice
+from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.scheduler.plans.regions import Region
 from plait.scheduler.runtime.opened import open_plans, resized_plans
@@ -327,3 +329,26 @@ async def test_lengths_that_functions_alone_see_are_bound_on_the_loop(
                     assert result["y"].item() == rows(length)["x"].sum()
     assert len(threads) == 4
     assert len([one for one in threads if one != threading.get_ident()]) == on_threads
+
+
+@pytest.mark.parametrize("device", ["cpu", "worker:0"])
+async def test_functions_are_bound_to_further_lengths_without_compiling(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = [0]
+    for kind in (CpuDevice, WorkerDevice):
+        compile_ = kind.compile
+
+        def counted(*given: Any, compile_: Any = compile_, **more: Any) -> Any:
+            compiled[0] += 1
+            return compile_(*given, **more)
+
+        monkeypatch.setattr(kind, "compile", counted)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(pl.plan(function_alone(), device, bounds={"n": 64})) as session:
+            await session.run(rows(64))
+            before = compiled[0]
+            for length in (5, 7, 64, 3):
+                result = await session.run(rows(length))
+                assert result["y"].item() == rows(length)["x"].sum()
+    assert compiled[0] == before

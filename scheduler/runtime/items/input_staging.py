@@ -100,12 +100,23 @@ def _own(value: Any) -> Any:
         return value
     try:
         array = as_array(value)
-        return array if isinstance(value, bytes) else np.array(array)  # nobody changes bytes
+        return array if _is_constant(array) else np.array(array)
     except Exception:
         return value
 
 
+def _is_constant(value: Any) -> bool:
+    """Say whether an array lies in bytes, as of a file that was read, which nobody can change."""
+    while isinstance(value, np.ndarray):
+        value = value.base
+    return isinstance(value, bytes)
+
+
 def arrays_in(inputs: Any) -> Iterator[tuple[str, Array]]:
-    """Yield the names and arrays among what is fed."""
+    """Yield the names and arrays among what is fed that may be changed later."""
     if isinstance(inputs, Mapping):
-        yield from ((n, value) for n, value in inputs.items() if isinstance(value, np.ndarray))
+        yield from (
+            (name, value)
+            for name, value in inputs.items()
+            if isinstance(value, np.ndarray) and not _is_constant(value)
+        )

@@ -69,12 +69,16 @@ class _Rules(NamedTuple):
 
 
 class _BoundStep(NamedTuple):
-    """A step, what it touches in which regions, and the bindings that are kept."""
+    """A step, what it touches in which regions, and the bindings that are kept.
+
+    `before` are those of the same nodes for other lengths, in the same memory.
+    """
 
     step: Step
     touched: tuple[tuple[PlacedTensor, TensorSpec], ...]
     regions: tuple[Region, ...]
     kept: dict[Key, BoundStep]
+    before: Mapping[Key, BoundStep]
 
 
 class Bindings:
@@ -109,8 +113,10 @@ class Bindings:
         agrees = base is not None and base._rules.donated == self._rules.donated
         of_base: Sequence[_BoundStep] = base._steps if base is not None and agrees else ()
         theirs = {id(one.step): one for one in of_base}
+        before = {one.step.index: one for one in of_base}
         self._steps: list[_BoundStep] = [
-            theirs.get(id(step)) or self._bound_step(step) for step in plan.steps
+            theirs.get(id(step)) or self._bound_step(step, before.get(step.index))
+            for step in plan.steps
         ]
         self._own = [one for one in self._steps if id(one.step) not in theirs]
 
@@ -135,7 +141,7 @@ class Bindings:
             copies = (copy_of(region, index, turned) for region in one.regions)
             # Slots that touch the same copies run the same bound step.
             key = one.step.index, *copies
-            found[key] = one.kept.get(key) or self._bind(one, arenas)
+            found[key] = one.kept.get(key) or self._bind(one, arenas, one.before.get(key))
         return found
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
@@ -227,10 +233,12 @@ class Bindings:
         for one in self._own:
             yield one.step, [it.program for it in one.kept.values() if it.program is not None]
 
-    def _bound_step(self, step: Step) -> _BoundStep:
+    def _bound_step(self, step: Step, before: _BoundStep | None) -> _BoundStep:
         touched = tuple(self._placed_tensors(step))
         regions = dict.fromkeys(self._region(placed) for placed, _ in touched)
-        return _BoundStep(step, touched, tuple(regions), {})
+        is_same = before is not None and _has_same_nodes(step, before.step)
+        kept = before.kept if before is not None and is_same else {}
+        return _BoundStep(step, touched, tuple(regions), {}, kept)
 
     def view(self, arenas: Arenas, device: Device, placed: PlacedTensor, spec: TensorSpec) -> View:
         """Return a device's view of a tensor in the arenas of a slot."""
@@ -270,7 +278,7 @@ class Bindings:
             for name, spec in scratch_specs(device, graph, node).items():
                 yield (name, self._placement.local[SCRATCH, subgraph.device]), spec
 
-    def _bind(self, one: _BoundStep, arenas: Arenas) -> BoundStep:
+    def _bind(self, one: _BoundStep, arenas: Arenas, before: BoundStep | None = None) -> BoundStep:
         step = one.step
         device = self._devices[step.device]
         views = [
@@ -278,7 +286,12 @@ class Bindings:
         ]
         if not isinstance(step.work, Transfer):
             named = dict(views)
-            return self._launched(step, self._program(device, step.work.graph, named), named)
+            # Cheap first: to compile it anew may have to wait for the device to be done.
+            old = None if before is None else before.program
+            program = old.rebound(named) if isinstance(old, Rebindable) else None
+            if program is None:
+                program = self._program(device, step.work.graph, named)
+            return self._launched(step, program, named)
         if step.work.arrives or step.work.leaves:
             return BoundStep(nothing_handed)
         (_, source), (_, target) = views

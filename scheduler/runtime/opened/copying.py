@@ -17,9 +17,9 @@ from ...costs.host import INLINE_BYTES
 from ..large_copies import copy_array
 from ..virtual_time import VirtualTimeDriver
 
-GIVES_UP_SIZE, KEEPS_BYTES = 500, 1 << 16
+GIVES_UP_SIZE, KEEPS_BYTES = 500, 1 << 18
 """For more elements than this, numpy gives up the interpreter while it copies. To get that back may
-take longer than to copy so many bytes, 5 µs."""
+take longer than to copy so many bytes, 20 µs: where others hold it, 50 µs and more."""
 
 
 class Copy(NamedTuple):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from plait.devices.errors import KernelError
 from plait.graph.ir import Graph
 from plait.scheduler.planner.request import MOST_IN_FLIGHT
 from plait.scheduler.runtime.items.feeds import as_array
-from plait.scheduler.runtime.items.input_staging import copied
+from plait.scheduler.runtime.items.input_staging import InputStagingPool, copied
 from trio.testing import wait_all_tasks_blocked
 
 X = np.array([-1.0, 2.0], np.float32)
@@ -121,11 +122,28 @@ def test_what_is_in_a_file_is_an_array_of_bytes(content: bytes, kind: Any) -> No
     assert [result["y"].tobytes() for result in found] == [content] * 7
 
 
+def read_only_array(content: bytes) -> Any:
+    """Return an array that its owner can still write to, by another view."""
+    array = np.frombuffer(bytearray(content), np.uint8)[:]
+    array.flags.writeable = False
+    return array
+
+
 def test_bytes_are_fed_without_a_copy() -> None:
     content = bytes(range(100))
-    assert np.shares_memory(as_array(content), np.frombuffer(content, np.uint8))
-    kept = copied({"file": content}, {})["file"]  # while it waits: nobody changes bytes
-    assert np.shares_memory(kept, np.frombuffer(content, np.uint8))
+    on_them = np.frombuffer(content, np.uint8)
+    assert np.shares_memory(as_array(content), on_them)
+    for fed in (content, on_them, on_them[5:50:3], on_them.view("int8").reshape(10, 10)):
+        room = InputStagingPool().room_for({"file": fed})
+        kept = copied({"file": fed}, room)["file"]  # while it waits: nobody changes bytes
+        assert np.shares_memory(kept, on_them)
+
+
+@pytest.mark.parametrize("kind", [bytearray, read_only_array])
+def test_what_may_be_changed_is_copied_while_it_waits(kind: Callable[[bytes], Any]) -> None:
+    content = np.asarray(memoryview(kind(bytes(range(100)))))
+    room = InputStagingPool().room_for({"file": content})
+    assert not np.shares_memory(copied({"file": content}, room)["file"], content)
 
 
 async def test_a_text_is_no_file() -> None:
