@@ -12,6 +12,14 @@ To have a thread copy 2 MB takes as much of the processor's time again (0.2 ms),
 of the loop.
 """
 
+ALONE_BYTES = 6 << 20
+"""The same for an item that is alone in its session, where no other one waits for the loop.
+
+On the host of an H200 a thread took 0.1 ms to wake up, and as much again to wake the loop: half of
+what it takes to copy so many bytes. For that long, 0.5 ms, other tasks of the program wait, and
+twice as long where items may run again: their inputs are copied once more.
+"""
+
 AFTER_LAST_BYTES = 1 << 22
 """More results than this are not copied by the thread that ended the last step: its lane waits."""
 

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..costs.figures import HERE, LOOP, Loop
-from ..costs.host import HOST_BYTES_PER_S, INLINE_BYTES, computes_here
+from ..costs.host import ALONE_BYTES, HOST_BYTES_PER_S, computes_here
 from ..dispatch.estimates import QUICK_NS
 from ..dispatch.inline_policy import inline_steps
 
@@ -84,9 +84,9 @@ def loop(profile: Profile, plan: Plan, summary: Summary = statistics.median) -> 
 
 
 def _copy_s(plan: Plan, names: Sequence[str]) -> float | None:
-    """Return how long it takes to copy tensors on the loop; None for those that a thread copies."""
+    """Return how long the loop copies tensors of an item that is alone; None if a thread does."""
     nbytes = sum(plan.graph.tensors[name].nbytes for name in names)
-    return nbytes / HOST_BYTES_PER_S if nbytes <= INLINE_BYTES else None
+    return nbytes / HOST_BYTES_PER_S if nbytes <= ALONE_BYTES else None
 
 
 def _alone(profile: Profile) -> Iterator[tuple[Record, int | None]]:

@@ -34,6 +34,7 @@ from .items.item import ItemRun, Results, copies
 from .items.keys import Keys
 from .items.launcher import ItemLauncher
 from .items.staged_run import StagedRunner
+from .items.under_way import ItemsUnderWay
 from .opened.fetch_plan_cache import ALL, FetchPlanCache
 from .opened.open_devices import OpenDevices
 from .opened.open_plan import OpenPlan
@@ -125,7 +126,7 @@ class Runtime:
         self._fetch_plans = FetchPlanCache(plan, self._open_plans, self._driver)
         self._dispatcher = Dispatcher(plan.replicas, recovery.lost)
         recovery.on_loss, recovery.on_return = self._lose, self._open_plans.restore
-        self._item_runs: set[ItemRun] = set()
+        self._item_runs = ItemsUnderWay()
         self._completion = ItemCompletion(
             self.recorder, self._driver, self._item_runs, self.variables
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,14 @@ from cupy_double import CupyDouble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
+from plait.devices.event import Event
 from plait.devices.sim import Faults, SimDevice, SimModel
+from plait.devices.sim.engine import SimulatedJob
+from plait.graph.tensor import Array
 from plait.scheduler.runtime.events import DeviceRestored, PlanReplaced
 from plait.scheduler.runtime.faults import recovery, replays
-from plait.scheduler.runtime.items import launcher
+from plait.scheduler.runtime.items import under_way
+from plait.scheduler.runtime.large_copies import copy_array
 from plait.scheduler.runtime.opened import open_plans
 from staged import ringed
 
@@ -244,23 +248,108 @@ async def test_what_may_stand_in_is_planned_ahead_once_for_all_shapes(
 
 
 @pytest.mark.parametrize(
-    ("beside", "replays", "copies"), [((), 5, 0), (("cpu",), 5, 1), (("cpu",), 0, 0)]
+    ("beside", "most", "copies"), [((), 5, 0), (("cpu",), 5, 1), (("cpu",), 0, 0)]
 )
 async def test_inputs_are_kept_only_where_items_may_run_again(
-    beside: tuple[str, ...], replays: int, copies: int, monkeypatch: pytest.MonkeyPatch
+    beside: tuple[str, ...], most: int, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU that is lost does not come back: without another device there is nothing to do."""
-    kept, copy = list[str](), launcher._copy
+    kept, copies_in = list[str](), replays._copies
 
-    def counted(targets: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        kept.extend(targets)
-        copy(targets, arrays)
+    def counted(slots: Any, room: Mapping[str, Any]) -> replays.Inputs:
+        kept.extend(room)
+        return copies_in(slots, room)
 
-    monkeypatch.setattr(launcher, "_copy", counted)
+    monkeypatch.setattr(replays, "_copies", counted)
     b = pl.GraphBuilder("relu")
     b.output("y", b.op("Relu", b.input("x", "float32", (4,))))
     plan = pl.plan(b.build(), [CupyDouble().device(), *beside], pin={"*": "cuda:0"})
-    async with pl.Session(plan, faults=pl.FaultPolicy(replays=replays)) as session:
+    async with pl.Session(plan, faults=pl.FaultPolicy(replays=most)) as session:
         results = await session.run({"x": np.array([-1, 0, 1, 2], np.float32)})
     np.testing.assert_array_equal(results["y"], [0, 0, 1, 2])
     assert kept == ["x"] * copies
+
+
+class AtOnce(SimDevice):
+    """Does all work where it is submitted; dies with the pieces of work of these numbers.
+
+    It notes the copies for other attempts, too.
+    """
+
+    def __init__(self, deaths: Collection[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__("sim:a")
+        self.deaths = deaths
+        self.noted = list[str]()
+        monkeypatch.setattr(replays, "copy_array", self._copy_for_replay)
+
+    def _put(self, engine: str, job: SimulatedJob) -> Event:
+        self.noted.append(engine)
+        self._accepted += 1
+        if self._accepted - 1 in self.deaths:
+            self.lose("it died at once")
+        if self.failure is None:
+            job.event.run(job.work)
+        else:
+            job.event.complete(self.failure.again())
+        return job.event
+
+    def _copy_for_replay(self, target: Array, source: Array) -> None:
+        self.noted.append("copied")
+        copy_array(target, source)
+
+
+async def test_nothing_is_copied_for_an_item_that_has_ended_where_it_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sim = AtOnce((), monkeypatch)
+    async with pl.Session(planned(sim, alone=True)) as session:
+        for value in range(3):
+            assert await right(session, value)
+    assert "copied" not in sim.noted
+
+
+@pytest.mark.parametrize("death", range(3))
+async def test_what_was_fed_is_copied_when_the_first_steps_have_begun_and_a_device_dies_of_them(
+    death: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller's array is written to as soon as another task can do that."""
+    sim, fed = AtOnce({death}, monkeypatch), feeds(1)
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(restart_s=0)
+        async with pl.Session(planned(sim, alone=True), faults=policy) as session:
+            async with trio.open_nursery() as nursery:
+                found = list[Any]()
+
+                async def run() -> None:
+                    found.append((await session.run(fed))["y"].tolist())
+
+                nursery.start_soon(run)
+                while not sim.noted:
+                    await trio.lowlevel.checkpoint()
+                fed["x"][:] = -1
+    assert found == [answer(1)]
+    assert sim.noted.count("copied") == 1
+    assert sim.noted.index("copied") == death + 1
+
+
+@pytest.mark.parametrize("death", [None, 0, 1, 2])
+@pytest.mark.parametrize("limit", [0, 1 << 20], ids=["on a thread", "on the loop"])
+async def test_a_source_may_use_its_array_again_wherever_items_are_copied(
+    death: int | None, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(under_way, "ALONE_BYTES", limit)
+    monkeypatch.setattr(under_way, "INLINE_BYTES", limit)
+    sim, array = Mayfly(set() if death is None else {4 + death}), feeds(0)["x"]
+
+    def source() -> Iterator[dict[str, Any]]:
+        for value in range(5):
+            array[:] = feeds(value)["x"]
+            yield {"x": array}
+            array[:] = -1
+
+    with trio.fail_after(WAIT_S):
+        policy = pl.FaultPolicy(restart_s=0)
+        async with pl.Session(planned(sim, alone=True, max_in_flight=2), faults=policy) as session:
+            async with session.stream(source()) as results:
+                found = [item["y"].tolist() async for item in results]
+    assert found == [answer(value) for value in range(5)]

@@ -25,6 +25,7 @@ from ...plans.placement import Step
 from ..events import Announcer, ItemReplayed
 from ..items.executor import Execution
 from ..items.item import ItemRun
+from ..large_copies import copy_array
 from ..opened.arenas import OpenArenas
 from ..opened.slots import Slots, session_closed_error
 from .recovery import Recovery
@@ -49,6 +50,8 @@ class Attempt:
         Where it is, or was when the device died.
     deaths : int
         How many devices died while they worked at it.
+    fed : Mapping of str to Array, optional
+        What the inputs are still to be copied from.
     room : Mapping of str to Array
         The bytes in which the inputs lie that are copies.
     free : list of Mapping of str to Array
@@ -61,9 +64,20 @@ class Attempt:
     inputs: Inputs
     slots: Slots
     deaths: int = 0
+    fed: Inputs | None = None
     room: Inputs = field(default_factory=dict)
     free: list[Inputs] = field(default_factory=list)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def copy_inputs(self) -> None:
+        """Copy what was fed, unless that was done, or nobody needs it any more; on any thread.
+
+        Until then nobody else may have the chance to write to what was fed.
+        """
+        fed, self.fed = self.fed, None
+        if fed is not None:
+            for name in self.room:
+                copy_array(self.inputs[name], fed[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +159,7 @@ class Replays:
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
-        """Return a new attempt; its inputs are still to be copied unless they are `owned`."""
+        """Return a new attempt, whose inputs are still to be copied unless they are `owned`."""
         self._count += 1
         kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"
@@ -155,10 +169,12 @@ class Replays:
         on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
         free = kept.free.setdefault(on_host, [])
         room = _room(slots, on_host, free.pop() if free else {})
-        return Attempt(self._count, {**inputs, **_copies(slots, room)}, slots, room=room, free=free)
+        own = {**inputs, **_copies(slots, room)}
+        return Attempt(self._count, own, slots, fed=inputs, room=room, free=free)
 
     def drop(self, attempt: Attempt) -> None:
         """Take back what was kept for an attempt that is over."""
+        attempt.fed = None
         if attempt.room:
             attempt.free.append(attempt.room)
 

@@ -10,7 +10,7 @@ import trio
 from ....devices.event import CancelledWorkError
 from ....graph.errors import PlaitError
 from ....graph.tensor import Array
-from ...costs.host import AFTER_LAST_BYTES, INLINE_BYTES
+from ...costs.host import AFTER_LAST_BYTES
 from ..opened.copying import nbytes_of
 from ..opened.slot import Slot
 from ..opened.slots import Slots, Turn, session_closed_error
@@ -20,6 +20,7 @@ from ..virtual_time import VirtualTimeDriver
 from .device_io import follow_readers
 from .executor import Execution
 from .item import ItemRun, Outcome
+from .under_way import ItemsUnderWay
 
 
 class ItemCompletion:
@@ -29,8 +30,8 @@ class ItemCompletion:
     ----------
     recorder : Recorder
     driver : VirtualTimeDriver
-    item_runs : set of ItemRun
-        Those that are under way; those that end are taken out.
+    item_runs : ItemsUnderWay
+        Those that end are taken out.
     variables : Variables
         Told what items assigned that have ended well.
     """
@@ -39,7 +40,7 @@ class ItemCompletion:
         self,
         recorder: Recorder,
         driver: VirtualTimeDriver,
-        item_runs: set[ItemRun],
+        item_runs: ItemsUnderWay,
         variables: Variables,
     ) -> None:
         self._recorder = recorder
@@ -57,7 +58,9 @@ class ItemCompletion:
         item_run.marks.finished_ns = self._driver.now_ns()
         if not item_run.execution.is_complete:
             return
-        most = INLINE_BYTES if trio.lowlevel.in_trio_run() else AFTER_LAST_BYTES
+        most = self._item_runs.most_inline(item_run)
+        if not trio.lowlevel.in_trio_run():
+            most = max(most, AFTER_LAST_BYTES)
         if item_run.holds or nbytes_of(slot.results.values()) <= most:
             item_run.outcome = _taken(item_run, slot)
 

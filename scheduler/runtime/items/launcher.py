@@ -14,14 +14,13 @@ from typing import TypeVar
 import trio
 
 from ....devices.errors import DeviceLostError
-from ....devices.exchange import Loan
 from ....graph.tensor import Array
 from ..dispatcher import Dispatcher
 from ..events import Announcer
 from ..faults.recovery import Recovery
 from ..faults.replays import Attempt, Replays
 from ..faults.watch import Watch
-from ..large_copies import copy_array, copy_side_by_side
+from ..large_copies import copy_side_by_side
 from ..opened.copying import Feeds, are_small
 from ..opened.open_plans import OpenPlans
 from ..opened.slots import Slots, Turn, session_closed_error
@@ -32,6 +31,7 @@ from ..virtual_time import VirtualTimeDriver
 from .completion import ItemCompletion
 from .executor import Execution
 from .item import ItemRun
+from .under_way import ItemsUnderWay
 
 T = TypeVar("T")
 
@@ -45,8 +45,8 @@ class ItemLauncher:
     open_plans : OpenPlans
     recovery : Recovery
     completion : ItemCompletion
-    item_runs : set of ItemRun
-        Those that are under way; who starts is put in.
+    item_runs : ItemsUnderWay
+        Who starts is put in.
     announcer : Announcer
     dispatcher : Dispatcher
     variables : Variables
@@ -60,7 +60,7 @@ class ItemLauncher:
         open_plans: OpenPlans,
         recovery: Recovery,
         completion: ItemCompletion,
-        item_runs: set[ItemRun],
+        item_runs: ItemsUnderWay,
         announcer: Announcer,
         dispatcher: Dispatcher,
         variables: Variables,
@@ -148,11 +148,13 @@ class ItemLauncher:
                 feeds = stages.feeds_of(arrays)
             if self._replays.guards(slots):
                 attempt = attempt or self._replays.keep(slots, arrays, owned=item_run.owns_inputs)
-            await self._write(feeds, arrays, attempt)
+            await self._write(item_run, feeds, arrays, attempt)
             if attempt is not None:
                 # Be prepared for the loss of a device that it runs on.
                 self._replays.begin(item_run, slots, attempt)
                 item_run.on_cancel = partial(self._given_up, item_run, slots)
+                if open_plan.reads or turn.slot.arrivals:  # other tasks may run before the steps
+                    attempt.copy_inputs()
             if open_plan.reads:
                 turn = await self._variables.enter(item_run, open_plan, turn)
             slot = turn.slot
@@ -178,10 +180,21 @@ class ItemLauncher:
         self._item_runs.add(item_run)
         execution.start()
         self._driver.wake()
+        # Devices work meanwhile. Nothing is copied where the item has ended on this thread; where it
+        # is to be started again, that happens in a later turn of the loop.
+        if attempt is not None:
+            attempt.copy_inputs()
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
         """Call what copies arrays, on a thread if they are large."""
-        return copy() if are_small(arrays) else await self._driver.on_thread(copy)
+        return copy() if are_small(arrays) else await self._copy_aside(copy)
+
+    async def _copy_aside(self, copy: Callable[[], T]) -> T:
+        self._item_runs.copying += 1
+        try:
+            return await self._driver.on_thread(copy)
+        finally:
+            self._item_runs.copying -= 1
 
     async def _turn(self, item_run: ItemRun, slots: Slots, *, again: bool) -> tuple[Slots, Turn]:
         """Wait for a slot; devices may die while it is made, or before."""
@@ -204,21 +217,24 @@ class ItemLauncher:
                 slots.release(turn)
 
     async def _write(
-        self, feeds: Feeds, arrays: Mapping[str, Array], attempt: Attempt | None
+        self,
+        item_run: ItemRun,
+        feeds: Feeds,
+        arrays: Mapping[str, Array],
+        attempt: Attempt | None,
     ) -> None:
-        """Copy inputs to where an item reads them, and to where another attempt would."""
-        room: dict[str, Array] = {}
-        # Whoever gave the arrays may write to them again: an attempt needs what was fed.
-        if attempt is not None and attempt.inputs is not arrays:
-            room = {n: a for n, a in attempt.inputs.items() if not isinstance(a, Loan)}
-        write, keep = partial(feeds.write, arrays), partial(_copy, room, arrays)
-        if feeds.are_small:
+        """Copy inputs to where an item reads them, and to where another attempt would.
+
+        Whoever gave the arrays may write to them again: an attempt needs what was fed. That is
+        still to be copied where no other task has run; the item's first steps go first then.
+        """
+        write = partial(feeds.write, arrays)
+        if feeds.nbytes <= self._item_runs.most_inline(item_run):
             write()
-            keep()
+        elif attempt is None or not attempt.room:
+            await self._copy_aside(write)
         else:
-            # A large copy would hold up all other items on the loop.
-            copy = partial(copy_side_by_side, write, keep) if room else write
-            await self._driver.on_thread(copy)
+            await self._copy_aside(partial(copy_side_by_side, write, attempt.copy_inputs))
 
     def _given_up(self, item_run: ItemRun, slots: Slots) -> None:
         self._replays.cancel(item_run)
@@ -262,8 +278,3 @@ class ItemLauncher:
         self._variables.leave(item_run)
         self._item_runs.discard(item_run)
         item_run.finish(error=error)
-
-
-def _copy(targets: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
-    for name, target in targets.items():
-        copy_array(target, arrays[name])

@@ -27,6 +27,7 @@ from .completion import ItemCompletion, may_commit
 from .item import ItemRun
 from .launcher import ItemLauncher
 from .stage_sequence import StageSequence, own_results
+from .under_way import ItemsUnderWay
 
 LATEST_TRACES = 10_000
 """Of an item that loops for long, the profile knows the latest parts."""
@@ -41,8 +42,8 @@ class StagedRunner:
     open_plans : OpenPlans
     launcher : ItemLauncher
     completion : ItemCompletion
-    item_runs : set of ItemRun
-        Those that are under way; who starts is put in.
+    item_runs : ItemsUnderWay
+        Who starts is put in.
     variables : Variables
         Items keep their turn with them through all plans.
     """
@@ -53,7 +54,7 @@ class StagedRunner:
         open_plans: OpenPlans,
         launcher: ItemLauncher,
         completion: ItemCompletion,
-        item_runs: set[ItemRun],
+        item_runs: ItemsUnderWay,
         variables: Variables,
     ) -> None:
         self._driver = driver

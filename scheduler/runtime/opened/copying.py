@@ -94,17 +94,14 @@ class Feeds:
     ----------
     targets : Mapping of str to Array
     nbytes : int
-    are_small : bool
-        True when they may be written on the loop's thread.
     """
 
-    __slots__ = ("_rooms", "are_small", "nbytes", "targets")
+    __slots__ = ("_rooms", "nbytes", "targets")
 
     def __init__(self, targets: Mapping[str, Array]) -> None:
         self.targets = targets
         self._rooms = [(name, array, _room_of(array)) for name, array in targets.items()]
         self.nbytes = nbytes_of(targets.values())
-        self.are_small = self.nbytes <= INLINE_BYTES
 
     def shortened(self, arrays: Mapping[str, Array]) -> Feeds:
         """Return where these are written, which are as long as there is room, or shorter."""

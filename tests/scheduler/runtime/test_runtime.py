@@ -17,7 +17,7 @@ from patience import WAIT_S
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
 from plait.scheduler.dispatch import core_shares
-from plait.scheduler.runtime.items import completion
+from plait.scheduler.runtime.items import completion, under_way
 from plait.scheduler.runtime.items.item import ItemRun
 from plait.scheduler.runtime.opened import copying, open_plans
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
@@ -279,7 +279,7 @@ async def test_errors_keep_their_causes() -> None:
 
 async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The item being fed on a thread when the stream is left is not started, or awaited."""
-    monkeypatch.setattr(copying, "INLINE_BYTES", 0)
+    monkeypatch.setattr(under_way, "ALONE_BYTES", 0)
     feeding, left = threading.Event(), threading.Event()
     write = copying.Feeds.write
 
@@ -314,12 +314,52 @@ async def test_leaving_a_stream_leaves_no_item_behind(monkeypatch: pytest.Monkey
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(("n", "in_flight"), [(2, 1), (3, 1), (2, 2)])
+async def test_the_loop_copies_an_item_that_is_alone_where_that_takes_no_longer_than_a_thread(
+    n: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of two as well, since it is alone when it is fed; not when it lands."""
+    monkeypatch.setattr(under_way, "INLINE_BYTES", 0)
+    monkeypatch.setattr(under_way, "ALONE_BYTES", 8)
+    here, by_loop = threading.get_ident(), dict[str, list[bool]]()
+
+    def watched(name: str, call: Any) -> Any:
+        def noting(*arguments: Any) -> Any:
+            by_loop.setdefault(name, []).append(threading.get_ident() == here)
+            return call(*arguments)
+
+        return noting
+
+    monkeypatch.setattr(copying.Feeds, "write", watched("in", copying.Feeds.write))
+    monkeypatch.setattr(completion, "_taken", watched("out", completion._taken))
+    device = SteppedDevice("stepped")
+    async with pl.Session(pl.plan(relu(n), device, max_in_flight=in_flight)) as session:
+        async with trio.open_nursery() as nursery:
+            for _ in range(in_flight):
+                nursery.start_soon(session.run, ones(n))
+            while by_loop.get("in", []) == [] or len(by_loop["in"]) < in_flight:
+                await trio.lowlevel.checkpoint()
+            await wait_until_started(device, in_flight)
+            while device.queue:
+                device.step()
+    assert by_loop["in"] == [n == 2, False][:in_flight]
+    # Both end before the first one can land.
+    assert by_loop["out"] == ([n == 2] if in_flight == 1 else [False, False])
+
+
+async def wait_until_started(device: SteppedDevice, count: int) -> None:
+    """Wait until items have given a device, which keeps no order itself, their first step."""
+    while len(device.queue) < count:
+        await trio.lowlevel.checkpoint()
+
+
 @pytest.mark.parametrize("most", [8, 0], ids=["by the lane", "by a thread"])
 async def test_results_are_copied_beside_the_loop(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the thread that ends an item's last step; what is large, by one that no step waits for."""
     monkeypatch.setattr(completion, "AFTER_LAST_BYTES", most)
+    monkeypatch.setattr(under_way, "ALONE_BYTES", 0)
     threads: list[str] = []
 
     def watched(*arguments: Any) -> Any:

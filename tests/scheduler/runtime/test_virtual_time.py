@@ -19,7 +19,7 @@ from plait.devices.sim.device import SimDevice
 from plait.devices.sim.model import Faults, SimModel
 from plait.scheduler.planner import staged_plans
 from plait.scheduler.runtime import virtual_time
-from plait.scheduler.runtime.opened import copying
+from plait.scheduler.runtime.items import under_way
 from plait.scheduler.runtime.virtual_time import TURN_NS, VirtualTimeDriver
 from trio.testing import wait_all_tasks_blocked
 
@@ -90,10 +90,12 @@ async def test_what_a_source_does_in_the_loop_takes_no_time() -> None:
 
 
 async def test_what_is_copied_on_a_thread_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "INLINE_BYTES", 0)
     monkeypatch.setattr("plait.scheduler.runtime.items.completion.AFTER_LAST_BYTES", 0)
+    monkeypatch.setattr(under_way, "INLINE_BYTES", 0)
     expected = [30, 35, 60, 65, 90, 95]
-    assert await landings(planned(VirtualClock(), 2), [{"x": X}] * 6) == expected
+    for alone in (0, under_way.ALONE_BYTES):  # the first item at least is alone when it is fed
+        monkeypatch.setattr(under_way, "ALONE_BYTES", alone)
+        assert await landings(planned(VirtualClock(), 2), [{"x": X}] * 6) == expected
 
 
 async def test_all_times_of_a_profile_are_on_the_clock_of_the_devices() -> None:
