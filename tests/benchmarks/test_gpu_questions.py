@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +20,7 @@ from foreign_arrays import Library
 from gpu import (
     about,
     broken,
+    completion,
     conformance,
     facts,
     first,
@@ -50,7 +51,7 @@ QUESTIONS = {
         *("page_locking", "sessions", "opening"),
     ),
     "launching": ("submissions",),
-    "completion": ("sessions", "programs", "items"),
+    "completion": ("sessions", "measuring", "programs", "items"),
     "copies": ("planned",),
     "rounding": ("bits",),
     "integers": ("definitions",),
@@ -128,6 +129,27 @@ def test_a_cuda_device_answers(name: str) -> None:
     rows = asked(on_double(), name)
     assert rows
     assert [row for row in rows if row.status == "failed"] == []
+
+
+@pytest.mark.parametrize("target", [on_pocl, on_double], ids=["OpenCL", "CUDA"])
+def test_the_end_of_an_item_is_told_by_the_device(
+    target: Callable[[], Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However soon that is: what ends too early to tell is another test's."""
+    monkeypatch.setattr(completion, "SURELY_LATER_NS", -(10**12))
+    rows = list(rows_of([completion.sessions], target()))
+    assert [(row.unit, row.status) for row in rows] == 2 * [("µs", "measured")]
+    assert rows[0].note == "of 5 items 0 were over too early"
+    monkeypatch.setattr(completion, "SURELY_LATER_NS", 10**12)
+    (row,) = rows_of([completion.sessions], target())
+    assert (row.value, row.status) == ("of 5 items 5 were over too early", "left out")
+
+
+def test_an_item_that_was_over_when_its_last_step_was_queued_is_not_counted() -> None:
+    queued, most = 1_000_000, completion.SURELY_LATER_NS
+    ended = [queued + after for after in (-1000, 0, most - 1, most, 5 * most)]
+    ends = [completion.End(queued, each, each + 1000 * n) for n, each in enumerate(ended)]
+    assert completion.late_us(ends) == [3.0, 4.0]
 
 
 @pytest.mark.usefixtures("tiny")

@@ -180,8 +180,8 @@ class ItemLauncher:
         self._item_runs.add(item_run)
         execution.start()
         self._driver.wake()
-        # Devices work meanwhile. Nothing is copied where the item has ended on this thread; where it
-        # is to be started again, that happens in a later turn of the loop.
+        # Devices work meanwhile. Nothing is copied where the item has ended on this thread; where
+        # it is to be started again, that happens in a later turn of the loop.
         if attempt is not None:
             attempt.copy_inputs()
 

@@ -137,6 +137,45 @@ async def test_other_tasks_run_between_polls(device: PolledDevice) -> None:
     await poller.close()
 
 
+async def test_an_item_whose_end_is_polled_lands_in_that_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody is told by way of the inbox, which would take another turn."""
+
+    class Polled(SteppedDevice):
+        """Does all that was submitted when it is polled."""
+
+        def attend(self, attendant: Callable[[], bool]) -> None:
+            self.attendant = attendant
+
+        def leave(self, attendant: Callable[[], bool]) -> None:
+            del self.attendant
+
+        def submit(self, *arguments: Any) -> Event:
+            event = super().submit(*arguments)
+            assert self.attendant()
+            return event
+
+        def copy(self, *arguments: Any) -> Event:
+            event = super().copy(*arguments)
+            assert self.attendant()
+            return event
+
+        def poll(self) -> bool:
+            if self.queue:
+                self.step()
+            return bool(self.queue)
+
+        def watch(self) -> None:
+            raise AssertionError("it was all over at once")
+
+    monkeypatch.setattr(LoopInbox, "post", pytest.fail)
+    monkeypatch.setattr(completion_poller, "PATIENCE_NS", 10**12)
+    x = np.array([-1, 2], np.float32)
+    async with pl.Session(pl.plan(relus(1), Polled("polled"))) as session:
+        assert (await session.run({"x": x}))["y"].tolist() == [0, 2]
+
+
 async def test_devices_that_cannot_be_polled_cost_nothing() -> None:
     import plait as pl
 
