@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+import plait as pl
 import pytest
 import trio
 import trio.testing
+from fake_devices import SteppedDevice
+from plait.devices.event import Event
+from plait.scheduler.runtime import completion_poller
 from plait.scheduler.runtime.completion_poller import (
     MOST_SKIPPED,
     PATIENCE_NS,
     CompletionPoller,
 )
+from plait.scheduler.runtime.loop_inbox import LoopInbox
 
 
 class PolledDevice:
@@ -171,14 +178,14 @@ async def test_an_item_whose_end_is_polled_lands_in_that_turn_of_the_loop(
 
     monkeypatch.setattr(LoopInbox, "post", pytest.fail)
     monkeypatch.setattr(completion_poller, "PATIENCE_NS", 10**12)
-    x = np.array([-1, 2], np.float32)
-    async with pl.Session(pl.plan(relus(1), Polled("polled"))) as session:
-        assert (await session.run({"x": x}))["y"].tolist() == [0, 2]
+    b = pl.GraphBuilder("relu")
+    b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    async with pl.Session(pl.plan(b.build(), Polled("polled"))) as session:
+        results = await session.run({"x": np.array([-1, 2], np.float32)})
+    assert results["y"].tolist() == [0, 2]
 
 
 async def test_devices_that_cannot_be_polled_cost_nothing() -> None:
-    import plait as pl
-
     poller = CompletionPoller()
     before = trio.lowlevel.current_statistics().tasks_living
     poller.add(pl.device("cpu"))
