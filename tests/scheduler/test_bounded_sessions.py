@@ -22,8 +22,8 @@ from plait.devices.sim import SimDevice
 from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.scheduler.plans.regions import Region
-from plait.scheduler.runtime.opened import open_plans, resized_plans
-from plait.scheduler.runtime.opened.arenas import OpenArenas
+from plait.scheduler.runtime.opened import binding, open_plans, resized_plans
+from plait.scheduler.runtime.opened.arenas import OpenArenas, copy_of
 from staged import ringed
 from varying_shapes import (
     WIDTH,
@@ -352,3 +352,34 @@ async def test_functions_are_bound_to_further_lengths_without_compiling(
                 result = await session.run(rows(length))
                 assert result["y"].item() == rows(length)["x"].sum()
     assert compiled[0] == before
+
+
+async def test_to_bind_a_new_length_takes_no_longer_the_more_steps_do_not_see_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are those of the plan for the largest."""
+    looked_up: list[Region] = []
+
+    def counting(region: Region, *where: Any) -> int:
+        looked_up.append(region)
+        return copy_of(region, *where)
+
+    monkeypatch.setattr(binding, "copy_of", counting)
+    counts = []
+    for tail in (1, 20):
+        b = pl.GraphBuilder("tail")
+        h = b.call(summed, b.input("x", "float32", ("n", WIDTH)), name="sum")
+        for index in range(tail):
+            h = b.op("Neg", h, name=f"tail{index}")
+        b.output("y", h)
+        pins = {"sum": "cpu", **{f"tail{n}": ("cpu:1", "cpu")[n % 2] for n in range(tail)}}
+        plan = pl.plan(b.build(), ["cpu", "cpu:1"], pin=pins, bounds={"n": 64})
+        assert len(plan.steps) > tail
+        async with pl.Session(plan) as session:
+            await session.run(rows(64))
+            looked_up.clear()
+            for length in (5, 7, 9):
+                result = await session.run(rows(length))
+                assert result["y"].item() == (-1) ** tail * rows(length)["x"].sum()
+        counts.append(len(looked_up))
+    assert counts[0] == counts[1] > 0

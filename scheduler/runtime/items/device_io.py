@@ -130,8 +130,8 @@ def arrivals_of(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
     """Return the steps of a plan that bring what is handed over, by input."""
-    found = {}
-    for step in plan.steps:
+    found: dict[str, DeviceInput] = {}
+    for step in plan.steps if plan.ends.inputs else ():
         if isinstance(step.work, Transfer) and step.work.arrives:
             device, name = cast(Exchange, devices[step.device]), step.work.tensor
             target = view(device, (name, step.work.target), plan.graph.tensors[name])
@@ -143,6 +143,8 @@ def departures_of(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceOutput]:
     """Return the outputs of a plan that are taken on devices; blocks where they are constants."""
+    if not plan.ends.outputs:
+        return {}
     assert plan.placement is not None
     steps = {
         one.work.tensor: one.index

@@ -60,6 +60,23 @@ class BoundStep(NamedTuple):
     views: Mapping[str, View] = MappingProxyType({})
 
 
+class BoundSlot(NamedTuple):
+    """The steps of a plan, bound to a slot.
+
+    Attributes
+    ----------
+    slot : (int, Turned)
+    steps : Mapping of int to BoundStep
+        All, in their order.
+    added : Mapping of Key to BoundStep
+        Those that are not kept yet.
+    """
+
+    slot: tuple[int, Turned]
+    steps: Mapping[int, BoundStep]
+    added: Mapping[Key, BoundStep]
+
+
 class _Rules(NamedTuple):
     """Which steps run inline, the cores of devices that scale, and what functions give away."""
 
@@ -111,7 +128,9 @@ class Bindings:
         self._rules = _rules_of(plan, devices) if base is None else base._rules_for(plan)
         # Whoever writes a tensor and whoever reads it have to agree on where it lies.
         agrees = base is not None and base._rules.donated == self._rules.donated
-        of_base: Sequence[_BoundStep] = base._steps if base is not None and agrees else ()
+        self._base = base if agrees else None
+        self._slots: dict[tuple[int, Turned], Mapping[int, BoundStep]] = {}
+        of_base: Sequence[_BoundStep] = () if self._base is None else self._base._steps
         theirs = {id(one.step): one for one in of_base}
         before = {one.step.index: one for one in of_base}
         self._steps: list[_BoundStep] = [
@@ -128,21 +147,29 @@ class Bindings:
         same = all(map(_has_same_nodes, plan.steps, self._plan.steps))
         return self._rules if same else _rules_of(plan, self._devices)
 
-    def of(self, index: int, turned: Turned, arenas: Arenas) -> dict[Key, BoundStep]:
+    def of(self, index: int, turned: Turned, arenas: Arenas) -> BoundSlot:
         """Return all steps, in their order, bound to a slot; those that are kept, as they are.
+
+        For other shapes most steps are the base's: if it has that slot, only the others are gone
+        through, which may be one of a hundred.
 
         Raises
         ------
         DeviceError
             If a device refuses.
         """
-        found: dict[Key, BoundStep] = {}
-        for one in self._steps:
-            copies = (copy_of(region, index, turned) for region in one.regions)
+        slot = index, turned
+        of_base = None if self._base is None else self._base._slots.get(slot)
+        found = dict(of_base or ())
+        added: dict[Key, BoundStep] = {}
+        for one in self._steps if of_base is None else self._own:
             # Slots that touch the same copies run the same bound step.
-            key = one.step.index, *copies
-            found[key] = one.kept.get(key) or self._bind(one, arenas, one.before.get(key))
-        return found
+            key = one.step.index, *[copy_of(region, index, turned) for region in one.regions]
+            bound = one.kept.get(key)
+            if bound is None:
+                bound = added[key] = self._bind(one, arenas, one.before.get(key))
+            found[one.step.index] = bound
+        return BoundSlot(slot, found, added)
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
         """Return the steps that are no other plan's, by number, bound to a slot; none is kept.
@@ -212,13 +239,16 @@ class Bindings:
         assert self._driver is not None, "there are edges in sessions alone"
         return self._row_feeds.setdefault((arena, edge.each.name), RowFeed(edge, self._driver))
 
-    def keep(self, bound: Mapping[Key, BoundStep]) -> None:
-        """Keep steps for other slots."""
-        for key, one in bound.items():
+    def keep(self, bound: BoundSlot) -> None:
+        """Keep steps for other slots, and all of them for plans for other shapes."""
+        for key, one in bound.added.items():
             self._steps[key[0]].kept[key] = one
+        if self._base is None:
+            self._slots[bound.slot] = bound.steps
 
     def clear(self) -> None:
         """Let go of all that is kept, but for steps that are another plan's."""
+        self._slots.clear()
         for one in self._own:
             one.kept.clear()
 

@@ -252,13 +252,14 @@ class OpenPlan:
             bound = self._bindings.of(index, turned, arenas)
             view = partial(self._bindings.view, arenas)
             feeds, results = self._feeds(arenas), self._results(arenas)
+            steps = bound.steps.values()
             copying_ns = copy_ns(feeds, results)
             slot = Slot(
                 Feeds(feeds),
                 results,
-                tuple(one.launch for one in bound.values()),
-                tuple(one.inline for one in bound.values()),
-                None if copying_ns is None else self._calls(bound.values()),
+                tuple(one.launch for one in steps),
+                tuple(one.inline for one in steps),
+                None if copying_ns is None else self._calls(steps),
                 copying_ns or 0,
                 arrivals_of(self.plan, self._devices, view, self._driver),
                 departures_of(self.plan, self._devices, view, self._driver),
@@ -310,10 +311,10 @@ class OpenPlan:
         plan = self.plan
         is_shared = self.given is None and not plan.request.given.isdisjoint(plan.devices)
         is_more = self._measure or plan.ends.devices or plan.stages or self.reads or self.keeps
-        calls = tuple(one.call for one in bound if one.call is not None)
-        if is_shared or is_more or not len(calls) == len(bound) <= MOST_STEPS:
+        if is_shared or is_more or len(bound) > MOST_STEPS:
             return None
-        return calls
+        calls = tuple(one.call for one in bound if one.call is not None)
+        return calls if len(calls) == len(bound) else None
 
     def _feeds(self, arenas: Arenas) -> dict[str, Array]:
         return {
