@@ -71,7 +71,7 @@ class CudaExchange:
         if not array.flags.c_contiguous:
             with self._queues.current(UPLOAD):
                 array = self._cupy.ascontiguousarray(array)
-        return Loan(self._view(array))
+        return Loan(self._view(array, TensorSpec(array.dtype, array.shape)))
 
     def stage(self, array: Array) -> HostView:
         """Return a page-locked copy of a host's array."""
@@ -95,7 +95,7 @@ class CudaExchange:
         except Exception as error:
             raise device_error(error, self._cupy, self._queues.name) from error
         self.follow([DOWNLOAD])
-        return self._view(array)
+        return self._view(array, spec)
 
     def follow(self, lanes: Iterable[str] = LANES) -> None:
         """Have lanes wait for what is queued on the streams that are current for the caller."""
@@ -142,8 +142,7 @@ class CudaExchange:
                 fix="copy it there, or plan with inputs_on= for where it is",
             )
 
-    def _view(self, array: Any) -> View:
-        spec = TensorSpec(array.dtype, array.shape)
+    def _view(self, array: Any, spec: TensorSpec) -> View:
         return View(ArrayArena(self._memory, spec.nbytes, array), 0, spec, array)
 
 
