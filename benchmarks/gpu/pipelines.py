@@ -2,7 +2,7 @@
 
 Pages as JPEG files are searched for lines of text, which are then read; or searched alone, as by
 any detector. By hand: PyTorch's CUDA graphs, each worker of a thread pool with its own stream and
-page-locked memory, with as many workers and pages in a batch as prove fastest; and ONNX Runtime on
+page-locked memory, with as many workers, pages in a batch and threads as prove fastest; and ONNX Runtime on
 all cores. PyTorch and plait take turns on the same pages, once exactly, and once in TF32 as PyTorch
 has it by default. Goal: 1.2 times as fast.
 """
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import cv2
 import trio
 from gpu.question import Row, answer, failed, no_time, time_left_s
 from gpu.reading import BY_HAND, LINES, Reading, by_ort, by_plait, by_torch
@@ -81,8 +82,8 @@ def _compared(
     by_hand: Work | None = None
     note = ""
     try:
-        workers, batch, by_hand = _tuned(target, reading, items, tf32=tf32)
-        note = f"{workers} workers, {batch} pages at once"
+        workers, batch, threads, by_hand = _tuned(target, reading, items, tf32=tf32)
+        note = f"{workers} workers, {batch} pages at once, {threads} threads of OpenCV"
     except Unsuitable as reason:
         yield Row(f"{title}: {TORCH}", str(reason), status="left out")
     _say(f"{title}: plait is opened")
@@ -119,20 +120,29 @@ async def _in_turns(
 
 def _tuned(
     target: Target, reading: Reading, items: Sequence[Item], *, tf32: bool
-) -> tuple[int, int, Work]:
-    """Return with how many workers, and pages in a batch, the version by hand is fastest."""
+) -> tuple[int, int, int, Work]:
+    """Return how the version by hand is fastest: workers, pages in a batch, threads of OpenCV."""
     found = []
-    for workers, batch in target.size(BY_HAND, BY_HAND[:1]):
-        work = by_torch(target, reading, workers, batch, tf32=tf32)
+    for workers, batch, threads in target.size(BY_HAND, BY_HAND[:1]):
+        work = partial(_with_threads, threads, by_torch(target, reading, workers, batch, tf32=tf32))
         spent = []
         for _ in range(2):
             start = time.perf_counter()
             work(items)
             spent.append(time.perf_counter() - start)
-        found.append((min(spent), workers, batch, work))
+        found.append((min(spent), workers, batch, threads, work))
         rate = len(items) / min(spent)
-        _say(f"torch, {workers} workers, {batch} pages at once: {rate:.0f} pages/s")
+        _say(f"torch, {workers} workers, {batch} pages, {threads} threads: {rate:.0f} pages/s")
     return min(found, key=lambda each: each[0])[1:]
+
+
+def _with_threads(count: int, work: Work, items: Sequence[Item]) -> Sequence[Result]:
+    """Have OpenCV work with so many threads meanwhile; it takes one otherwise."""
+    cv2.setNumThreads(count)
+    try:
+        return work(items)
+    finally:
+        cv2.setNumThreads(1)
 
 
 def _say(text: str) -> None:

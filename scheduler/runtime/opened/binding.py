@@ -86,16 +86,12 @@ class _Rules(NamedTuple):
 
 
 class _BoundStep(NamedTuple):
-    """A step, what it touches in which regions, and the bindings that are kept.
-
-    `before` are those of the same nodes for other lengths, in the same memory.
-    """
+    """A step, what it touches in which regions, and the bindings that are kept."""
 
     step: Step
     touched: tuple[tuple[PlacedTensor, TensorSpec], ...]
     regions: tuple[Region, ...]
     kept: dict[Key, BoundStep]
-    before: Mapping[Key, BoundStep]
 
 
 class Bindings:
@@ -132,12 +128,16 @@ class Bindings:
         self._slots: dict[tuple[int, Turned], Mapping[int, BoundStep]] = {}
         of_base: Sequence[_BoundStep] = () if self._base is None else self._base._steps
         theirs = {id(one.step): one for one in of_base}
-        before = {one.step.index: one for one in of_base}
         self._steps: list[_BoundStep] = [
-            theirs.get(id(step)) or self._bound_step(step, before.get(step.index))
-            for step in plan.steps
+            theirs.get(id(step)) or self._bound_step(step) for step in plan.steps
         ]
         self._own = [one for one in self._steps if id(one.step) not in theirs]
+        # Those that have the base's nodes, at other lengths.
+        self._resized = {
+            one.step.index
+            for one in self._own
+            if of_base and _has_same_nodes(one.step, of_base[one.step.index].step)
+        }
 
     def _rules_for(self, plan: Plan) -> _Rules:
         """Return the rules for other shapes of this plan.
@@ -159,16 +159,18 @@ class Bindings:
             If a device refuses.
         """
         slot = index, turned
-        of_base = None if self._base is None else self._base._slots.get(slot)
-        found = dict(of_base or ())
+        of_base = {} if self._base is None else self._base._slots.get(slot, {})
+        found = {**of_base}
         added: dict[Key, BoundStep] = {}
-        for one in self._steps if of_base is None else self._own:
+        for one in self._own if of_base else self._steps:
+            number = one.step.index
             # Slots that touch the same copies run the same bound step.
-            key = one.step.index, *[copy_of(region, index, turned) for region in one.regions]
+            key = number, *[copy_of(region, index, turned) for region in one.regions]
             bound = one.kept.get(key)
             if bound is None:
-                bound = added[key] = self._bind(one, arenas, one.before.get(key))
-            found[one.step.index] = bound
+                before = of_base.get(number) if number in self._resized else None
+                bound = added[key] = self._bind(one, arenas, before)
+            found[number] = bound
         return BoundSlot(slot, found, added)
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
@@ -263,12 +265,10 @@ class Bindings:
         for one in self._own:
             yield one.step, [it.program for it in one.kept.values() if it.program is not None]
 
-    def _bound_step(self, step: Step, before: _BoundStep | None) -> _BoundStep:
+    def _bound_step(self, step: Step) -> _BoundStep:
         touched = tuple(self._placed_tensors(step))
         regions = dict.fromkeys(self._region(placed) for placed, _ in touched)
-        is_same = before is not None and _has_same_nodes(step, before.step)
-        kept = before.kept if before is not None and is_same else {}
-        return _BoundStep(step, touched, tuple(regions), {}, kept)
+        return _BoundStep(step, touched, tuple(regions), {})
 
     def view(self, arenas: Arenas, device: Device, placed: PlacedTensor, spec: TensorSpec) -> View:
         """Return a device's view of a tensor in the arenas of a slot."""
