@@ -1,8 +1,9 @@
 """How fast are real models on the device, beside ONNX Runtime and PyTorch on the same machine?
 
-All sides get numpy arrays and give numpy arrays, and take turns. They compute in float32: once
-exactly, and once in TF32, which PyTorch has by default for convolutions, though not for products of
-matrices, and plait's `tf32=True` for both. Goal: 0.9 of the rate of PyTorch's CUDA graph.
+All sides get numpy arrays and give numpy arrays, and take turns; but ONNX Runtime, whose threads
+look for work on all cores, is by itself. They compute in float32: once exactly, and once in TF32,
+which PyTorch has by default for convolutions, though not for products of matrices, and plait's
+`tf32=True` for both. Goal: 0.9 of the rate of PyTorch's CUDA graph.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 import plait as pl
 import trio
 from gpu.question import Row, answer, failed, no_time, time_left_s
-from gpu.rivals import CAPTURED, Run, rivals
-from gpu.target import Target
+from gpu.rivals import CAPTURED, ON_CPU, Run, on_cpu, rivals
+from gpu.target import Target, Unsuitable
 from plait.graph.tensor import Array
 from real_models import REAL_MODELS, RealModel
 
@@ -89,8 +90,17 @@ def _one_model(
         graph, [device, "cpu"], shapes=shapes, strategy="preference", max_in_flight=IN_FLIGHT
     )
     left = [node.op for node in plan.graph.nodes if plan.assignment[node.name] == "cpu"]
-    found = trio.run(_in_turns, plan, feeds, others, target.size(3, 1))
+    rounds = target.size(7, 1)
+    found = trio.run(_in_turns, plan, feeds, others, rounds)
     seconds: dict[str, float] = found["seconds"]
+    items_per_s = trio.run(_streamed, plan, feeds, target.size(0.3, 0.01) / seconds["plait"])
+    if not tf32:
+        try:
+            others[ON_CPU] = on_cpu(path, feeds)
+            seconds[ON_CPU] = _seconds_alone(others[ON_CPU], rounds)
+            found["differences"][ON_CPU] = _difference(found["outputs"], others[ON_CPU]())
+        except Unsuitable as missing:
+            absent[ON_CPU] = str(missing)
     yield Row(f"{title}: plait", seconds["plait"] * 1e3, "ms", note=_left_to_host(left))
     for name in others:
         yield Row(f"{title}: {name}", seconds[name] * 1e3, "ms")
@@ -103,7 +113,6 @@ def _one_model(
         yield Row(f"{title}: difference to {name}", difference, at_most=most)
     for name, reason in absent.items():
         yield Row(f"{title}: {name}", reason, status="left out")
-    items_per_s = trio.run(_streamed, plan, feeds, target.size(0.3, 0.01) / seconds["plait"])
     yield Row(f"{title}: plait, streamed", batch * items_per_s, "items/s")
 
 
@@ -129,7 +138,16 @@ async def _in_turns(
             for name, side in sides.items():
                 spent[name].append(await _per_call(side, AT_LEAST_S if rounds > 1 else 0.0))
     seconds = {name: statistics.median(values) for name, values in spent.items()}
-    return {"seconds": seconds, "differences": differences}
+    return {"seconds": seconds, "differences": differences, "outputs": ours}
+
+
+def _seconds_alone(run: Run, rounds: int) -> float:
+    spent = []
+    for _ in range(min(rounds, 3)):
+        start = time.perf_counter()
+        run()
+        spent.append(time.perf_counter() - start)
+    return statistics.median(spent)
 
 
 async def _per_call(side: Callable[[], Awaitable[object]], at_least_s: float) -> float:

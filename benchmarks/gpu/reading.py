@@ -233,6 +233,10 @@ def graph(reading: Reading) -> Graph:
     return b.build()
 
 
+def _workers(first: int, end: int) -> str:
+    return f"worker:{first}..{end - 1}" if end - first > 1 else f"worker:{first}"
+
+
 def _normal(pixels: Any) -> Any:
     return (pixels.astype("float32") / np.float32(255) - 0.5) / 0.5
 
@@ -260,11 +264,13 @@ async def by_plait(
     """Stream files through a plan: networks on the device, what lies between on the host."""
     device = target.make(tf32=True) if tf32 else target.make()
     # Processes, for the host's part is Python: on threads it would wait for the interpreter.
-    host = f"worker:0..{target.size(min(12, CORES) - 1, 1)}"
+    processes = target.size(max(2, CORES - 2), 2)
+    first = max(1, 3 * processes // 4)  # reading files takes longer than what follows
+    files, lines = _workers(0, first), _workers(first, processes)
     plan = pl.plan(
         graph(reading),
-        [device, host],
-        pin={"*/*": device.name, "*": host},
+        [device, files, lines],
+        pin={"*/*": device.name, "load": files, "*": lines},
         bounds={"bytes": 1 << 20},
         max_in_flight=in_flight,
     )

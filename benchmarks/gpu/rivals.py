@@ -22,17 +22,14 @@ CAPTURED = "torch as a CUDA graph"
 def rivals(
     target: Target, path: Path, graph: Any, feeds: Mapping[str, Array], *, tf32: bool = False
 ) -> tuple[dict[str, Run], dict[str, str]]:
-    """Return who takes part, and why others do not; with `tf32` those that have it."""
+    """Return who takes part on the GPU, and why others do not; with `tf32` those that have it."""
     there: dict[str, Run] = {}
     absent: dict[str, str] = {}
     makers: dict[str, Callable[[], Run]] = {
         CAPTURED: partial(_by_torch, target, graph, feeds, tf32=tf32),
     }
     if not tf32:
-        makers |= {
-            ON_GPU: partial(_by_onnxruntime, "CUDAExecutionProvider", path, feeds),
-            ON_CPU: partial(_by_onnxruntime, "CPUExecutionProvider", path, feeds),
-        }
+        makers[ON_GPU] = partial(_by_onnxruntime, "CUDAExecutionProvider", path, feeds)
     for name, make in makers.items():
         try:
             there[name] = make()
@@ -41,6 +38,17 @@ def rivals(
             there.pop(name, None)
             absent[name] = str(error).splitlines()[0] if str(error) else repr(error)
     return there, absent
+
+
+def on_cpu(path: Path, feeds: Mapping[str, Array]) -> Run:
+    """Return ONNX Runtime on all cores.
+
+    Raises
+    ------
+    Unsuitable
+        If it is not installed.
+    """
+    return _by_onnxruntime("CPUExecutionProvider", path, feeds)
 
 
 def _by_onnxruntime(provider: str, path: Path, feeds: Mapping[str, Array]) -> Run:
@@ -54,8 +62,6 @@ def _by_onnxruntime(provider: str, path: Path, feeds: Mapping[str, Array]) -> Ru
         onnxruntime.preload_dlls()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Its threads would look for work, on all cores, while the others have their turn.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     exact: dict[str, str] = {"use_tf32": "0"} if provider.startswith("CUDA") else {}
     session = onnxruntime.InferenceSession(path, options, providers=[(provider, exact)])
     if session.get_providers()[0] != provider:

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 class WorkerEvent(Event):
     """A request to a worker, and its completion."""
 
-    __slots__ = ("_flags", "fd", "held", "kind", "label", "number", "sequence")
+    __slots__ = ("_flags", "data", "fd", "held", "kind", "label", "number", "sequence")
 
     def __init__(
         self,
@@ -48,10 +48,12 @@ class WorkerEvent(Event):
         on_done: OnDone | None = None,
         *,
         fd: int | None = None,
+        data: bytes = b"",
         label: str = "",
         held: object = None,
     ) -> None:
         super().__init__(on_done)
+        self.data = data
         self.kind = kind
         self.number = number
         self.fd = fd
@@ -65,7 +67,7 @@ class WorkerEvent(Event):
         self.sequence, self._flags = sequence, flags
         if self.cancelled:
             self.cancel()
-        channel.send(WorkerRequest(self.kind, sequence, self.number), self.fd)
+        channel.send(WorkerRequest(self.kind, sequence, self.number, self.data), self.fd)
 
     def cancel(self) -> None:
         """Ask that what of the work has not started be skipped; it completes all the same."""

@@ -28,7 +28,7 @@ from ..program import only_calls
 from .client import WorkerClient, WorkerEvent
 from .launch import module_path
 from .modules import Source, sources
-from .wire import RequestKind
+from .wire import MOST_DATA, RequestKind
 
 Document: TypeAlias = dict[str, Any]
 
@@ -110,10 +110,12 @@ class WorkerObjects:
             return None
         with self._lock:
             places = {name: self._view(view) for name, view in views.items()}
-            file = _file_of(_pack({"program": program.number, "views": places}))
+            data = _pack({"program": program.number, "views": places})
+            if len(data) > MOST_DATA:
+                return None
             number = next(self._numbers)
             # Requests are served in order, so that it is bound before anybody has it run.
-            self._client.put(WorkerEvent("rebind", number, lambda _: file.close(), fd=file.fd))
+            self._client.put(WorkerEvent("rebind", number, data=data))
         return self._program(program.graph, number)
 
     def _program(self, graph: Graph, number: int) -> WorkerProgram:
@@ -169,17 +171,12 @@ class WorkerObjects:
 
     def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
         """Make a request that brings bytes along, in a shared file: mapped, not copied."""
-        file = _file_of(data)
+        file = SharedArena(len(data))
         try:
+            file.buffer[:] = np.frombuffer(data, np.uint8)
             self._client.call(kind, number, file)
         finally:
             file.close()
-
-
-def _file_of(data: bytes) -> SharedArena:
-    file = SharedArena(len(data))
-    file.buffer[:] = np.frombuffer(data, np.uint8)
-    return file
 
 
 def _pack(document: Document) -> bytes:

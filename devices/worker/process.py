@@ -104,7 +104,6 @@ class _Worker:
             "import": self._import,
             "load": self._load,
             "bind": self._bind,
-            "rebind": self._rebind,
             "close": self._close,
             "forget": self._forget,
             "end": lambda _: None,
@@ -134,7 +133,10 @@ class _Worker:
         try:
             if request.kind == "run":
                 return self._run(request)
-            self._serve[request.kind](request.number)
+            if request.kind == "rebind":
+                self._rebind(request)
+            else:
+                self._serve[request.kind](request.number)
             return None
         finally:
             self._arrays.settle()
@@ -178,13 +180,13 @@ class _Worker:
             steps = [(node, arrays.measured(step)) for node, step in steps]
         self._objects[number] = BoundProgram(self._name, graph, steps, measure)
 
-    def _rebind(self, number: int) -> None:
-        document = self._document()
+    def _rebind(self, request: WorkerRequest) -> None:
         try:
+            document = _unpacked(request.data)
             program: BoundProgram = self._objects[document["program"]]
-            self._objects[number] = program.rebound(self._views(document))
+            self._objects[request.number] = program.rebound(self._views(document))
         except Exception as error:  # nobody waits for the answer: whoever runs it is told
-            self._objects[number] = _Unbound(error)
+            self._objects[request.number] = _Unbound(error)
 
     def _views(self, document: Any) -> dict[str, View]:
         return {
@@ -207,8 +209,11 @@ class _Worker:
         self._objects.pop(number, None)
 
     def _document(self) -> Any:
-        mapping = _map(self._channel.take_fd(), writable=False)
-        return msgpack.unpackb(mapping, unicode_errors="surrogatepass")
+        return _unpacked(_map(self._channel.take_fd(), writable=False))
+
+
+def _unpacked(data: Any) -> Any:
+    return msgpack.unpackb(data, unicode_errors="surrogatepass")
 
 
 def _described(error: BaseException) -> str:

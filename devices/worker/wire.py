@@ -21,6 +21,8 @@ WINDOW = 16
 """The most requests without an answer."""
 
 MAX_NBYTES = 16 << 20
+MOST_DATA = 4096
+"""Bytes that a request may bring along: as many as are on their way fit into the buffer."""
 
 _READ_NBYTES = 1 << 16
 _LENGTH = struct.Struct(">I")
@@ -39,12 +41,15 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
 class WorkerRequest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What a worker is to do next, and the number of the object it makes or uses.
 
-    The kinds ``map``, ``import``, ``load``, ``bind`` and ``rebind`` bring a file descriptor along.
+    The kinds ``map``, ``import``, ``load`` and ``bind`` bring a file descriptor along, ``rebind``
+    up to `MOST_DATA` bytes in the message itself: it is for each new length, and a file would take
+    longer.
     """
 
     kind: RequestKind
     sequence: int
     number: int
+    data: bytes = b""
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

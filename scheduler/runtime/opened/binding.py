@@ -18,7 +18,7 @@ from ....devices.device import (
 )
 from ....devices.donation import Donation
 from ....devices.errors import DeviceError
-from ....devices.host import HostDevice
+from ....devices.host import HostDevice, may_run_anywhere
 from ....devices.memory import Arena, View
 from ....devices.operator_instances import OperatorInstances
 from ....devices.program import BoundProgram
@@ -126,6 +126,7 @@ class Bindings:
         agrees = base is not None and base._rules.donated == self._rules.donated
         self._base = base if agrees else None
         self._slots: dict[tuple[int, Turned], Mapping[int, BoundStep]] = {}
+        self._compiles = False
         of_base: Sequence[_BoundStep] = () if self._base is None else self._base._steps
         theirs = {id(one.step): one for one in of_base}
         self._steps: list[_BoundStep] = [
@@ -172,6 +173,15 @@ class Bindings:
                 bound = added[key] = self._bind(one, arenas, before)
             found[number] = bound
         return BoundSlot(slot, found, added)
+
+    def binds_briefly(self, index: int, turned: Turned) -> bool:
+        """Say whether a slot is likely to be bound at once: no device prepares anything for it.
+
+        So it is in the arenas of another plan that has that slot, if whatever sees lengths only
+        calls functions: these are bound to other lengths without compiling.
+        """
+        is_there = self._base is not None and (index, turned) in self._base._slots
+        return is_there and not self._compiles
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
         """Return the steps that are no other plan's, by number, bound to a slot; none is kept.
@@ -321,6 +331,7 @@ class Bindings:
             program = old.rebound(named) if isinstance(old, Rebindable) else None
             if program is None:
                 program = self._program(device, step.work.graph, named)
+                self._compiles |= not _binds_briefly(step, device)
             return self._launched(step, program, named)
         if step.work.arrives or step.work.leaves:
             return BoundStep(nothing_handed)
@@ -381,3 +392,11 @@ def _has_same_nodes(step: Step, other: Step) -> bool:
     if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
         return True
     return step.work.graph.nodes == other.work.graph.nodes
+
+
+def _binds_briefly(step: Step, device: Device) -> bool:
+    """Say whether a device prepares nothing: any thread of this process may call the functions."""
+    if not may_run_anywhere(device) or step.owns:
+        return False
+    assert not isinstance(step.work, Transfer), "it runs a program"
+    return all(node.operator.function is not None for node in step.work.graph.nodes)

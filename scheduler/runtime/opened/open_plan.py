@@ -22,7 +22,7 @@ from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.estimates import Estimates
 from ...dispatch.shared_lanes import outlines, shared_lanes
 from ...planner.memory.prepared import next_region_of, regions_of, variables_in
-from ...plans.placement import OUTSIDE, Commit, Step, Transfer
+from ...plans.placement import OUTSIDE, Commit, Step
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, takes_turns
 from ...simulation.lanes import workload
@@ -101,9 +101,6 @@ class OpenPlan:
         After which change of variables they were all brought to where they are read.
     no_times : array of int
         The times of an item before its first step, to be copied: no time yet.
-    binds_briefly : bool
-        True where only Python functions that any thread of this process may run are bound for this
-        plan alone, in the arenas of another one: nothing is prepared for them.
     item_clock : callable
         The clock that items are timed with.
     stages : StageBindings or None
@@ -157,9 +154,6 @@ class OpenPlan:
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
             plan, devices, driver, self._lives, others, measure=measure
-        )
-        self.binds_briefly = base is not None and all(
-            _binds_briefly(step, devices[step.device]) for step in self.own_steps
         )
         self.item_clock = perf_counter_ns if driver is None else driver.now_ns
         self.stages = StageBindings(self) if plan.stages else None
@@ -272,6 +266,10 @@ class OpenPlan:
             slots[index] = slot
         return slot
 
+    def binds_briefly(self, index: int) -> bool:
+        """Say whether a slot is likely to be made at once, in the arenas of another plan."""
+        return self._bindings.binds_briefly(index, self._turned)
+
     def turn(self, turned: Turned) -> None:
         """Have slots for where variables are now."""
         self._turned = turned & self._read_regions
@@ -366,9 +364,3 @@ class OpenPlan:
         location = self._memory.locations[placed]
         arena = arenas[location.memory, location.region]
         return host_view(arena, location.offset, self.plan.graph.tensors[placed[0]]).array
-
-
-def _binds_briefly(step: Step, device: Device) -> bool:
-    if isinstance(step.work, Transfer) or not may_run_anywhere(device) or step.owns:
-        return False
-    return all(node.operator.function is not None for node in step.work.graph.nodes)

@@ -66,10 +66,10 @@ class ResizedPlans:
     def is_brief(self, base: Slots) -> bool:
         """Say whether what runs in the arenas of a plan is likely to be made at once.
 
-        So it is where only Python functions of this process see lengths, and it has taken little
-        before: to hand it to a thread, and the loop awake again, takes half as long.
+        So it is where only Python functions see lengths, and it has taken little before: to hand it
+        to a thread, and the loop awake again, takes half as long.
         """
-        return base in self._brief
+        return base in self._brief and base.following in base.open_plan.slots
 
     def make(self, base: Slots, shapes: Shapes, following: int) -> OpenPlan | None:
         """Return an open plan for some shapes in the arenas of another; None if it does not fit.
@@ -93,7 +93,7 @@ class ResizedPlans:
         made = base.open_plan.resized(fitted)
         with suppress(DeviceError):  # it is tried again by who needs the slot
             made.make_slot(following)
-        if made.binds_briefly and time.thread_time_ns() - begun_ns <= BRIEF_NS:
+        if made.binds_briefly(following) and time.thread_time_ns() - begun_ns <= BRIEF_NS:
             self._brief.add(base)
         else:
             self._brief.discard(base)

@@ -217,7 +217,7 @@ class Slots:
             if slot is not None:
                 return Turn(slot, number)
             begin_ns = self._driver.now_ns()
-            if self.open_plan.binds_briefly:
+            if self.open_plan.binds_briefly(index):
                 with suppress(DeviceError):  # for want of memory, say, which the other way may find
                     slot = self.open_plan.make_slot(index)
                     return Turn(slot, number, (begin_ns, self._driver.now_ns()))
