@@ -14,6 +14,7 @@ from ....devices.device import (
     Rebindable,
     Scaling,
     StatefulDevice,
+    is_rebindable,
     scratch_specs,
 )
 from ....devices.donation import Donation
@@ -328,7 +329,7 @@ class Bindings:
             named = dict(views)
             # Cheap first: to compile it anew may have to wait for the device to be done.
             old = None if before is None else before.program
-            program = old.rebound(named) if isinstance(old, Rebindable) else None
+            program = old.rebound(named) if old is not None and is_rebindable(old) else None
             if program is None:
                 program = self._program(device, step.work.graph, named)
                 self._compiles |= not _binds_briefly(step, device)

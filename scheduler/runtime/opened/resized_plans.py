@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from ....devices.device import SharesConstants
+from ....devices.device import shares_constants
 from ....devices.errors import DeviceError
 from ....devices.memory import HOST
 from ...planner.bounded_shapes import BoundedShapes
@@ -81,7 +81,8 @@ class ResizedPlans:
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        begun_ns, plan = time.thread_time_ns(), base.open_plan.plan
+        plan, was_brief = base.open_plan.plan, base in self._brief
+        begun_ns = 0 if was_brief else time.thread_time_ns()  # a system call
         if plan.template is None:  # it stands in for one that has symbols
             return None
         fitting = self._fittings.get(base)
@@ -93,10 +94,10 @@ class ResizedPlans:
         made = base.open_plan.resized(fitted)
         with suppress(DeviceError):  # it is tried again by who needs the slot
             made.make_slot(following)
-        if made.binds_briefly(following) and time.thread_time_ns() - begun_ns <= BRIEF_NS:
-            self._brief.add(base)
-        else:
+        if not made.binds_briefly(following):
             self._brief.discard(base)
+        elif not was_brief and time.thread_time_ns() - begun_ns <= BRIEF_NS:
+            self._brief.add(base)
         return made
 
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:
@@ -158,7 +159,7 @@ def _nbytes_of(open_plan: OpenPlan) -> dict[Hashable, int]:
         offers = open_plan.plan.prototypes[step.device].capabilities
         arrays = graph.constants.values()
         if offers.atomic_programs:
-            loaded = [one.loaded for one in programs if isinstance(one, SharesConstants)]
+            loaded = [one.loaded for one in programs if shares_constants(one)]
             for holder in loaded or [(open_plan, step.index, "constants")]:
                 found[holder] = sum(array.nbytes for array in arrays)
         elif HOST not in offers.accesses:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ....devices.device import Rebindable
+from ....devices.device import Rebindable, is_rebindable
 from ....graph.errors import PlaitError, ShapeError
 from ....graph.tensor import Array
 from ...errors import PlanError
@@ -163,7 +163,7 @@ class _OpenStage:
         # change.
         if self._again is None or bindings is not self._again.bindings:
             programs = {
-                index: one.program if isinstance(one.program, Rebindable) else None
+                index: one.program if one.program and is_rebindable(one.program) else None
                 for index, one in steps.items()
             }
             # Tensors alone: of what is bound again only fixed nodes have scratch, which stays.
