@@ -118,7 +118,7 @@ def simulate(
     variants = [variant(with_costs, index) for index in range(plan.variants)]
     bodies = priced_bodies(given, priced)
     work, rows = with_rows(variants, bodies)
-    host = host if host is not None else host_of(plan.graph, priced, plan.ends)
+    host = host or host_of(plan.graph, priced, plan.ends, one_by_one=count == 1)
     regions = plan.memory.regions
     timeline = run(work, items=items, max_in_flight=count, regions=regions, host=host, rows=rows)
     # Times are 64-bit numbers of nanoseconds in records.

@@ -14,7 +14,13 @@ from ...graph.ir import Graph
 from ...graph.operator import Operator
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
-from ..costs.host import AFTER_LAST_BYTES, HOST_BYTES_PER_S, INLINE_BYTES, computes_here
+from ..costs.host import (
+    AFTER_LAST_BYTES,
+    ALONE_BYTES,
+    HOST_BYTES_PER_S,
+    INLINE_BYTES,
+    computes_here,
+)
 from ..dispatch.core_shares import seconds_on, shares_of_cores
 from ..dispatch.inline_policy import inline_steps
 from ..dispatch.shared_lanes import SharedLanes, name_of, shared_lanes
@@ -144,11 +150,21 @@ def duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> floa
     return seconds_on(device, seconds - costs.model(step.device).submit_s, cores)
 
 
-def host_of(graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST) -> SimulatedHost:
-    """Return the host of this process, for items that are fed and fetched here."""
+def host_of(
+    graph: Graph,
+    costs: Costs | None = None,
+    ends: IoDevices = ON_HOST,
+    *,
+    one_by_one: bool = False,
+) -> SimulatedHost:
+    """Return the host of this process, for items that are fed and fetched here.
+
+    The loop copies more of them where there is never more than one at a time.
+    """
     fed = sum(graph.tensors[name].nbytes for name in graph.inputs if name not in ends.inputs)
     fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)
-    feed = _copying(fed)
+    most = (ALONE_BYTES, ALONE_BYTES) if one_by_one else (INLINE_BYTES, AFTER_LAST_BYTES)
+    feed = _copying(fed, most[0])
     loop = (costs.loop if costs is not None else None) or USUAL
     if loop is USUAL and costs is not None and (costs.nodes or costs.programs):
         loop = USUAL._replace(contention=0.0)  # what was measured ran beside others already
@@ -159,20 +175,20 @@ def host_of(graph: Graph, costs: Costs | None = None, ends: IoDevices = ON_HOST)
         feed_s=loop.feed_s + feed[0],
         land_s=loop.land_s,
         feed_delay_s=feed[1],
-        land_delay_s=LOOP_WAKE_S + _taking_s(fetched),
+        land_delay_s=LOOP_WAKE_S + _taking_s(fetched, most[1]),
         land_here_s=LAND_HERE_S if landed_here is None else landed_here,
     )
 
 
-def _copying(nbytes: int) -> tuple[float, float]:
+def _copying(nbytes: int, most: int) -> tuple[float, float]:
     """Return how long a copy keeps the loop busy, and how long it takes besides."""
     seconds = nbytes / HOST_BYTES_PER_S
-    return (seconds, 0.0) if nbytes <= INLINE_BYTES else (0.0, THREAD_S + seconds)
+    return (seconds, 0.0) if nbytes <= most else (0.0, THREAD_S + seconds)
 
 
-def _taking_s(nbytes: int) -> float:
+def _taking_s(nbytes: int, most: int) -> float:
     """Return how long it takes to copy results out, before the loop is told."""
-    return nbytes / HOST_BYTES_PER_S + (THREAD_S if nbytes > AFTER_LAST_BYTES else 0.0)
+    return nbytes / HOST_BYTES_PER_S + (THREAD_S if nbytes > most else 0.0)
 
 
 def _kind(step: Step, costs: Costs) -> str:

@@ -227,7 +227,7 @@ class Judge:
         here = computing(self.devices, used)
         cores = divided(placement.steps, here, in_flight=self.max_in_flight)
         work = workload(placement.steps, self.devices, self.costs, cores)
-        host = host_of(self.graph, self.costs, self.ends)
+        host = host_of(self.graph, self.costs, self.ends, one_by_one=self.in_flight <= 1)
         if not self.in_flight:
             return run(work, regions=regions, host=host).makespan_s
         at_once = max(len(placement.steps), 1) * self.in_flight

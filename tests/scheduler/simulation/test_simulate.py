@@ -269,8 +269,11 @@ def test_the_table_says_what_limits() -> None:
     assert json.loads(json.dumps(found.to_dict()))["items"] == 5
 
 
-def test_large_arrays_are_copied_on_a_thread_as_the_runtime_does() -> None:
-    small, large = (host_of(relus(1, count=count)) for count in (1 << 19, (1 << 19) + 1))
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_large_arrays_are_copied_on_a_thread_as_the_runtime_does(one_by_one: bool) -> None:
+    most = 6 if one_by_one else 2
+    counts = most << 18, (most << 18) + 1
+    small, large = (host_of(relus(1, count=count), one_by_one=one_by_one) for count in counts)
     assert small.feed_delay_s == 0
     assert large.feed_delay_s > 0
     assert large.feed_s < small.feed_s
