@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -35,8 +36,37 @@ LINES, HEIGHT, WIDTH = 16, 48, 480
 """The most lines of a page, and the pixels of each, in which it is read."""
 TEXT_ABOVE, LEAST, GROWTH = 0.3, 4, 1.6
 CORES = len(os.sched_getaffinity(0))
-BY_HAND = ((4, 1, 4), (8, 1, CORES), (max(CORES - 2, 2), 1, 1), (2, 4, 4))
-"""Workers, pages of a batch, threads of OpenCV: of these the fastest is the version by hand."""
+
+
+class ByHand(NamedTuple):
+    """How a version by hand goes about it: threads that take pages from files to results.
+
+    Attributes
+    ----------
+    workers : int
+    batch : int
+        Pages of a batch.
+    threads : int
+        Of OpenCV.
+    loads_apart : bool
+        Load files in as many processes, as data loaders do.
+    """
+
+    workers: int
+    batch: int
+    threads: int
+    loads_apart: bool = False
+
+
+MANY = max(CORES - 2, 2)
+BY_HAND = (
+    ByHand(4, 1, 4),
+    ByHand(8, 1, CORES),
+    ByHand(MANY, 1, 1),
+    ByHand(MANY, 1, 1, loads_apart=True),
+    ByHand(2, 4, 4),
+)
+"""Of these the fastest is the version by hand."""
 
 cv2.setNumThreads(1)  # here and in worker processes: there are as many of these as there are cores
 
@@ -135,10 +165,12 @@ def by_ort(reading: Reading) -> Work:
     return lambda jpegs: list(pool.map(work, jpegs))
 
 
-def by_torch(target: Target, reading: Reading, workers: int, batch: int, *, tf32: bool) -> Work:
+def by_torch(target: Target, reading: Reading, way: ByHand, *, tf32: bool) -> Work:
     """Have each worker take pages from files to results, with CUDA graphs on its own stream."""
     torch, device = torch_for(target, tf32=tf32)
-    side = reading.side
+    side, batch = reading.side, way.batch
+    processes = ProcessPoolExecutor(way.workers, get_context("spawn")) if way.loads_apart else None
+    loaded_in = map if processes is None else processes.map
     canvases = np.zeros((batch, side, side, 3), np.uint8)
     lines = np.zeros((batch * LINES, HEIGHT, WIDTH, 3), np.uint8)
     find_in = Network(_static(FIND, (batch, 3, side, side)), torch, device)
@@ -162,12 +194,12 @@ def by_torch(target: Target, reading: Reading, workers: int, batch: int, *, tf32
             return finding, None
         return finding, captured(characters, torch, device, {"pixels": lines})
 
-    free = [made() for _ in range(workers)]
+    free = [made() for _ in range(way.workers)]
 
     def work(jpegs: Sequence[Item]) -> list[Result]:
         finding, reading_lines = free.pop()
         try:
-            loaded = [load(jpeg, side) for jpeg in jpegs]
+            loaded = [*loaded_in(partial(load, side=side), jpegs)]
             filled = np.stack([*loaded, *loaded[:1] * (batch - len(loaded))])
             (found,) = finding({"pixels": filled})
             boxes = [find(mask[None]) for mask in found[: len(jpegs)]]
@@ -181,7 +213,7 @@ def by_torch(target: Target, reading: Reading, workers: int, batch: int, *, tf32
         finally:
             free.append((finding, reading_lines))
 
-    pool = ThreadPoolExecutor(workers)
+    pool = ThreadPoolExecutor(way.workers)
 
     def all_of(jpegs: Sequence[Item]) -> Sequence[Result]:
         parts = (jpegs[first : first + batch] for first in range(0, len(jpegs), batch))
