@@ -1,4 +1,7 @@
-"""Pooling over windows: a thread makes one output."""
+"""Pooling over windows: a thread makes one output; and the ways back from maxima to their places.
+
+In the gradient of MaxPool each cell looks for the windows whose maximum it was.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import math
 from collections.abc import Sequence
 
 from ...graph.operator import Call, Specs
-from ...graph.operators.pooling import pooling_window
+from ...graph.operators.pooling import pooling_window, unpooled_shape
 from ...graph.tensor import TensorSpec
 from .folds import extreme, extremum_of
-from .indexing import index_type, offset
-from .kernel import THREADS, Code, Kernel, Parameter, groups_of
+from .indexing import contiguous, coordinates, index_type, offset
+from .kernel import THREADS, TRAP, Code, Kernel, Parameter, groups_of
 from .reduction import input_of, output_of, power, root
 from .registry import generates
 from .types import computed_type, is_float, literal, load, store
@@ -128,4 +131,84 @@ def lp_pool(call: Call, outputs: Specs) -> Code:
         [f"{c} sum = {literal(0, c)};"],
         [f"sum = sum + {power('value', p, c)};"],
         [store(y.dtype, "y", "i", root("sum", p, c))],
+    )
+
+
+@generates("MaxPoolGradient")
+def max_pool_gradient(call: Call, outputs: Specs) -> Code:
+    """DX = the sum of dY over the windows around a cell whose index is the cell's.
+
+    Tap by tap there is at most one window that has the tap on the cell: the order of the sum, and
+    so its bits, are always the same.
+    """
+    dy, dx = call.spec(0), outputs[0]
+    window, _ = pooling_window(dx.static_shape, call.attributes)
+    assert window is not None
+    spatial, places = dx.static_shape[2:], dy.static_shape[2:]
+    c, real = index_type(dx.size + THREADS, dy.size + THREADS), computed_type(dy.dtype)
+    body = [
+        f"const {c} i = ({c})GROUP * {THREADS} + THREAD;",
+        f"if (i >= {dx.size}) return;",
+        f"const {c} plane = i / {math.prod(spatial)};",
+        *coordinates(f"(i % {math.prod(spatial)})", spatial, "p", c),
+        f"{real} sum = {literal(0, real)};",
+    ]
+    conditions = []
+    for axis, size in enumerate(window.kernel):
+        stride, apart = window.strides[axis], window.dilations[axis]
+        body += [
+            f"for (i32 t{axis} = 0; t{axis} < {size}; t{axis}++) {{",
+            f"const {c} from{axis} = p{axis} + {window.pads_begin[axis]} - t{axis} * {apart};",
+            f"const {c} o{axis} = from{axis} / {stride};",
+        ]
+        conditions.append(
+            f"from{axis} >= 0 && from{axis} % {stride} == 0 && o{axis} < {places[axis]}"
+        )
+    at = offset(contiguous(places), "o")
+    body += [
+        f"if ({' && '.join(conditions)}) {{",
+        f"const {c} at = plane * {math.prod(places)} + {at};",
+        f"if (places[at] == i) sum = sum + {load(dy.dtype, 'dy', 'at')};",
+        "}",
+        "}" * len(spatial),
+        store(dx.dtype, "dx", "i", "sum"),
+    ]
+    taken = (input_of(dy, "dy"), input_of(call.spec(1), "places", 1), output_of(dx, "dx"))
+    return Code((Kernel("unpool_gradient", taken, "\n".join(body), groups_of(dx.size)),))
+
+
+@generates("MaxUnpool")
+def max_unpool(call: Call, outputs: Specs) -> Code:
+    """Y = x at the places that the indices name, 0 elsewhere.
+
+    Where several name one place, any of them is written; places beyond the end of y are not.
+    """
+    x, y = call.spec(0), outputs[0]
+    shape = [int(n) for n in unpooled_shape(x.static_shape, call.attributes)]
+    c = index_type(x.size + THREADS, y.size + THREADS, math.prod(shape))
+    start = f"const {c} i = ({c})GROUP * {THREADS} + THREAD;"
+    zero = store(y.dtype, "y", "i", literal(0, computed_type(y.dtype)))
+    clear = [start, f"if (i < {y.size}) {zero}"]
+    inside = [
+        f"p{axis} < {length}"
+        for axis, (length, counted) in enumerate(zip(y.static_shape, shape, strict=True))
+        if length < counted
+    ]
+    at, value = offset(contiguous(y.static_shape), "p"), load(x.dtype, "x", "i")
+    scatter = [
+        start,
+        f"if (i >= {x.size}) return;",
+        "const i64 place = places[i];",
+        f"if (place < 0 || place >= {math.prod(shape)}) {{ trap[0] = place; return; }}",
+        *coordinates("place", shape, "p", c),
+        f"if ({' && '.join(inside) or '1'}) {store(y.dtype, 'y', at, value)}",
+    ]
+    target, places = output_of(y), input_of(call.spec(1), "places", 1)
+    each = groups_of(x.size)
+    return Code(
+        (
+            Kernel("clear", (target,), "\n".join(clear), groups_of(y.size)),
+            Kernel("unpool", (input_of(x), places, target, TRAP), "\n".join(scatter), each),
+        ),
+        trap=f"index {{}} is not one of {math.prod(shape)} places",
     )

@@ -1,15 +1,26 @@
-"""The generator that quantizes by the range of what it is given: the range first, then numbers."""
+"""Generators of quantization.
+
+Where scales are per block, elements side by side share one. What is quantized by the range of what
+it is given takes two kernels: the range first, then the numbers.
+"""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .cells import cells, typed
+from .conversion import dequantize, has_blocks, quantize
+from .elementwise import single
+from .formulas import Formula
 from .functions import called_in
+from .indexing import contiguous
 from .kernel import THREADS, Code, Kernel, Parameter, groups_of
 from .registry import generates
+from .types import is_float, load, store
 
 _ROUNDED = "to_u8_f32(min_f32(max_f32({value}, 0), 255))"
 
@@ -71,3 +82,34 @@ low = lows[0];
 high = highs[0];
 {finish}"""
     return Kernel(title, tuple(parameters), body, groups, functions=called_in(body))
+
+
+def _quantized(op: str, formula: Formula, call: Call, outputs: Specs) -> Code:
+    if not has_blocks(call):
+        return single(op, call, outputs)
+    x, y = call.spec(0), outputs[0]
+    axis, size = call.attributes["axis"] % len(x.static_shape), call.attributes["block_size"]
+    terms = [
+        f"k{d} / {size} * {stride}" if d == axis else f"k{d} * {stride}"
+        for d, stride in enumerate(contiguous(call.spec(1).static_shape))
+    ]
+    given = {"x": 0, "scale": 1} | ({"zero": 2} if call.has(2) else {})
+    places = {"x": "i", "scale": "block", "zero": "block"}
+    elements = [load(call.spec(n).dtype, name, places[name]) for name, n in given.items()]
+    statements = [
+        f"const index block = {' + '.join(terms)};",
+        store(y.dtype, "y", "i", formula(call, elements)),
+    ]
+    parameters = [typed(name, call.spec(n), "input", n) for name, n in given.items()]
+    parameters.append(typed("y", y, "output"))
+    return Code((cells("by_blocks", x.static_shape, parameters, statements),))
+
+
+def _has_wide_quotients(call: Call) -> bool:
+    return not is_float(call.spec(1).dtype) or call.attributes["precision"] == "float64"
+
+
+generates("QuantizeLinear", float64=_has_wide_quotients)(
+    partial(_quantized, "QuantizeLinear", quantize)
+)
+generates("DequantizeLinear")(partial(_quantized, "DequantizeLinear", dequantize))

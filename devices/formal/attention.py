@@ -1,4 +1,4 @@
-"""The definition of LinearAttention."""
+"""Definitions of Attention and LinearAttention."""
 
 from __future__ import annotations
 
@@ -10,6 +10,118 @@ from ...graph.tensor import Array
 from .ieee import exact_sum, exp
 from .indices import at, indices, table
 from .registry import definition
+
+_BY_HEADS = 4
+_CAPPED, _MASKED, _WEIGHTS = 1, 2, 3
+
+
+@definition("Attention")
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    attn_mask: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    nonpad_kv_seqlen: Array | None = None,
+    *,
+    is_causal: bool,
+    kv_num_heads: int | None,
+    left_window_size: int,
+    q_num_heads: int | None,
+    qk_matmul_output_mode: int,
+    right_window_size: int,
+    scale: float | None,
+    softcap: float,
+    softmax_precision: str | None,
+) -> tuple[Array, Array, Array, Array]:
+    """Y[i] = Σⱼ softmaxⱼ(cap(scale · q[i]·k[j]) + mask[i, j]) · v[j], over the keys that i sees.
+
+    A query that sees none has 0. Query i stands at i behind what is past, or is one of the last of
+    the keys that are used; it sees those that its window holds, up to itself if causal, which are
+    used and have a mask that is neither False nor -∞. Source: ONNX Attention.
+    """
+    query, key = _by_head(q, q_num_heads), _joined(past_key, _by_head(k, kv_num_heads))
+    value = _joined(past_value, _by_head(v, kv_num_heads))
+    batch, heads, queries, depth = query.shape
+    keys, group = key.shape[2], max(1, heads // max(1, key.shape[1]))
+    factor = 1 / math.sqrt(max(depth, 1)) if scale is None else scale
+    right = 0 if is_causal else right_window_size
+    past = 0 if past_key is None else past_key.shape[2]
+
+    def hidden(n: int, h: int, i: int, j: int) -> bool:
+        used = keys if nonpad_kv_seqlen is None else at(nonpad_kv_seqlen.reshape(-1), n)
+        place = i + (past if nonpad_kv_seqlen is None else used - queries)
+        outside = 0 <= right < j - place or 0 <= left_window_size < place - j
+        return outside or j >= used or _mask_at(attn_mask, n, h, i, j) == -math.inf
+
+    y = np.full((batch, heads, queries, value.shape[3]), 0.0, object)
+    scores = np.empty((batch, heads, queries, keys), object)
+    for n, h, i in indices((batch, heads, queries)):
+        own = [at(query, n, h, i, d) for d in range(depth)]
+        stages = [_scores(own, key[n, h // group], factor)]
+        stages.append([_capped(score, softcap) for score in stages[0]])
+        stages.append(
+            [
+                -math.inf if hidden(n, h, i, j) else score + _mask_at(attn_mask, n, h, i, j)
+                for j, score in enumerate(stages[_CAPPED])
+            ]
+        )
+        stages.append(_weights(stages[_MASKED]))
+        scores[n, h, i] = stages[qk_matmul_output_mode]
+        for d in range(value.shape[3]):
+            y[n, h, i, d] = exact_sum(
+                weight * at(value, n, h // group, j, d)
+                for j, weight in enumerate(stages[_WEIGHTS])
+                if weight
+            )
+    if q.ndim != _BY_HEADS:
+        y = y.swapaxes(1, 2).reshape(batch, queries, heads * value.shape[3])
+    return y, key, value, scores
+
+
+def _by_head(x: Array, heads: int | None) -> Array:
+    """Return (batch, heads, length, elements)."""
+    if heads is None or x.ndim == _BY_HEADS:
+        return x
+    batch, length, elements = x.shape
+    return x.reshape(batch, length, heads, elements // heads).swapaxes(1, 2)
+
+
+def _joined(past: Array | None, new: Array) -> Array:
+    return new if past is None else np.concatenate([past, new], 2)
+
+
+def _mask_at(mask: Array | None, n: int, h: int, i: int, j: int) -> float:
+    """Return what is added to a score: -∞ where a mask is False, and behind its last key."""
+    if mask is None:
+        return 0.0
+    if j >= mask.shape[-1]:
+        return -math.inf
+    own = zip(mask.shape[:-1], (n, h, i)[4 - mask.ndim :], strict=True)
+    value = at(mask, *(0 if length == 1 else place for length, place in own), j)
+    if mask.dtype == np.bool_:
+        return 0.0 if value else -math.inf
+    return float(value)
+
+
+def _scores(query: list[float], keys: Array, factor: float) -> list[float]:
+    depth = range(len(query))
+    return [factor * exact_sum(query[d] * at(keys, j, d) for d in depth) for j in range(len(keys))]
+
+
+def _capped(score: float, cap: float) -> float:
+    return cap * math.tanh(score / cap) if cap else score
+
+
+def _weights(scores: list[float]) -> list[float]:
+    """Return the distribution, which is 0 everywhere if nothing is seen."""
+    greatest = max(scores, default=-math.inf)
+    if greatest == -math.inf:
+        return [0.0] * len(scores)
+    powers = [exp(score - greatest) for score in scores]
+    total = exact_sum(powers)
+    return [power / total for power in powers]
 
 
 @definition("LinearAttention")

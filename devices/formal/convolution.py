@@ -1,13 +1,15 @@
-"""Definitions of Conv and ConvTranspose."""
+"""Definitions of convolutions, of the gradient of their weights, and of Col2Im."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...graph.attribute import Attributes
+from ...graph.operator import Specs
 from ...graph.tensor import Array, TensorSpec
 from .ieee import exact_sum
 from .indices import at, indices, table
@@ -98,3 +100,73 @@ def _transposed(
             begin, end = halves(max(full - count, 0), more_at_end=more_at_end)
         sliding.append(WindowPositions(count, size, stride, dilation, begin, end))
     return sliding
+
+
+@definition("ConvWeightsGradient")
+def conv_weights_gradient(
+    x: Array,
+    dy: Array,
+    *,
+    group: int,
+    kernel_shape: Sequence[int],
+    outputs: Sequence[TensorSpec],
+    **attributes: Any,
+) -> Array:
+    """dw[f, c, k…] = Σ dy[n, f, o…]·x[n, first(f) + c, o·stride - begin + k·dilation, …].
+
+    The sum is over the samples n and the places o of the window; x is 0 outside. It is what Conv's
+    definition yields when the sum of dy·y is differentiated by w[f, c, k…].
+    """
+    shape, lengths = outputs[0].static_shape, x.shape[2:]
+    counts = dy.shape[2:]
+    sliding = windows(lengths, counts, kernel_shape, attributes)
+    features_per_group = shape[0] // group
+
+    def terms(f: int, c: int, cell: Sequence[int]) -> Iterator[float]:
+        channel = f // features_per_group * shape[1] + c
+        for window in indices(counts):
+            steps = zip(sliding, window, cell, strict=True)
+            place = [axis.place(o, k) for axis, o, k in steps]
+            if is_inside(place, lengths):
+                for n in range(x.shape[0]):
+                    yield at(dy, n, f, *window) * at(x, n, channel, *place)
+
+    def element(f: int, c: int, *cell: int) -> float:
+        return float(exact_sum(list(terms(f, c, cell))))
+
+    return table(shape, element)
+
+
+@definition("Col2Im")
+def col2im(
+    x: Array, image_shape: Array, block_shape: Array, *, outputs: Specs, **attributes: Any
+) -> Array:
+    """Y = for each place of the image, the sum of what blocks have there.
+
+    x[n, c·cells + k, o] is cell k of block o; blocks lie as a convolution's windows do.
+    Source: ONNX Col2Im.
+    """
+    shape = outputs[0].static_shape
+    lengths, block = shape[2:], [int(size) for size in block_shape.reshape(-1).tolist()]
+    sliding = windows(lengths, block, block, {**attributes, "auto_pad": "NOTSET"})
+    counts = [
+        (axis.begin + axis.length + axis.end - (axis.kernel - 1) * axis.dilation - 1) // axis.stride
+        + 1
+        for axis in sliding
+    ]
+    gathered = np.empty(shape, object)
+    for index in indices(shape):
+        gathered[index] = []
+    for n, c in indices(shape[:2]):
+        for o, window in enumerate(indices(counts)):
+            for k, (_, place) in enumerate(places(sliding, window)):
+                if is_inside(place, lengths):
+                    gathered[(n, c, *place)].append(at(x, n, c * math.prod(block) + k, o))
+    return table(shape, lambda *index: _added(gathered[index]))
+
+
+def _added(values: list[Any]) -> Any:
+    """Return the sum of numbers, complex ones by their parts."""
+    if not any(isinstance(value, complex) for value in values):
+        return exact_sum(values)
+    return complex(exact_sum(v.real for v in values), exact_sum(v.imag for v in values))

@@ -1,4 +1,4 @@
-"""Functions of Python floats that answer as IEEE 754 does where Python raises."""
+"""Functions of Python floats that answer as IEEE 754 does where Python raises; their order."""
 
 from __future__ import annotations
 
@@ -103,3 +103,8 @@ def smallest(values: Iterable[Real]) -> Real:
     """Return the smallest of one or more values, NaN if one is."""
     found = list(values)
     return math.nan if any(v != v for v in found) else min(found)
+
+
+def rank(x: Any) -> tuple[bool, Any]:
+    """Return a key by which numbers compare; NaN is above all others."""
+    return (True, 0) if x != x else (False, x)

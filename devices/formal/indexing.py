@@ -7,8 +7,8 @@ from typing import Any
 
 from ...graph.errors import ShapeError
 from ...graph.tensor import Array
+from .ieee import rank
 from .indices import at, indices, table
-from .order import rank
 from .registry import definition
 
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {

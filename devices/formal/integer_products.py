@@ -8,10 +8,10 @@ import numpy as np
 
 from ...graph.operator import Specs
 from ...graph.tensor import Array
-from .contraction import matmul
 from .convolution import conv
 from .ieee import divide
 from .indices import broadcast_at, table
+from .linear_algebra import matmul
 from .quantization import centred, in_precision, quantized
 from .registry import definition
 

@@ -10,9 +10,8 @@ import numpy as np
 
 from ...graph.errors import ShapeError
 from ...graph.tensor import Array, TensorSpec
-from .ieee import exact_sum, largest, power
+from .ieee import exact_sum, largest, power, rank
 from .indices import at, indices, table
-from .order import rank
 from .registry import definition
 from .windows import is_inside, places, windows
 
@@ -180,3 +179,19 @@ def _place(number: int, shape: Sequence[int]) -> tuple[int, ...]:
         number, i = divmod(number, length)
         index.insert(0, i)
     return tuple(index)
+
+
+@definition("MaxPoolGradient")
+def max_pool_gradient(
+    dy: Array, places: Array, shape: Array, *, outputs: Sequence[TensorSpec], **window: Any
+) -> Array:
+    """dx[i] = Σ dy[o] over the windows o whose maximum is element i, counted row by row.
+
+    The window's attributes only say where to look for them.
+    """
+    made = outputs[0].static_shape
+    gathered: list[list[float]] = [[] for _ in range(outputs[0].size)]
+    for index in indices(dy.shape):
+        gathered[at(places, *index)].append(at(dy, *index))
+    sums = np.array([float(exact_sum(parts)) for parts in gathered], object)
+    return sums.reshape(made)

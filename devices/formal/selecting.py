@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...graph.tensor import Array
+from .ieee import rank
 from .indices import at, indices
-from .order import rank
 from .registry import definition
 
 Box: TypeAlias = tuple[float, float, float, float]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...graph.tensor import Array
-from .ieee import divide, exact_sum, exp, log, sqrt
+from .ieee import divide, exact_sum, exp, log, rank, sqrt
 from .indices import at, indices
-from .order import rank
 from .registry import definition
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ...graph.operators.dot_attention import CAPPED, MASKED, RAW, WEIGHTS, AttentionWindow
+from ...graph.operators.attention import CAPPED, MASKED, RAW, WEIGHTS, AttentionWindow
 from ...graph.tensor import Array, TensorSpec
 from .blocks import count_in_block
 from .registry import ArrayModule

@@ -8,7 +8,7 @@ from functools import partial
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.operators.columns import as_window
+from ...graph.operators.convolution import as_window
 from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
 from .arguments import integers

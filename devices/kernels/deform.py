@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.operators.deform import BIAS, MASK, OFFSET, resolve_deformed_window
+from ...graph.operators.convolution import BIAS, MASK, OFFSET, resolve_deformed_window
 from ...graph.tensor import Array, TensorSpec
 from .arguments import optional
 from .geometry import add_bias

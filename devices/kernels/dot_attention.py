@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
-from ...graph.operators.dot_attention import (
+from ...graph.operators.attention import (
     MASK,
     PAST_KEY,
     PRESENT_KEY,

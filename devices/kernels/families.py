@@ -7,52 +7,45 @@ from collections.abc import Mapping
 FAMILIES: Mapping[str, str] = {
     "activation": "Celu Elu Erf Gelu HardSigmoid HardSwish LeakyRelu Mish PRelu Selu Shrink "
     "Sigmoid Softplus Softsign Swish ThresholdedRelu",
-    "batch_normalization": "BatchNormalization",
     "columns": "Col2Im",
     "conv_transpose": "ConvTranspose",
     "convolution": "Conv",
     "convolution_gradient": "ConvWeightsGradient",
     "creation": "ConstantOfShape Range",
     "deform": "DeformConv",
-    "determinant": "Cofactors Det",
     "dot_attention": "Attention",
-    "einsum": "Einsum",
     "elementwise": "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitCast BitShift BitwiseAnd "
     "BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Clip Cos Cosh Div Dropout "
-    "Equal Exp Floor Greater GreaterOrEqual Identity IsNaN Less LessOrEqual Log "
-    "Max Mean Min Mod Mul Neg Not Or Pow Reciprocal Relu Round Sign Sin Sinh Sqrt "
-    "Sub Sum Tan Tanh Xor",
+    "Equal Exp Floor Greater GreaterOrEqual Identity IsNaN Less LessOrEqual Log Max "
+    "Mean Min Mod Mul Neg Not Or Pow Reciprocal Relu Round Sign Sin Sinh Sqrt Sub Sum "
+    "Tan Tanh Xor",
     "fused": "Fused",
-    "global_pooling": "GlobalAveragePool GlobalLpPool GlobalMaxPool MaxUnpool",
     "grid_sample": "AffineGrid GridSample",
     "indexing": "GatherND OneHot ScatterElements ScatterND TensorScatter TopK",
     "integer_conv": "ConvInteger QLinearConv",
     "integer_matmul": "MatMulInteger QLinearMatMul",
+    "linear_algebra": "Cofactors Det Einsum Gemm MatMul",
     "linear_attention": "LinearAttention",
     "logic": "IsInf Where",
-    "matmul": "Gemm MatMul",
-    "movement": "Concat Expand Pad Tile Trilu",
-    "normalization": "GroupNormalization InstanceNormalization LayerNormalization "
-    "MeanVarianceNormalization RMSNormalization",
-    "norms": "LRN LpNormalization",
-    "pooling": "AveragePool LpPool MaxPool",
-    "pooling_gradient": "MaxPoolGradient",
+    "movement": "Concat Expand Pad Tile Transpose Trilu",
+    "normalization": "BatchNormalization GroupNormalization InstanceNormalization LRN "
+    "LayerNormalization LpNormalization MeanVarianceNormalization RMSNormalization",
+    "pooling": "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool "
+    "MaxPoolGradient MaxUnpool",
     "quantization": "DequantizeLinear DynamicQuantizeLinear QuantizeLinear",
     "randomness": "Philox",
     "rearranging": "DepthToSpace EyeLike ReverseSequence SpaceToDepth",
     "recurrent": "GRU LSTM RNN",
-    "reduction": "ArgMax ArgMin ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax "
-    "ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
+    "reduction": "ArgMax ArgMin CumProd CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+    "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
     "reshaping": "Flatten Reshape Shape Size Squeeze Unsqueeze",
     "resize": "Resize",
     "roi_align": "RoiAlign",
-    "scan": "CumProd CumSum",
     "selecting": "Bounded.Compress Bounded.NonMaxSuppression Bounded.NonZero Bounded.Unique",
     "signal": "DFT MelWeightMatrix STFT",
     "slicing": "Gather GatherElements Slice Split",
     "softmax": "Hardmax LogSoftmax Softmax",
     "state": "After Assign Group",
-    "transpose": "Transpose",
 }
 """The operators of each. Kernels of one that is not listed are found when all are imported."""
 

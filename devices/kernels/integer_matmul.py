@@ -20,7 +20,7 @@ from .exactness import (
     quantized_again,
     to_int32,
 )
-from .matmul import bind_product
+from .linear_algebra import bind_product
 from .registry import ArrayModule, Arrays, kernel
 from .steps import Step, in_order
 

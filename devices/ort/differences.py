@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...graph.dims import normalize_axis
 from ...graph.ir import Node
 from ...graph.operator import Call
-from ...graph.operators.dot_attention import MASK, MASKED, SCORES, USED
+from ...graph.operators.attention import MASK, MASKED, SCORES, USED
 from ...graph.operators.inputs import integers, is_computed
 from ...graph.operators.movement import pads_by_axis
 from ...graph.tensor import TensorSpec

@@ -15,7 +15,7 @@ from ...graph.builder import GraphBuilder
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.operator import Call
-from ...graph.operators.dot_attention import MASK
+from ...graph.operators.attention import MASK
 from ...graph.passes.rewriting import Rewriter
 from .runtime import load, newest_opset, options
 

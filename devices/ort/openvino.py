@@ -11,7 +11,7 @@ import numpy as np
 
 from ...graph.ir import Node
 from ...graph.operator import Call
-from ...graph.operators.dot_attention import MASK
+from ...graph.operators.attention import MASK
 from ...graph.tensor import TensorSpec
 from .differences import Difference
 

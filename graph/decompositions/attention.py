@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..operators.dot_attention import scale_of, window_of
+from ..operators.attention import scale_of, window_of
 from ..tensor import Array
 from .rules import DecompositionBuilder, decomposition
 

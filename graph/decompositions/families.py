@@ -1,33 +1,16 @@
 """All families of decompositions; importing this module registers them."""
 
-from . import (
+from . import (  # noqa: F401 - each registers its own
     activation,
-    arithmetic,
     attention,
     convolution,
     each,
-    einsum,
+    elementwise,
+    linear_algebra,
     normalization,
     pooling,
-    products,
     quantization,
     rearranging,
     recurrent,
     reduction,
 )
-
-__all__ = [
-    "activation",
-    "arithmetic",
-    "attention",
-    "convolution",
-    "each",
-    "einsum",
-    "normalization",
-    "pooling",
-    "products",
-    "quantization",
-    "rearranging",
-    "recurrent",
-    "reduction",
-]

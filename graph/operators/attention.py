@@ -1,17 +1,220 @@
-"""Attention that keeps a state in place of keys and values: linear in the sequence's length."""
+"""Attention: over keys and values, or by a state kept in their place.
+
+Of Attention, each query takes a mean of values, weighted by how its key fits. LinearAttention reads
+and updates a matrix per head, and is linear in the sequence's length.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..attribute import Attribute, Attributes, Kind
-from ..dims import floordiv, mul
+from ..dims import UNKNOWN, add, floordiv, mul
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, TensorSpec
 from ..traits import ARRAY_KERNEL, IN_SUMS, PRIMITIVE
-from .inputs import FLOATS, check_dtype, check_form, common_dtype, may_equal
+from .inputs import FLOATS, INTEGERS, REALS, check_dtype, check_form, common_dtype, may_equal
+from .rules import TRANSCENDENTAL
+
+MASK, PAST_KEY, PAST_VALUE, USED = 3, 4, 5, 6
+"""Inputs, beside query, key and value; `USED` is how many keys of each sample are no padding."""
+
+PRESENT_KEY, PRESENT_VALUE, SCORES = 1, 2, 3
+"""Outputs, beside y."""
+
+RAW, CAPPED, MASKED, WEIGHTS = range(4)
+"""Stages of the scores that `SCORES` may hold: `qk_matmul_output_mode`."""
+
+_BY_HEADS = 4
+"""The rank of inputs that have an axis of heads."""
+
+
+class AttentionWindow(NamedTuple):
+    """Which keys a query sees: from `left` before its own place to `right` behind; None is all."""
+
+    left: int | None
+    right: int | None
+
+
+def window_of(attributes: Attributes) -> AttentionWindow:
+    """Return the window that the attributes describe together."""
+    left, right = attributes["left_window_size"], attributes["right_window_size"]
+    if attributes["is_causal"]:
+        right = 0
+    return AttentionWindow(None if left < 0 else left, None if right < 0 else right)
+
+
+def scale_of(attributes: Attributes, depth: int) -> float:
+    """Return what scores are multiplied by: 1 / √depth, if nothing else is asked for."""
+    scale: float | None = attributes["scale"]
+    return 1 / math.sqrt(max(depth, 1)) if scale is None else scale
+
+
+def _cost(call: Call, outputs: Specs) -> int:
+    """Cost: two products, and a distribution over the keys for each query."""
+    batch, heads, queries, depth = _by_head(call, 0, "q_num_heads")
+    _, _, keys, width = _by_head(call, 2, "kv_num_heads")
+    if call.has(PAST_KEY):
+        keys = add(keys, call.spec(PAST_KEY).static_shape[2])
+    sizes = (batch, heads, queries, depth, keys, width)
+    n, h, q, d, k, w = (int(size) for size in sizes)
+    return n * h * q * k * (2 * (d + w) + TRANSCENDENTAL + 4)
+
+
+@define(
+    "Attention",
+    inputs="q k v attn_mask? past_key? past_value? nonpad_kv_seqlen?",
+    outputs="y present_key? present_value? qk_matmul_output?",
+    attributes={
+        "is_causal": Attribute(Kind.BOOL, False),
+        "kv_num_heads": Attribute(Kind.INT, None, minimum=1),
+        "left_window_size": Attribute(Kind.INT, -1, minimum=-1),
+        "q_num_heads": Attribute(Kind.INT, None, minimum=1),
+        "qk_matmul_output_mode": Attribute(Kind.INT, 0, choices=(RAW, CAPPED, MASKED, WEIGHTS)),
+        "right_window_size": Attribute(Kind.INT, -1, minimum=-1),
+        "scale": Attribute(Kind.FLOAT, None),
+        "softcap": Attribute(Kind.FLOAT, 0.0, minimum=0),
+        "softmax_precision": Attribute(Kind.DTYPE, None),
+    },
+    cost=_cost,
+    float16=IN_SUMS,
+)
+def infer_attention(call: Call) -> Sequence[TensorSpec]:
+    """Infer: (batch, heads, queries, depth) → (batch, heads, queries, width), or three axes."""
+    dtype = common_dtype(_given(call, 0, 1, PAST_KEY), FLOATS)
+    width_dtype = common_dtype(_given(call, 2, PAST_VALUE), FLOATS)
+    _check_state(call)
+    if any(call.spec(index).shape is None for index in (0, 1, 2)):
+        unknown = TensorSpec(dtype, None)
+        return unknown, unknown, TensorSpec(width_dtype, None), unknown
+    _check_ranks(call)
+    batch, heads, queries, depth = _by_head(call, 0, "q_num_heads")
+    # Groups of query heads may share a head of keys: their number is kv_num_heads.
+    _, shared, keys, width = _by_head(call, 2, "kv_num_heads")
+    _check_heads(heads, shared)
+    _check_key(call, (batch, shared, keys, depth))
+    _check_past(call, (batch, shared, depth, width))
+    # What is cached comes first, as its positions did; masks are over both.
+    past = _past_length(call)
+    total = UNKNOWN if past == UNKNOWN else add(keys, past)
+    _check_mask(call, (batch, heads, queries, total))
+    if call.has(USED):
+        check_form(call.spec(USED), (batch,), "nonpad_kv_seqlen")
+    y: tuple[Dim, ...] = (batch, heads, queries, width)
+    # With three axes the heads lie side by side in the last one, and y is as q was.
+    if call.spec(0).rank != _BY_HEADS:
+        y = (batch, queries, mul(heads, width))
+    return (
+        TensorSpec(dtype, y),
+        TensorSpec(dtype, (batch, shared, total, depth)),
+        TensorSpec(width_dtype, (batch, shared, total, width)),
+        TensorSpec(dtype, (batch, heads, queries, total)),
+    )
+
+
+def _given(call: Call, *indices: int) -> list[TensorSpec]:
+    return [call.spec(index) for index in indices if call.has(index)]
+
+
+def _check_state(call: Call) -> None:
+    if call.has(PAST_KEY) != call.has(PAST_VALUE):
+        raise ShapeError("past keys and values come together", fix="pass both, or none")
+    if call.has(USED):
+        check_dtype(call.spec(USED), INTEGERS, "nonpad_kv_seqlen")
+        if call.has(PAST_KEY):
+            raise ShapeError(
+                "keys are either appended to past ones, or in place already",
+                fix="pass past_key and past_value, or nonpad_kv_seqlen",
+            )
+
+
+def _check_ranks(call: Call) -> None:
+    ranks = {call.spec(index).rank for index in (0, 1, 2)}
+    if ranks not in ({3}, {_BY_HEADS}):
+        raise ShapeError(
+            "q, k and v must all have 3 axes, or all 4",
+            fix="reshape them to [batch, heads, length, depth]",
+        )
+
+
+def _by_head(call: Call, index: int, attribute: str) -> tuple[Dim, Dim, Dim, Dim]:
+    """Return (batch, heads, length, elements for each head) of an input."""
+    shape = call.spec(index).shape
+    assert shape is not None
+    if len(shape) == _BY_HEADS:
+        batch, heads, length, elements = shape
+        return batch, heads, length, elements
+    batch, length, elements = shape
+    count: int | None = call.attributes[attribute]
+    if count is None:
+        raise ShapeError(
+            "inputs of 3 axes do not tell how many heads they hold", fix=f"pass {attribute}"
+        )
+    if isinstance(elements, int) and elements % count:
+        raise ShapeError(
+            f"{elements} elements do not divide into {count} heads",
+            fix=f"make the last axis a multiple of {attribute}",
+        )
+    return batch, count, length, floordiv(elements, count)
+
+
+def _check_heads(heads: Dim, shared: Dim) -> None:
+    if isinstance(heads, int) and isinstance(shared, int) and heads and heads % max(shared, 1):
+        raise ShapeError(
+            f"{heads} heads of queries cannot share {shared} of keys",
+            fix="make their number a multiple",
+        )
+
+
+def _check_key(call: Call, form: tuple[Dim, Dim, Dim, Dim]) -> None:
+    batch, shared, keys, depth = form
+    if call.spec(1).rank == _BY_HEADS:
+        check_form(call.spec(1), form, "k")
+        check_form(call.spec(2), (batch, shared, keys, None), "v")
+    else:
+        check_form(call.spec(1), (batch, keys, mul(shared, depth)), "k")
+        check_form(call.spec(2), (batch, keys, None), "v")
+
+
+def _check_past(call: Call, form: tuple[Dim, Dim, Dim, Dim]) -> None:
+    batch, shared, depth, width = form
+    if call.has(PAST_KEY):
+        check_form(call.spec(PAST_KEY), (batch, shared, None, depth), "past_key")
+        length = None if call.spec(PAST_KEY).shape is None else _past_length(call)
+        check_form(call.spec(PAST_VALUE), (batch, shared, length, width), "past_value")
+
+
+def _past_length(call: Call) -> Dim:
+    if not call.has(PAST_KEY):
+        return 0
+    shape = call.spec(PAST_KEY).shape
+    return UNKNOWN if shape is None else shape[2]
+
+
+def _check_mask(call: Call, scores: tuple[Dim, ...]) -> None:
+    """Raise ShapeError unless a mask fits; keys behind its last are not seen."""
+    if not call.has(MASK):
+        return
+    mask = call.spec(MASK)
+    check_dtype(mask, REALS, "attn_mask")
+    if mask.shape is None:
+        return
+    if not mask.shape:
+        raise ShapeError("attn_mask has no axis of keys", fix="pass a number for each key")
+    # A mask for fewer keys is fine: those that it does not know of are padding.
+    *outer, seen = mask.shape
+    whole, keys = scores[-len(mask.shape) : -1], scores[-1]
+    # Masks broadcast along all axes but that of the keys.
+    form = [None if a == 1 else b for a, b in zip(outer, whole, strict=False)]
+    check_form(mask, (*form, None), "attn_mask")
+    if isinstance(seen, int) and isinstance(keys, int) and seen > keys:
+        raise ShapeError(
+            f"attn_mask is for {seen} keys, and there are {keys}", fix="cut it, or pass more keys"
+        )
+
 
 PAST, DECAY, BETA = 3, 4, 5
 """Inputs, beside query, key and value."""
@@ -48,7 +251,7 @@ def heads_of(attributes: Attributes) -> Heads:
     return heads
 
 
-def _cost(call: Call, outputs: Specs) -> int:
+def _linear_cost(call: Call, outputs: Specs) -> int:
     """Cost: per step, a product with the state for each query, and two passes to update it."""
     batch, steps, _ = call.spec(0).static_shape
     heads = heads_of(call.attributes)
@@ -68,7 +271,7 @@ def _cost(call: Call, outputs: Specs) -> int:
         "scale": Attribute(Kind.FLOAT, 0.0),
         "update_rule": Attribute(Kind.STRING, "gated_delta", choices=tuple(_USES)),
     },
-    cost=_cost,
+    cost=_linear_cost,
     float16=IN_SUMS,
     lacks=PRIMITIVE | ARRAY_KERNEL,
 )
@@ -90,7 +293,7 @@ def infer_linear_attention(call: Call) -> Sequence[TensorSpec]:
     check_form(call.spec(1), (batch, steps, mul(heads.keys, depth)), "key")
     check_form(call.spec(2), (batch, steps, None), "value")
     state = (batch, heads.keys, depth, width)
-    _check_past(call, state)
+    _check_past_state(call, state)
     _check_gate(call, DECAY, (batch, steps), (heads.keys, mul(heads.keys, depth)), "decay")
     _check_gate(call, BETA, (batch, steps), (heads.keys, 1), "beta")
     output = (batch, steps, mul(heads.queries, width))
@@ -119,7 +322,7 @@ def _per_head(length: Dim, heads: int, what: str) -> Dim:
     return floordiv(length, heads)
 
 
-def _check_past(call: Call, state: Sequence[Dim]) -> None:
+def _check_past_state(call: Call, state: Sequence[Dim]) -> None:
     if call.has(PAST):
         check_dtype(call.spec(PAST), FLOATS, "past_state")
         check_form(call.spec(PAST), state, "past_state")

@@ -1,18 +1,34 @@
-"""Conv and ConvTranspose: weighted sums over windows, and their transpose."""
+"""Convolutions: over windows, transposed, deformed; the gradient of weights; and Col2Im.
+
+ConvWeightsGradient is an operator of plait's own. DeformConv reads where an input tells its taps
+to; Col2Im adds up the columns that convolutions multiply.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..attribute import Attribute, Attributes, Kind
-from ..dims import mul
+from ..dims import UNKNOWN, floordiv, mul, product
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
-from ..traits import FOLLOWS, PRODUCT
-from ..windows import WINDOW_ATTRIBUTES, resolve_transposed_window, resolve_window
-from .inputs import FLOATS, check_per_channel, common_dtype, may_equal, present
+from ..traits import ARRAY_KERNEL, FOLLOWS, IN_COORDINATES, IN_SUMS, PRIMITIVE, PRODUCT
+from ..windows import WINDOW_ATTRIBUTES, Window, resolve_transposed_window, resolve_window
+from .inputs import (
+    ANY,
+    FLOATS,
+    check_dtype,
+    check_form,
+    check_per_channel,
+    common_dtype,
+    integers,
+    listed_rank,
+    may_equal,
+    present,
+)
 
 _ATTRIBUTES = {**WINDOW_ATTRIBUTES, "group": Attribute(Kind.INT, 1, minimum=1)}
 
@@ -130,3 +146,158 @@ def _check_divides(count: Dim, group: int, what: str) -> None:
             f"{what}, {count}, do not divide into {group} groups",
             fix="choose a group that divides the number of channels",
         )
+
+
+def _gradient_cost(call: Call, outputs: Specs) -> int:
+    """Cost: a multiply and an add per weight, sample and place of the window."""
+    samples, _, *places = call.spec(1).static_shape
+    return 2 * outputs[0].size * samples * math.prod(places)
+
+
+@define(
+    "ConvWeightsGradient",
+    inputs="x dy",
+    attributes={
+        **WINDOW_ATTRIBUTES,
+        "kernel_shape": Attribute(Kind.INTS, minimum=1),
+        "group": Attribute(Kind.INT, 1, minimum=1),
+    },
+    cost=_gradient_cost,
+    traits=PRODUCT,
+    float16=IN_SUMS,
+    lacks=PRIMITIVE,
+)
+def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
+    """Infer: (batch, channels, *spatial), (batch, features, *windows) → the weights' shape."""
+    x, dy = call.spec(0), call.spec(1)
+    dtype = common_dtype((x, dy), FLOATS)
+    kernel, group = call.attributes["kernel_shape"], call.attributes["group"]
+    for spec in (x, dy):
+        if spec.rank not in (None, len(kernel) + 2):
+            raise ShapeError(
+                f"{spec} does not have {len(kernel)} spatial dimensions, as kernel_shape has",
+                fix="give x and dy as (batch, channels, *spatial)",
+            )
+    if x.shape is None or dy.shape is None:
+        return (TensorSpec(dtype, None),)
+    resolve_window(x.shape[2:], call.attributes, kernel)
+    if not may_equal(x.shape[0], dy.shape[0]):
+        raise ShapeError(f"{x} and {dy} are not of one batch", fix="pass what Conv was given")
+    for channels in (x.shape[1], dy.shape[1]):
+        if isinstance(channels, int) and channels % group:
+            raise ShapeError(
+                f"{channels} channels do not divide into {group} groups",
+                fix="use the group that Conv has",
+            )
+    return (TensorSpec(dtype, (dy.shape[1], floordiv(x.shape[1], group), *kernel)),)
+
+
+OFFSET, BIAS, MASK = 2, 3, 4
+"""Inputs, beside the image and the weights."""
+
+_AXES = 2
+
+
+def resolve_deformed_window(
+    spatial: Sequence[Dim], attributes: Attributes, kernel: Sequence[Dim]
+) -> tuple[Window | None, Shape]:
+    """Return the window, where all offsets are 0, and the spatial output dims."""
+    return resolve_window(spatial, {**attributes, "auto_pad": "NOTSET"}, kernel)
+
+
+def _deformed_cost(call: Call, outputs: Specs) -> int:
+    """Cost: four cells for each tap, and the convolution."""
+    features, depth, *kernel = call.spec(1).static_shape
+    batch, _, *sizes = outputs[0].static_shape
+    taps: Any = product((batch, *kernel, *sizes))
+    return int(taps) * (8 * call.spec(0).static_shape[1] + 2 * features * depth)
+
+
+@define(
+    "DeformConv",
+    inputs="x w offset b? mask?",
+    attributes={
+        **{name: of for name, of in WINDOW_ATTRIBUTES.items() if name != "auto_pad"},
+        "group": Attribute(Kind.INT, 1, minimum=1),
+        "offset_group": Attribute(Kind.INT, 1, minimum=1),
+    },
+    cost=_deformed_cost,
+    traits=PRODUCT,
+    float16=IN_COORDINATES,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
+)
+def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
+    """Infer: (batch, channels, h, w), (features, channels/group, *kernel) → windows."""
+    dtype = common_dtype(present(call), FLOATS)
+    for index in range(3):
+        _check_rank(call.spec(index))
+    x, w = call.spec(0).shape, call.spec(1).shape
+    if x is None or w is None:
+        return (TensorSpec(dtype, None),)
+    group, offset_group = call.attributes["group"], call.attributes["offset_group"]
+    check_form(call.spec(0), (None, mul(w[1], group), None, None), "the input")
+    for count, parts in ((x[1], group), (w[0], group), (x[1], offset_group)):
+        _check_divides(count, parts, "channels")
+    kernel = call.attributes["kernel_shape"] or w[2:]
+    check_form(call.spec(1), (None, None, *kernel), "the weights")
+    _, outputs = resolve_deformed_window(x[2:], call.attributes, kernel)
+    taps = product((offset_group, *kernel))
+    check_form(call.spec(OFFSET), (x[0], mul(taps, _AXES), *outputs), "the offset")
+    if call.has(BIAS):
+        check_form(call.spec(BIAS), (w[0],), "the bias")
+    if call.has(MASK):
+        check_form(call.spec(MASK), (x[0], taps, *outputs), "the mask")
+    return (TensorSpec(dtype, (x[0], w[0], *outputs)),)
+
+
+def _check_rank(spec: TensorSpec) -> None:
+    if spec.rank is not None and spec.rank != _AXES + 2:
+        raise ShapeError(
+            f"a deformable convolution over {spec.rank - 2} spatial dimensions is not supported",
+            fix="give images of shape (batch, channels, h, w)",
+        )
+
+
+_BLOCK = {name: WINDOW_ATTRIBUTES[name] for name in ("dilations", "pads", "strides")}
+
+
+def _additions(call: Call, outputs: Specs) -> int:
+    return call.spec(0).size
+
+
+def as_window(attributes: Attributes) -> Mapping[str, Any]:
+    """Return Col2Im's attributes as those of a convolution that reads such columns."""
+    return {**attributes, "auto_pad": "NOTSET"}
+
+
+@define(
+    "Col2Im",
+    inputs="x image_shape block_shape",
+    attributes=_BLOCK,
+    cost=_additions,
+    float16=IN_SUMS,
+    lacks=PRIMITIVE | ARRAY_KERNEL,
+)
+def infer_col2im(call: Call) -> Sequence[TensorSpec]:
+    """Infer: (batch, channels · cells of a block, blocks) → (batch, channels, *image)."""
+    x = call.spec(0)
+    check_dtype(x, ANY)
+    if x.rank not in (None, 3):
+        raise ShapeError(f"{x} is not of rank 3", fix="reshape it to [batch, cells, blocks]")
+    image, block = integers(call, 1, "image_shape"), integers(call, 2, "block_shape")
+    if image is None or block is None:
+        axes = listed_rank(call, 1)
+        batch = UNKNOWN if x.shape is None else x.shape[0]
+        shape = None if axes is None else (batch, *(UNKNOWN,) * (axes + 1))
+        return (TensorSpec(x.dtype, shape),)
+    _, counts = resolve_window(image, as_window(call.attributes), block)
+    if x.shape is None:
+        return (TensorSpec(x.dtype, (UNKNOWN, UNKNOWN, *image)),)
+    batch, cells, blocks = x.shape
+    size = math.prod(block)
+    if (isinstance(cells, int) and cells % size) or not may_equal(blocks, product(counts)):
+        raise ShapeError(
+            f"{x} is not made of columns of {size} cells, one for each of {product(counts)} blocks",
+            fix="make image_shape, block_shape and the attributes those that it was made with",
+        )
+    return (TensorSpec(x.dtype, (batch, floordiv(cells, size), *image)),)

@@ -13,7 +13,7 @@ from ..traits import IN_SCALES, NO_FLOATS, PRODUCT
 from ..windows import WINDOW_ATTRIBUTES
 from .convolution import conv_shape
 from .inputs import FLOATS, check_dtype, may_equal
-from .matmul import product_shape
+from .linear_algebra import product_shape
 from .quantization import check_named, check_shape, check_zero_point, is_single
 
 BYTES = ("int8", "uint8")

@@ -25,7 +25,7 @@ _COUNTED = "const i32 count = min_i32(max_i32(counts[{}], 0), {});"
 def valid_counts(call: Call, outputs: Specs) -> Code:
     """Y = the boxes that score above the threshold, in their order, then -1; and how many.
 
-    Where a box goes is told by a scan of block after block: see `scan`.
+    Where a box goes is told by a scan of block after block: see `codegen.reduction`.
     """
     x = call.spec(0)
     samples, boxes, width = x.static_shape

@@ -6,10 +6,10 @@ import itertools
 from functools import partial
 
 from ....devices.kernels.axes import as_lines, at
+from ....devices.kernels.movement import transpose
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.reshaping import copy_bytes
 from ....devices.kernels.steps import Step, in_order
-from ....devices.kernels.transpose import transpose
 from ....graph.attribute import Attributes
 from ..operators.shaping import aligned, permutation
 

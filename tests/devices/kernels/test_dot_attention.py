@@ -10,7 +10,7 @@ from node_strategies.attending import attention as drawn_attention
 from node_strategies.comparing import check
 from plait.devices.kernels import attention_blocks
 from plait.devices.kernels.registry import find_kernel
-from plait.graph.operators.dot_attention import MASKED, WEIGHTS
+from plait.graph.operators.attention import MASKED, WEIGHTS
 from single_node import run_node, single_node_graph
 
 

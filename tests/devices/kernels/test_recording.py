@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plait.devices.kernels.recording import Recording
+from plait.devices.kernels.blocks import Recording
 from plait.devices.kernels.steps import in_order
 
 

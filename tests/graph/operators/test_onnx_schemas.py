@@ -13,31 +13,13 @@ from plait.graph.ir import Node
 from plait.graph.operator import Call, find_operator, operators
 from plait.graph.tensor import TensorSpec
 
-MODULES = (
-    *("activation", "convolution", "creation", "einsum", "elementwise", "indexing", "logic"),
-    *(
-        "matmul",
-        "movement",
-        "normalization",
-        "pooling",
-        "rearranging",
-        "reduction",
-        "reshaping",
-        "resize",
-        "rules",
-        "slicing",
-        "selecting",
-        "quantization",
-        "integer_products",
-        "determinant",
-        "columns",
-        "attention",
-        "deform",
-        "sampling",
-        "signal",
-    ),
-)
-OWN = ("Cofactors",)
+MODULES = {
+    "activation", "attention", "convolution", "creation", "elementwise", "indexing",
+    "integer_products", "linear_algebra", "logic", "movement", "normalization", "pooling",
+    "quantization", "rearranging", "reduction", "reshaping", "resize", "rules", "sampling",
+    "selecting", "signal", "slicing",
+}  # fmt: skip
+OWN = ("Cofactors", "ConvWeightsGradient", "MaxPoolGradient")
 """Operators of plait's that ONNX does not have, in modules whose others it has."""
 
 NAMES = {"float": "float32", "double": "float64"}
@@ -54,7 +36,7 @@ REQUIRED_ATTRIBUTES = {
     "q_num_heads": 1,
     "size": 1,
 }
-LEFT_OUT = {"scales", "training_mode"}
+LEFT_OUT = {"nonpad_kv_seqlen", "scales", "training_mode"}
 """Optional inputs whose values matter, or which exclude another one."""
 
 
