@@ -31,7 +31,7 @@ from .graph.formats.onnx.upgrade import newest_name
 from .graph.nested import all_nodes
 from .graph.operator import find_operator, is_operator
 from .graph.traits import RUNTIME
-from .scheduler.runtime.opened.leases import close_shared, open_shared
+from .scheduler.runtime.opened.open_devices import close_shared, open_shared
 from .testing import OnnxBackend, UnsupportedError
 
 BEGIN = "<!-- conformance: begin -->"

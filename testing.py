@@ -31,7 +31,7 @@ from .graph.operators.control import CONTROL_FLOW
 from .graph.tensor import Array
 from .graph.traits import RUNTIME
 from .scheduler import plan, run
-from .scheduler.runtime.opened.leases import close_shared, open_shared
+from .scheduler.runtime.opened.open_devices import close_shared, open_shared
 
 
 class UnsupportedError(NotImplementedError):

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from measure import save
-from plait.scheduler.ray.cluster_simulation.pool_model import Driver, HostKind, PoolSimulation
-from plait.scheduler.ray.cluster_simulation.pool_simulation import simulate_pool
+from plait.scheduler.ray.pool_simulation import Driver, HostKind, PoolSimulation, simulate_pool
 
 Figures = dict[str, Any]
 

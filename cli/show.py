@@ -61,9 +61,9 @@ def show_plan(
 
     Every command that takes a MODEL also takes a plan saved here.
     """
-    from ..scheduler.reports.pass_text import explained
     from ..scheduler.reports.plan_file import load_plan
     from ..scheduler.reports.report import report
+    from ..scheduler.reports.texts import explained
 
     given = {
         "--nodes": nodes,

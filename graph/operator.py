@@ -19,8 +19,7 @@ from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
 from .installed import OPERATORS, STANDARD, leading_parts, load, load_own, package_of
-from .registrations import note_registration
-from .registry import Registry
+from .registry import Registry, note_registration
 from .tensor import Array, TensorSpec
 from .traits import IN_PLANS_ALONE, NO_TRAITS, NOTHING, UNSTATED, Float16, Part, Trait
 

@@ -14,7 +14,7 @@ import numpy as np
 from .attribute import REQUIRED, Kind
 from .errors import OperatorError
 from .operator import Operator, find_operator, operators_so_far
-from .registrations import registrations
+from .registry import registrations
 
 if TYPE_CHECKING:
     from .named_tensor import Tensor

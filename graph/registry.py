@@ -1,4 +1,4 @@
-"""Registries: what there is of a kind, by name, each registered once."""
+"""Registries: what there is of a kind, by name, each registered once; and a count of changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,20 @@ from typing import Self, TypeVar
 from .errors import GraphError, OperatorError, PlaitError
 from .installed import load_for, load_own, offered
 from .names import did_you_mean
-from .registrations import note_registration
+
+_count = 0
+
+
+def note_registration() -> None:
+    """Count one more that came or went: plans made before may not fit."""
+    global _count
+    _count += 1
+
+
+def registrations() -> int:
+    """Return how many there were in this process."""
+    return _count
+
 
 K = TypeVar("K")
 V = TypeVar("V")

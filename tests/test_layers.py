@@ -135,7 +135,7 @@ ENTRIES = ("quantization", "ray", "sources", "tuning")
 FACADES = {
     "costs/costs.py": {"plans.plan", "profile", "profile.figures"},
     "plans/plan.py": {
-        "planner.bodies", "planner.fetching", "planner.replanning", "profile", "reports.html",
+        "planner.replanning", "profile", "reports.html",
         "reports.plain", "reports.plan_file", "reports.report", "simulation.simulation",
     },
     "profile/profile.py": {"reports.chrome", "reports.html", "reports.what_if"},

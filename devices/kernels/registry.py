@@ -22,8 +22,7 @@ import numpy as np
 from ...graph.errors import GraphError, OperatorError
 from ...graph.installed import KERNELS, load_for, load_own
 from ...graph.operator import Call, Specs
-from ...graph.registrations import note_registration
-from ...graph.registry import Registry
+from ...graph.registry import Registry, note_registration
 from ...graph.tensor import Array, TensorSpec
 from .families import FAMILIES, FAMILY_OF
 from .steps import Step

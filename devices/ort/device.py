@@ -1,8 +1,9 @@
-"""The ort device: whole subgraphs run by ONNX Runtime, on plait's buffers, on a lane thread."""
+"""Devices that ONNX Runtime computes for: whole subgraphs on plait's buffers, on a lane thread."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -15,13 +16,14 @@ from ..device import Capabilities, Program, Support
 from ..host import HostDevice, core_count, given, physical_memory
 from ..memory import HOST, SHARED, View
 from .engine import PROCESSOR, Engine
+from .plugins import ProviderEngine, find
 from .profiling import shares_of
 from .program import OrtProgram
-from .providers import place_of
+from .providers import Place, place_of
 from .runtime import newest_opset, runtime
 from .session import Sessions
 from .support import Answers
-from .threads import WORTH_S, Threads, speedup, threads_for, work_s
+from .threads import ONE_THREAD, WORTH_S, Threads, speedup, threads_for, work_s
 
 
 class OrtDevice(HostDevice):
@@ -146,12 +148,86 @@ class OrtDevice(HostDevice):
         return most
 
 
+class ProviderDevice(OrtDevice):
+    """Hands subgraphs to a provider, such as OpenVINO's, by way of ONNX Runtime.
+
+    Parameters
+    ----------
+    name : str
+        ``"ort:openvino"``, ``"ort:cuda:0"``: see `providers`.
+    place : Place
+        What that stands for.
+    precision : str, optional
+        In which products and sums are computed; that of the model when left out.
+    threads : int, optional
+        As of `OrtDevice`, where the provider computes on the processor.
+    cache : str, optional
+        A folder for what the provider compiles.
+    settings : str, optional
+        The provider's own options, as JSON; they go before all others.
+
+    Notes
+    -----
+    Planned memory is the host's: ONNX Runtime copies inputs to the provider's memory in each run,
+    and outputs from there.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: Place,
+        *,
+        precision: str | None = None,
+        threads: int | None = None,
+        cache: str | None = None,
+        settings: str | None = None,
+    ) -> None:
+        if place.hardware == "cpu":  # of which there is one: numbers tell devices on it apart
+            place = place._replace(number=0)
+        more = {"precision": precision, "cache": cache, "settings": settings}
+        told = {option: value for option, value in more.items() if value is not None}
+        super().__init__(name, engine=ProviderEngine(place.kind, place, **told), threads=threads)
+        self.options = {**given(threads, None), **told}
+        self._place = place
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What it is like; raises DeviceUnavailableError where it is not there."""
+        found = find(self._place)
+        named = f"{self._place.provider.registered} {found.version}"
+        on = f", on {found.hardware}" if found.hardware else ""
+        return replace(
+            super().capabilities, software=f"{named} of onnxruntime {runtime().__version__}{on}"
+        )
+
+    def open(self, cores: int | None = None) -> None:
+        """Start the lane's thread, once the provider is found."""
+        find(self._place)
+        super().open(cores)
+
+    def _spins(self, cores: int) -> bool:
+        return False  # its threads are told of no spinning
+
+
+class AcceleratorDevice(ProviderDevice):
+    """A device on a provider that takes none of the host's cores: it has hardware of its own."""
+
+    def reached(self) -> str:
+        """Return on what it computes."""
+        return f"by ONNX Runtime, on {find(self._place).hardware or 'hardware that it finds'}"
+
+    def speedup(self, seconds: float, cores: int) -> float:
+        """Return 1: the host's cores are of no use."""
+        return 1.0
+
+    def _threads(self, seconds: float, cores: int) -> Threads:
+        return ONE_THREAD
+
+
 def ort_device(name: str, **options: Any) -> OrtDevice:
     """Return the device of a name: of the provider that it names, or of ONNX Runtime's own."""
     place = place_of(name)
     if place is None:
         return OrtDevice(name, **options)
-    from .provider_device import AcceleratorDevice, ProviderDevice
-
     made = ProviderDevice if place.hardware == "cpu" else AcceleratorDevice
     return made(name, place, **options)

@@ -47,8 +47,7 @@ from .losses import (
     sparse_softmax_cross_entropy,
 )
 from .minimize import apply_gradients, minimize, trainable
-from .optimizer import Optimizer, Slots, Update
-from .optimizers import SGD, Adam, AdamW, RMSProp
+from .optimizers import SGD, Adam, AdamW, Optimizer, RMSProp, Slots, Update
 from .progress import Progress, Rate
 from .schedules import (
     Constant,

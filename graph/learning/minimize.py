@@ -15,7 +15,7 @@ from ..named_tensor import Tensor
 from ..names import Names
 from ..operators.state import GROUP
 from .initializers import zeros
-from .optimizer import Optimizer, Update
+from .optimizers import Optimizer, Update
 from .progress import Progress
 
 

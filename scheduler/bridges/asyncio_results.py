@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from ..dispatch.estimates import ON_LOOP
+from ..dispatch.inline_policy import ON_LOOP
 from ..errors import SessionError
 from ..runtime.async_calls import Await
 from ..runtime.items.item import Item

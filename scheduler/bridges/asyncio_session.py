@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 
 from ...graph.tensor import Array
-from ..dispatch.estimates import ON_LOOP
+from ..dispatch.inline_policy import ON_LOOP
 from ..errors import SessionError
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan

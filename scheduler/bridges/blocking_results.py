@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
-from ..dispatch.estimates import STREAMED
+from ..dispatch.inline_policy import STREAMED
 from ..runtime.items.item import Item
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Puller, SourceItem

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Unpack, overload
 import trio
 
 from ...graph.tensor import Array
-from ..dispatch.estimates import WAITED
+from ..dispatch.inline_policy import WAITED
 from ..errors import SessionError
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan

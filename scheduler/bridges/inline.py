@@ -7,7 +7,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from ..dispatch.estimates import InlineLimit
+from ..dispatch.inline_policy import InlineLimit
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.items.item import Results

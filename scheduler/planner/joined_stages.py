@@ -17,8 +17,7 @@ from ...devices.sim.clock import virtual_clock
 from ...graph.errors import PlaitError
 from ...graph.ir import Graph
 from ..errors import DoesNotFitError
-from ..plans.decision import Decision, Option
-from ..plans.partition import Partition, Subgraph
+from ..plans.partition import Decision, Option, Partition, Subgraph
 from ..plans.placement import Placement
 from ..plans.plan import Plan
 from ..plans.stages import ComputedLengths, PlanStage

@@ -15,7 +15,7 @@ from ...graph.ir import Graph, Node
 from ...graph.passes import Applied, run_passes
 from ...graph.passes.half import compute_in_half
 from ..errors import PlanError
-from ..plans.decision import Decision
+from ..plans.partition import Decision
 from ..plans.plan import Plan
 from ..plans.replicas import Groups, without_ranges
 from ..plans.request import PlanRequest

@@ -16,8 +16,7 @@ from ...graph.evaluation import is_known_ahead
 from ...graph.ir import Graph, Node
 from ...graph.nested import graphs_in
 from ..errors import DoesNotFitError
-from ..plans.decision import Decision
-from ..plans.partition import Partition
+from ..plans.partition import Decision, Partition
 from ..plans.request import ON_HOST
 from .memory.limits import limits_of
 from .memory.memory_plan import plan_memory

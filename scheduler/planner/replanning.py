@@ -1,20 +1,31 @@
-"""Plans from plans: of their graph for other shapes or items, or of another by their request."""
+"""Plans from plans.
+
+Of their graph for other shapes or items, or of another graph by their request; for some tensors
+only; and of the graphs whose rows are run in batches.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
+from ...graph.names import did_you_mean
+from ...graph.nested import all_nodes, has_effects
+from ...graph.operators.control import CONTROL_FLOW
+from ...graph.operators.each import ROWS, bodies_in
 from ...graph.passes import Applied, expand_unsupported, fold_constants, fuse_chains
+from ...graph.passes.merging import with_nodes
+from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
-from ..plans.request import PlanRequest
+from ..plans.request import ON_HOST, IoDevices, Pins, PlanRequest, pin_of
 from ..plans.shapes import Bounds, Shapes
-from ..shapes.bounds import Template, fed_bounds
+from ..shapes.bounds import Template, all_bounds, computed_symbols, fed_bounds
 from ..shapes.specialise import specialised
 from ..shapes.sync_points import GraphSplit, cut
 from . import planner
 from .lowering import AFTER_CHOICE
-from .prepare import BoundedLengths, GrowingLengths, Lengths
+from .prepare import BoundedLengths, GrowingLengths, Lengths, reduce_rows
 
 
 def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
@@ -125,3 +136,154 @@ def _fetching_as_much(plan: Plan, made: Plan) -> Plan:
 def _simplified(plan: Plan) -> tuple[Applied, ...]:
     """Return what was done before nodes were given to devices."""
     return tuple(one for one in plan.applied if one.name not in AFTER_CHOICE)
+
+
+def fetching(plan: Plan, names: Collection[str]) -> Plan:
+    """Return the plan whose outputs are these tensors; the plan itself if it needs all it has.
+
+    Parameters
+    ----------
+    plan : Plan
+    names : collection of str
+        Tensors of the graph as it was before passes, if that is known.
+
+    Raises
+    ------
+    FetchError
+        If the graph has no such tensor.
+    PlanError, DeviceError
+        As `plait.plan`.
+    """
+    whole = plan.fetchable
+    source = needed(whole, names)
+    if _is_all_that_runs(source, whole):
+        return plan
+    fed = {name: plan.fed.tensors[name] for name in source.inputs}
+    bound = replace(source, tensors={**source.tensors, **fed})
+    graph, folded = specialised(bound, None, plan.passes)
+    ends = IoDevices(
+        {name: device for name, device in plan.ends.inputs.items() if name in graph.inputs},
+        {name: device for name, device in plan.ends.outputs.items() if name in graph.outputs},
+    )
+    symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
+    symbols.update(computed_symbols(graph))
+    known = {**plan.bounds, **plan.computed}
+    request = request_of(plan)
+    graph, reduced, bounds = reduce_rows(
+        graph,
+        request,
+        plan.passes,
+        {symbol: bound for symbol, bound in known.items() if symbol in symbols},
+    )
+    halved = request.halved if plan.source is None else {}
+    request = replace(request, ends=ends, halved=halved)
+    made = planner.plan_within(graph, bounds, request, plan.passes)
+    return replace(
+        made,
+        passes=plan.passes,
+        replicas=plan.replicas,
+        applied=(*folded, *reduced, *made.applied),
+        source=source,
+        dead=plan.dead,
+        unneeded=plan.unneeded.union(whole.inputs).difference(source.inputs),
+    )
+
+
+def needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Graph:
+    """Return what of a graph some tensors need, with them as outputs.
+
+    Raises
+    ------
+    FetchError
+        If there is no such tensor.
+    """
+    _check_names(graph, names)
+    outputs = tuple(dict.fromkeys(names))
+    wanted = set(outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if not wanted.isdisjoint(node.outputs) or (effects and has_effects(node)):
+            wanted.update(node.inputs)
+            kept.append(node)
+    inputs = tuple(name for name in graph.inputs if name in wanted)
+    return with_nodes(replace(graph, inputs=inputs, outputs=outputs), kept[::-1])
+
+
+def _check_names(graph: Graph, names: Collection[str]) -> None:
+    """Raise FetchError unless all are tensors of a graph."""
+    if not names:
+        raise FetchError("nothing is fetched", fix="name a tensor")
+    for name in names:
+        if name not in graph.tensors:
+            listed = f"fetch one that it has, such as {', '.join(map(repr, graph.outputs))}"
+            fix = did_you_mean(name, graph.tensors, listed)
+            raise FetchError(f"graph {graph.name!r} has no tensor {name!r}", fix=fix)
+
+
+def _is_all_that_runs(part: Graph, whole: Graph) -> bool:
+    """True when a part is the whole, but for the order of what is fetched."""
+    if set(part.outputs) != set(whole.outputs) or part.inputs != whole.inputs:
+        return False
+    return len(part.nodes) == len(needed(whole, whole.outputs, effects=True).nodes)
+
+
+UNDER_WAY = 2
+"""Batches at once: one is computed while the next is put together. More would not fill as well."""
+
+
+def plan_bodies(plan: Plan) -> Mapping[str, Plan]:
+    """Return the plans of the graphs whose rows go in batches, by the queue that the rows wait in.
+
+    Raises
+    ------
+    PlanError
+        If a length in there has no bound, or two graphs share a queue.
+    DoesNotFitError
+        If there is no memory for a batch.
+    """
+    found: dict[str, Plan] = {}
+    if not any(device.capabilities.awaits for device in plan.prototypes.values()):
+        return found  # the nodes of these graphs are part of the items then
+    for node, body in bodies_in(plan.fetchable):
+        queue = node.attributes["queue"]
+        if queue not in found:
+            made = _plan_body(plan, node, body)
+            found[queue] = made
+            for inner, one in made.bodies.items():
+                if found.setdefault(inner, one).source != one.source:
+                    raise _shared_queue_error(inner, node)
+        elif found[queue].source != body:
+            raise _shared_queue_error(queue, node)
+    return found
+
+
+def _shared_queue_error(queue: str, node: Node) -> PlanError:
+    return PlanError(
+        f"rows of two graphs would wait in the queue {queue!r}",
+        at=str(node),
+        fix="give one of the nodes another name",
+    )
+
+
+def _plan_body(plan: Plan, node: Node, body: Graph) -> Plan:
+    given = {**plan.computed, **plan.bounds}
+    bounds: dict[str, tuple[int, int]] = {}
+    for name in body.inputs:
+        rows, *others = body.tensors[name].shape or (ROWS,)
+        bounds[str(rows)] = (1, node.attributes["batch"])
+        bounds.update((dim, given[dim]) for dim in others if isinstance(dim, str) and dim in given)
+    request = replace(
+        request_of(plan, UNDER_WAY), pins=_pins_inside(plan.pins, node), ends=ON_HOST, halved={}
+    )
+    made = planner.plan_within(body, all_bounds(body, bounds), request, plan.passes)
+    return replace(made, replicas=plan.replicas, source=body)
+
+
+def _pins_inside(pins: Pins, node: Node) -> Pins:
+    """Return the pins of the nodes of a body, by their names there."""
+    inside = (
+        (path, pin_of(replace(inner, name=f"{node.name}/{path}"), pins))
+        for path, _, inner in all_nodes(node.attributes["body"])
+        if inner.op not in CONTROL_FLOW
+    )
+    return {path: pins[pattern] for path, pattern in inside if pattern is not None}

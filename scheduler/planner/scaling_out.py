@@ -17,7 +17,7 @@ from ...graph.nested import acts_outside, all_nodes
 from ..costs.host import computes_here
 from ..dispatch.core_shares import planned_for
 from ..errors import PlanError
-from ..plans.decision import Candidate, Decision
+from ..plans.partition import Candidate, Decision
 from ..plans.plan import Plan
 from ..plans.replicas import check_alike, members, replicas_of
 from ..plans.request import ON_HOST, PlanRequest

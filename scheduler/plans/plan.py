@@ -19,9 +19,8 @@ from ...graph.passes import Applied, Pass, fold_constants
 from ...graph.printing import bytes_text, counted
 from ...graph.state import taken_back
 from ..costs import Costs
-from .decision import Decision
 from .fetches import Fetches, names_in
-from .partition import Partition, Subgraph
+from .partition import Decision, Partition, Subgraph
 from .placement import Placement, Step
 from .regions import MemoryPlan
 from .replicas import Groups, as_range, every_device, variants
@@ -223,7 +222,7 @@ class Plan:
     @cached_property
     def bodies(self) -> Mapping[str, Plan]:
         """The plans of graphs whose rows run in batches, by the queue in which the rows wait."""
-        from ..planner.bodies import plan_bodies
+        from ..planner.replanning import plan_bodies
 
         return plan_bodies(self)
 
@@ -257,7 +256,7 @@ class Plan:
         PlanError, DeviceError
             As `plait.plan`.
         """
-        from ..planner.fetching import fetching
+        from ..planner.replanning import fetching
 
         return fetching(self, names_in(fetches))
 

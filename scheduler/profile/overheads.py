@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import ALONE_BYTES, HOST_BYTES_PER_S, computes_here
-from ..dispatch.estimates import QUICK_NS
-from ..dispatch.inline_policy import inline_steps
+from ..dispatch.inline_policy import QUICK_NS, inline_steps
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan

@@ -3,7 +3,7 @@
 Ray starts processes on the nodes of a cluster, transports calls to them and reports when they die;
 it is an optional package, which only engine.py and nodes.py import. The parts: cluster.py (joining
 a cluster, or starting one on this machine), host.py (the process on a node), remote/ (devices
-there), pools/ (whole sessions on many hosts), cluster_simulation/ (predictions for many hosts).
+there), pools/ (whole sessions on many hosts), pool_simulation.py (predictions for many hosts).
 
 Examples
 --------
@@ -14,11 +14,9 @@ Examples
 'hosts'
 """
 
-from .cluster import Cluster
-from .cluster_simulation.pool_model import Driver, HostKind, PoolSimulation
-from .cluster_simulation.pool_simulation import simulate_pool
-from .joining import cluster
+from .cluster import Cluster, cluster
 from .nodes import RayNode
+from .pool_simulation import Driver, HostKind, PoolSimulation, simulate_pool
 from .pools.blocking_pool import BlockingReplicaPool
 from .pools.pool_status import PoolStatus, ReplicaStatus
 from .pools.replicas import ReplicaPool

@@ -1,18 +1,24 @@
-"""A cluster that this process has joined, or has started on this machine."""
+"""A cluster that this process has joined, or has started on this machine.
+
+`cluster`, which says which one and how it is joined, is `plait.ray.cluster`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
+import sniffio
 import trio
 
 from ...devices.errors import DeviceError, DeviceUnavailableError
 from ...devices.host import core_count
 from ...graph.ir import Graph
+from ..bridges.asyncio_results import settled
 from ..plans.plan import Plan
 from ..runtime.events import Observer
 from ..runtime.faults import FaultPolicy
@@ -21,11 +27,12 @@ from .engine import RayEngine, load_ray
 from .host import Host
 from .nodes import LocalNodes, RayNode
 from .payload import payload_of
-from .pools.blocking_calls import to_its_end
 from .pools.blocking_pool import BlockingReplicaPool, ReplicaArguments
 from .pools.replicas import ReplicaPool
 from .remote.device import RayDevice
 from .remote.hosts import RemoteHost
+
+T = TypeVar("T")
 
 INLINE_LIMIT = 64 << 20
 START_S = 60.0
@@ -334,3 +341,55 @@ def find(name: str) -> RayDevice:
 
 _entered: list[Cluster] = []
 """The clusters that this process has entered and not left, the latest last."""
+
+
+async def to_its_end(function: Callable[[], T]) -> T:
+    """Call a function on a thread; when this is cancelled, the function ends all the same."""
+    if sniffio.current_async_library() == "trio":
+        with trio.CancelScope(shield=True):
+            return await trio.to_thread.run_sync(function)
+    calling = asyncio.get_running_loop().run_in_executor(None, function)
+    await settled(calling)
+    return calling.result()
+
+
+def cluster(
+    address: str = "local",
+    *,
+    nodes: Sequence[RayNode] = (),
+    inline_limit: int = INLINE_LIMIT,
+    start_timeout_s: float = START_S,
+    silence_s: float = SILENCE_S,
+) -> Cluster:
+    """Return a cluster, to be entered by `with`.
+
+    Parameters
+    ----------
+    address : str, default "local"
+        `"local"` starts one on this machine, which listens on loopback only and ends with the
+        ``with`` block; `"auto"` joins the cluster of this machine, `"host:port"` any other.
+    nodes : sequence of RayNode
+        The nodes of a local cluster besides its head; without any, actors run on the head.
+    inline_limit : int
+        The largest number of bytes of a value that is sent inside its call; larger values take a
+        path that is slow between machines. For the nodes of a local cluster.
+    start_timeout_s : float
+        How long a node, or a process on one, may take to start.
+    silence_s : float
+        How long a host may be silent before it counts as lost. Ray itself takes longer to notice
+        that a network is cut.
+
+    Examples
+    --------
+    ::
+
+        with pl.ray.cluster("local", nodes=[pl.ray.RayNode({"gpu": "a"})]) as cluster:
+            plan = pl.plan(graph, devices=["ray:enc/cpu", "cpu"])
+    """
+    return Cluster(
+        address,
+        nodes,
+        inline_limit=inline_limit,
+        start_timeout_s=start_timeout_s,
+        silence_s=silence_s,
+    )

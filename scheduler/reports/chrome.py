@@ -1,14 +1,14 @@
 """A profile as a Chrome trace: one track per device, one for its transfers, arrows between steps.
 
 Each item has a bar with the phases of its way, each batch of rows one from when its first row came;
-counters show how full queues and memories were.
+counters, from the times of steps, show how full queues and memories were.
 Source of the format: the Trace Event Format document of the Chromium project; Perfetto reads it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from typing import Any
 from ...graph.formats.files import replace_file
 from ..errors import SessionError
 from ..plans.placement import Outline
-from ..profile import Profile, Record, Span
+from ..plans.regions import ADMISSION, Region
+from ..profile import Profile, Span
 from ..profile.attribution import moments
-from ..profile.counters import counters
-from ..profile.records import RowBatch
+from ..profile.records import PlanTimes, Record, RowBatch
 
 PROCESS = 1
 
@@ -188,3 +188,43 @@ def _phases(record: Record) -> list[tuple[str, int, int]]:
     """Return name, beginning and end of each phase; what was not marked took no time."""
     between = pairwise(moments(record))
     return [(name, start, end) for name, (start, end) in zip(PHASES, between, strict=True)]
+
+
+Counter = tuple[str, str, list[tuple[int, int]]]
+"""Its name, its unit, and by how much it changes when: (ns, change), in no order."""
+
+
+def counters(records: Sequence[Record]) -> Iterator[Counter]:
+    """Yield items in flight, steps that wait for each lane, and the bytes that items hold."""
+    changes = [(one.admitted_ns, 1) for one in records] + [(one.landed_ns, -1) for one in records]
+    yield "items in flight", "items", changes
+    queues: dict[str, list[tuple[int, int]]] = {}
+    held: dict[str, list[tuple[int, int]]] = {}
+    for record in records:
+        for span in record.spans():
+            waiting = queues.setdefault(f"queue of {span.step.lane}", [])
+            waiting += [(min(span.ready_ns, span.started_ns), 1), (span.started_ns, -1)]
+        for part in record.parts:
+            for region in part.regions():
+                if region.claims and region.nbytes:
+                    start, end = _holding(region, part, record)
+                    changes = held.setdefault(f"memory held: {region.memory}", [])
+                    changes += [(start, region.nbytes), (end, -region.nbytes)]
+    for name, waits in queues.items():
+        yield name, "steps", waits
+    for name, changes in held.items():
+        yield name, "bytes", changes
+
+
+def _holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
+    """Return when an item had a region for itself; from its admission until its landing at most."""
+    claims = [
+        record.admitted_ns if step == ADMISSION else part.times[3 * step] for step in region.claims
+    ]
+    releases = [
+        record.landed_ns if step == len(part.steps) else part.times[3 * step + 2]
+        for step in region.releases
+    ]
+    start = min(filter(None, claims), default=record.landed_ns)
+    end = max(releases, default=record.landed_ns) if all(releases) else record.landed_ns
+    return start, max(start, end)

@@ -11,7 +11,7 @@ from ...graph.infer import cost_of
 from ...graph.ir import Graph
 from ...graph.passes import Applied
 from ...version import VERSION
-from ..plans.decision import Decision
+from ..plans.partition import Decision
 from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import Pool, Region

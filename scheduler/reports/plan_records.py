@@ -16,7 +16,7 @@ from ...graph.passes import OPTIONAL_PASSES, PASSES, Pass
 from ..costs.costs import Costs
 from ..costs.costs_file import decode, encode
 from ..errors import PlanError
-from ..plans.decision import Candidate, Decision, Option
+from ..plans.partition import Candidate, Decision, Option
 from ..plans.plan import Plan
 from ..plans.request import PlanRequest
 from .requirements import AGAIN, Requirements

@@ -30,11 +30,17 @@ from ..plans.placement import Transfer
 from ..plans.plan import Plan
 from ..shapes.bounds import EXAMPLE, computed_symbols, example_shapes
 from ..shapes.sync_points import frontier, reason_held_up
-from .decision_text import chooses_again, decision_lines, node_lines, reason_lines
-from .memory_text import memory_lines
-from .pass_text import dead_lines, pass_lines
 from .plain import flops_of
 from .prediction import predicted
+from .texts import (
+    chooses_again,
+    dead_lines,
+    decision_lines,
+    memory_lines,
+    node_lines,
+    pass_lines,
+    reason_lines,
+)
 
 LISTED_OPS = 4
 LISTED_STEPS = 40

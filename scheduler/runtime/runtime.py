@@ -14,7 +14,7 @@ from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told, register_loop
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
-from ..dispatch.estimates import ON_LOOP, InlineLimit
+from ..dispatch.inline_policy import ON_LOOP, InlineLimit
 from ..errors import forked_session_error
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps

@@ -11,7 +11,7 @@ from typing import Any, overload
 import trio
 
 from ...graph.tensor import Array
-from ..dispatch.estimates import WAITED, InlineLimit
+from ..dispatch.inline_policy import WAITED, InlineLimit
 from ..errors import SessionError, forked_session_error
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import TypeAlias
 
-from ..dispatch.estimates import QUICK_NS
+from ..dispatch.inline_policy import QUICK_NS
 from .workload import NEVER, DispatchOrder, SimulatedHost, SimulatedLane, Timeline, Workload, ns_of
 
 Push: TypeAlias = Callable[[int, int, int], None]

@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING
 from ...lazily import lazily
 
 if TYPE_CHECKING:
-    from .decoding import decode_image
-    from .images import read_image_files
-    from .microphone import read_microphone
+    from .images import decode_image, read_image_files
     from .reader import Reader
-    from .sound import read_sound
+    from .sound import read_microphone, read_sound
     from .video import read_video
 
 __all__ = [
@@ -40,11 +38,9 @@ __all__ = [
 __getattr__, __dir__ = lazily(
     __name__,
     {
-        ".decoding": "decode_image",
-        ".images": "read_image_files",
-        ".microphone": "read_microphone",
+        ".images": "decode_image read_image_files",
         ".reader": "Reader",
-        ".sound": "read_sound",
+        ".sound": "read_microphone read_sound",
         ".video": "read_video",
     },
 )

@@ -13,7 +13,7 @@ import trio
 from moments import cancel_at_each_moment
 from patience import WAIT_S
 from plait.devices.sim import SimDevice, SimModel
-from plait.scheduler.dispatch.estimates import Estimates
+from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.runtime.events import DeviceRestored, SessionEvent
 from resources import held, left_since
 

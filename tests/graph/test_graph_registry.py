@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plait.graph.errors import GraphError, OperatorError, PlaitError
-from plait.graph.registrations import registrations
-from plait.graph.registry import Registry
+from plait.graph.registry import Registry, registrations
 
 
 def taken_error(name: str) -> PlaitError:

@@ -8,8 +8,7 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.ray.cluster_simulation.pool_model import Driver, HostKind
-from plait.scheduler.ray.cluster_simulation.pool_simulation import simulate_pool
+from plait.scheduler.ray.pool_simulation import Driver, HostKind, simulate_pool
 
 FREE = Driver(call_s=0, item_s=0, copy_bytes_per_s=math.inf, link_bytes_per_s=math.inf, trip_s=0)
 

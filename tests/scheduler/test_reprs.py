@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import plait as pl
 import pytest
-from plait.scheduler.reports.html import frame
+from plait.scheduler.reports.html import page
 
 
 def chain(length: int) -> pl.Graph:
@@ -66,9 +66,9 @@ def test_what_is_too_large_for_a_notebook_says_how_to_have_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = pl.plan(chain(3), passes=())
-    monkeypatch.setattr(frame, "MOST_BYTES", 1000)
+    monkeypatch.setattr(page, "MOST_BYTES", 1000)
     assert "save_html(&#x27;page.html&#x27;)" in plan._repr_html_()
-    monkeypatch.setattr(frame, "MOST_NODES", 2)
+    monkeypatch.setattr(page, "MOST_NODES", 2)
     assert "3 nodes are too many for a notebook" in plan._repr_html_()
     assert len(plan._repr_html_()) < 300
 

@@ -26,9 +26,8 @@ from plait.devices.cuda.worker import CudaWorkerDevice
 from plait.devices.event import Event
 from plait.devices.memory import View
 from plait.devices.opencl.device import OpenClDevice
-from plait.devices.ort.device import OrtDevice
+from plait.devices.ort.device import OrtDevice, ProviderDevice
 from plait.devices.ort.program import OrtProgram
-from plait.devices.ort.provider_device import ProviderDevice
 from plait.devices.ort.providers import place_of
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import Faults, SimDevice, SimModel

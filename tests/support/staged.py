@@ -12,7 +12,7 @@ from fake_devices import POISON, SteppedDevice
 from plait.devices.memory import Arena
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.dispatch.estimates import Estimates
+from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.regions import ADMISSION, Region
 from plait.scheduler.runtime.items.executor import Execution
 from plait.scheduler.runtime.opened.open_plan import OpenPlan

@@ -1,13 +1,3 @@
 """Kernels of the exact operators of CVM: the same bits for any int32 input, on any array module."""
 
-from . import detection, elementwise, pooling, products, reduction, selecting, shaping
-
-__all__ = [
-    "detection",
-    "elementwise",
-    "pooling",
-    "products",
-    "reduction",
-    "selecting",
-    "shaping",
-]
+from . import detection, elementwise, neural, reduction, selecting, shaping  # noqa: F401 - each registers its own

@@ -1,5 +1,3 @@
 """Definitions of CVM's exact operators, element by element: what judges their kernels."""
 
-from . import arithmetic, choice, detection, movement, network, reduction
-
-__all__ = ["arithmetic", "choice", "detection", "movement", "network", "reduction"]
+from . import detection, elementwise, neural, reduction, selecting, shaping  # noqa: F401 - each registers its own

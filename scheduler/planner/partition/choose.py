@@ -21,8 +21,7 @@ from ....graph.printing import counted
 from ...costs import Costs
 from ...costs.host import computes_here
 from ...errors import PlanError
-from ...plans.decision import Decision
-from ...plans.partition import Partition, Subgraph
+from ...plans.partition import Decision, Partition, Subgraph
 from ...plans.placement import Placement
 from ...plans.regions import MemoryPlan
 from ...plans.request import PlanRequest

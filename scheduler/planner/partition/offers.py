@@ -26,7 +26,7 @@ from ....graph.tensor import Array, spec_of
 from ....graph.traits import LENGTHS
 from ...costs import Costs
 from ...costs.costs import PYTHON_S
-from ...plans.decision import Option
+from ...plans.partition import Option
 from ...plans.request import Pins, pin_of
 from .cutting import Parts
 from .partition import WRITTEN_OUT, Homeless, placed, unsupported_error

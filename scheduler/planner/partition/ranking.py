@@ -8,7 +8,7 @@ from functools import cached_property
 from math import inf
 
 from ....graph.printing import seconds_text
-from ...plans.decision import Candidate
+from ...plans.partition import Candidate
 from .judge import Judged
 from .problem import PartitionProblem
 

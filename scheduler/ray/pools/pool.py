@@ -15,7 +15,7 @@ from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError
 from ....graph.tensor import Array
-from ...dispatch.estimates import ON_LOOP, InlineLimit
+from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed

@@ -27,9 +27,8 @@ from ....graph.ir import Graph, Node
 from ....graph.operator import Call, Specs
 from ....graph.tensor import TensorSpec
 from .commands import Command
-from .host_errors import closed_host_error
 from .hosts import RemoteHost
-from .link import HostLink
+from .link import HostLink, closed_host_error
 from .objects import RemoteArena, RemoteObjects, RemoteProgram, imported, place_of
 from .support_queries import SupportReply, ask
 from .work import RemoteEvent

@@ -17,8 +17,7 @@ from ....version import VERSION
 from ..actors import Actor, ActorPlacement, ActorSystem, result
 from ..host import Host
 from ..nodes import INLINE_LIMIT, labels_of
-from .host_errors import closed_host_error
-from .link import HostLink
+from .link import HostLink, closed_host_error
 from .outbox import MOST_BYTES
 
 RESTART_S = 10.0

@@ -18,15 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from ....devices.errors import DeviceError, DeviceLostError, again
+from ....devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError, again
 from ....devices.event import Event
 from ....devices.owners import Owners
 from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import rebuild
-from ....graph.errors import PlaitError, WireError
+from ....graph.errors import PlaitError, WireError, named_text
 from ..actors import Actor
 from .commands import CommandOutcome, plain
-from .host_errors import closed_host_error, summary
 from .outbox import Outbox
 from .work import RemoteEvent
 
@@ -346,3 +345,13 @@ class _Ask:
         self.answered = threading.Event()
         self.value: Any = None
         self.error: BaseException | None = None
+
+
+def closed_host_error(name: str) -> DeviceUnavailableError:
+    """Return the error for using a host, or a device there, that is closed."""
+    return DeviceUnavailableError(f"{name!r} is closed", fix="open the device")
+
+
+def summary(error: BaseException) -> str:
+    """Return what is wrong, in one line."""
+    return error.what if isinstance(error, PlaitError) else named_text(error)

@@ -1,6 +1,5 @@
 """The report as one HTML file that needs nothing else."""
 
-from .frame import framed
-from .page import write_html
+from .page import framed, write_html
 
 __all__ = ["framed", "write_html"]

@@ -10,8 +10,7 @@ from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes
 from ....graph.printing import attribute_texts
 from ...costs import Costs
-from ...plans.decision import Option
-from ...plans.partition import SESSION
+from ...plans.partition import SESSION, Option
 from ...plans.plan import Plan
 from ...profile import NodeTime, Profile
 from .columns import Texts, rounded

@@ -3,6 +3,7 @@
 Names in a plan come from files that anybody may have written. They stand in the page as JSON in
 which nothing can end the element or the line, and the script sets them as text, never as markup;
 a Content-Security-Policy allows this script and this style, by their digests, and no connection.
+In a notebook it stands in a frame of its own, as long as it is not too large for one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from string import Template
 from typing import Any
 
 from ....graph.formats.files import replace_file
+from ....graph.printing import bytes_text
 from ...errors import PlanError
 from ...plans.plan import Plan
 from ...profile import Profile
@@ -120,3 +122,36 @@ def _digest(text: str) -> str:
 def _text(text: str) -> str:
     """Return text as markup in ASCII; half a surrogate pair becomes what browsers show for it."""
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
+
+
+MOST_NODES = 20_000
+MOST_BYTES = 5_000_000
+"""Of the page: notebooks keep it in their file, every time that it is shown."""
+
+HEIGHT = 640
+"""Pixels of the frame; the page scrolls inside of it."""
+
+
+def framed(shown: Plan | Profile | Simulation) -> str:
+    """Return markup that shows a page, or a line that says how to have it where it is too large.
+
+    The frame is sandboxed: names in a plan come from files, and the notebook has the user's rights.
+    """
+    plan = shown if isinstance(shown, Plan) else getattr(shown, "plan", None)
+    if plan is not None and len(plan.graph.nodes) > MOST_NODES:
+        return _instead(shown, f"{len(plan.graph.nodes):,} nodes")
+    profile = shown if isinstance(shown, Profile) else None
+    simulation = shown if isinstance(shown, Simulation) else None
+    text = page(document(plan, profile, simulation))
+    if len(text) > MOST_BYTES:
+        return _instead(shown, bytes_text(len(text)))
+    return (
+        f'<iframe srcdoc="{html.escape(text)}" sandbox="allow-scripts" title="plait" '
+        f'style="width: 100%; height: {HEIGHT}px; border: 1px solid #8888"></iframe>'
+    )
+
+
+def _instead(shown: Plan | Profile | Simulation, size: str) -> str:
+    how = "save_html('page.html')" if not isinstance(shown, Simulation) else "plan.save_html(...)"
+    text = f"{shown!r}: {size} are too many for a notebook; .{how} writes the page to a file"
+    return f"<p>{html.escape(text)}</p>"

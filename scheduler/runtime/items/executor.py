@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ....devices.event import Event
-from ...dispatch.estimates import SLOW_NS
+from ...dispatch.inline_policy import SLOW_NS
 from ...dispatch.progress import ItemProgress
 from ..opened.open_plan import OpenPlan
 from ..opened.slot import Slot

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ....graph.tensor import Array
 from ...costs.host import HOST_BYTES_PER_S, INLINE_BYTES
-from ...dispatch.estimates import SLOW_NS, Estimates
+from ...dispatch.inline_policy import SLOW_NS, Estimates
 
 Call: TypeAlias = Callable[[], object]
 """Runs a step on the calling thread; its lane rests."""

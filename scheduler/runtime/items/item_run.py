@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from ...dispatch.estimates import ON_LOOP, InlineLimit
+from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...errors import DeadlineError
 from ...plans.fetches import Fetched, Fetches
 from ...profile.timestamps import Timestamps

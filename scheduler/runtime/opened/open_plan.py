@@ -19,7 +19,7 @@ from ....devices.memory import Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
 from ....graph.tensor import Array
 from ...dispatch.core_shares import shares_of_cores
-from ...dispatch.estimates import Estimates
+from ...dispatch.inline_policy import Estimates
 from ...dispatch.shared_lanes import outlines, shared_lanes
 from ...planner.memory.prepared import next_region_of, regions_of, variables_in
 from ...plans.placement import OUTSIDE, Commit, Step

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 from ....graph.tensor import Array
-from ...dispatch.estimates import ON_LOOP, InlineLimit
+from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.input_staging import InputStagingPool

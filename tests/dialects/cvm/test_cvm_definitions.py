@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from plait.devices.formal.registry import definitions, find_definition
 from plait.dialects.cvm.reference import (
-    arithmetic,
-    choice,
     detection,
-    movement,
-    network,
+    elementwise,
+    neural,
     reduction,
+    selecting,
+    shaping,
 )
 
 FAMILIES = (
-    arithmetic,
-    choice,
+    elementwise,
+    selecting,
     detection,
-    movement,
-    network,
+    shaping,
+    neural,
     reduction,
 )
 INT32_MAX, INT32_MIN = 2**31 - 1, -(2**31)

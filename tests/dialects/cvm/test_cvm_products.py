@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.kernels.steps import Step
-from plait.dialects.cvm.kernels.products import WIDE, ExactProduct
+from plait.dialects.cvm.kernels.neural import WIDE, ExactProduct
 from single_node import run_node
 
 Int32s = np.ndarray[Any, np.dtype[np.int32]]

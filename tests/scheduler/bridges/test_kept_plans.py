@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait.devices.kernels import kernel, registry
 from plait.graph.ir import Graph
-from plait.scheduler.bridges.kept_plans import MOST_NBYTES, MOST_PLANS, KeptPlans
+from plait.scheduler.bridges.blocking import MOST_NBYTES, MOST_PLANS, KeptPlans
 
 X = np.array([-1, 2], np.float32)
 

@@ -16,7 +16,7 @@ from fake_devices import SteppedDevice
 from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.devices.event import Event
-from plait.scheduler.dispatch.estimates import MOST_NS, QUICK_NS, SLOW_NS, Estimates
+from plait.scheduler.dispatch.inline_policy import MOST_NS, QUICK_NS, SLOW_NS, Estimates
 from plait.scheduler.runtime.items import executor
 from plait.scheduler.runtime.items.executor import Execution
 from plait.scheduler.runtime.items.trampoline import Trampoline

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.quantization.ranges import Range
-from plait.scheduler.quantization.scheme import (
+from plait.scheduler.quantization.insert import (
     least_scale,
     parameters,
     quantized_bias,
     quantized_weights,
 )
+from plait.scheduler.quantization.ranges import Range
 
 EDGES = st.floats(-1e4, 1e4, width=32)
 

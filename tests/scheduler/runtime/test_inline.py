@@ -15,7 +15,7 @@ import pytest
 import trio
 from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
-from plait.scheduler.dispatch.estimates import BRIEF_NS, SLOW_NS, WAITED, Estimates
+from plait.scheduler.dispatch.inline_policy import BRIEF_NS, SLOW_NS, WAITED, Estimates
 from plait.scheduler.runtime import runtime
 from plait.scheduler.runtime.events import ItemDone
 from plait.scheduler.runtime.items import inline

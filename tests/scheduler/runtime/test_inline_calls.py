@@ -13,7 +13,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from plait.scheduler.dispatch.estimates import Estimates
+from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.runtime.opened.shape_plan_cache import ShapePlanCache
 
 ITEMS, WARMING = 40, 20

@@ -12,7 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from plait.scheduler.dispatch.estimates import Estimates
+from plait.scheduler.dispatch.inline_policy import Estimates
 
 COUNT = 60
 FAILING = frozenset({0, 7, 8, 30, COUNT - 1})

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.scheduler.dispatch.estimates import QUICK_NS
+from plait.scheduler.dispatch.inline_policy import QUICK_NS
 from plait.scheduler.plans.regions import ADMISSION, Region
 from plait.scheduler.simulation.engine import run
 from plait.scheduler.simulation.workload import (

@@ -19,7 +19,7 @@ from plait.graph.ir import Graph
 from plait.scheduler.planner.partition.choose import GUESSED_MARGIN, MARGIN, choose
 from plait.scheduler.planner.partition.judge import Judge
 from plait.scheduler.planner.partition.ranking import EQUAL
-from plait.scheduler.plans.decision import Decision
+from plait.scheduler.plans.partition import Decision
 from plait.scheduler.plans.request import PlanRequest
 
 SEEDS = range(200)

@@ -1,9 +1,10 @@
-"""conv2d and dense: sums of products modulo 2³², on BLAS wherever that is exact.
+"""Exact kernels of layers: conv2d and dense, maxima over windows, cells made larger.
 
-A float holds every integer up to 2²⁴ or 2⁵³. All partial sums, in whatever order BLAS makes them,
-are within max |x| times the largest Σ|w| of an output; each run reads that bound off its operands
-and takes float32, float64, or else int64, which numpy multiplies without BLAS. Operands of 8 bits
-get floats. Where the host cannot read the operands, int64 it is.
+conv2d and dense are sums of products modulo 2³², on BLAS wherever that is exact: a float holds
+every integer up to 2²⁴ or 2⁵³. All partial sums, in whatever order BLAS makes them, are within
+max |x| times the largest Σ|w| of an output; each run reads that bound off its operands and takes
+float32, float64, or else int64, which numpy multiplies without BLAS. Operands of 8 bits get floats.
+Where the host cannot read the operands, int64 it is.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from ....devices.kernels.dense import Columns, Shifted
 from ....devices.kernels.geometry import Geometry, Operands, add_bias
 from ....devices.kernels.packed import packed_weights
 from ....devices.kernels.registry import ArrayModule, Arrays, kernel
+from ....devices.kernels.sliding import AxisWindow, slide
 from ....devices.kernels.steps import Step, in_order
 from ....devices.kernels.winograd import Winograd
 from ....graph.attribute import Attributes
 from ....graph.operator import Call, Specs
 from ....graph.tensor import Array, TensorSpec
-from ..operators.neural import convolution_window
+from ..operators.neural import convolution_window, pooling_steps
 from ..precision import magnitude
 
 DType: TypeAlias = np.dtype[Any]
@@ -178,3 +180,45 @@ def conv2d(
         return in_order(steps)
 
     return _step(xp, x, w, bind, is_constant=len(scratch) == used)
+
+
+_LEAST = int(np.iinfo(np.int32).min)
+"""What a cell of the padding counts as."""
+
+
+def _windows(shape: Sequence[int], attributes: Attributes) -> tuple[AxisWindow, AxisWindow]:
+    rows, columns = (
+        AxisWindow(length, outputs, pool, stride, begin=pad)
+        for length, outputs, pool, stride, pad in pooling_steps(shape[2:], attributes)
+    )
+    return rows, columns
+
+
+def _pooling_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Scratch: what lies between the passes along the two axes."""
+    batch, channels, height, _ = call.spec(0).static_shape
+    return [TensorSpec("int32", (batch, channels, height, outputs[0].static_shape[3]))]
+
+
+@kernel("cvm.max_pool2d", scratch=_pooling_scratch, binds=True)
+def max_pool(
+    xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
+) -> Step:
+    """Y = the largest cell of each window: of the rows' parts first, then of those."""
+    (x,), (y,), (between,) = inputs, outputs, scratch
+    rows, columns = _windows(x.shape, attributes)
+    return in_order(
+        (
+            *slide(xp, xp.maximum, x, between, 3, columns, _LEAST),
+            *slide(xp, xp.maximum, between, y, 2, rows, _LEAST),
+        )
+    )
+
+
+@kernel("cvm.upsampling", binds=True)
+def upsample(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
+    """Y = x with each cell as a square of equal ones."""
+    x, scale = inputs[0], attributes["scale"]
+    batch, channels, height, width = x.shape
+    squares = outputs[0].reshape(batch, channels, height, scale, width, scale)
+    return partial(xp.copyto, squares, x[:, :, :, None, :, None])

@@ -1,14 +1,19 @@
-"""Texts about the device of each node."""
+"""Texts about a plan: the device of each node, memory, passes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from operator import itemgetter
 
-from ...graph.printing import seconds_text
-from ..plans.decision import Decision, Option
+from ...graph.escaping import listing
+from ...graph.passes import Applied
+from ...graph.printing import bytes_text, counted, seconds_text
+from ..planner.memory.prepared import AT_OPEN, next_region_of, region_of
+from ..plans.partition import Decision, Option
 from ..plans.plan import Plan
+from ..plans.regions import ADMISSION, MemoryPlan, Pool, Region
 
 LISTED_CANDIDATES = 8
 LISTED_REASONS = 40
@@ -140,3 +145,125 @@ def _restates(reason: str, option: Option | None) -> bool:
     if option is None or option.seconds is None or any(mark in reason for mark in ";("):
         return False
     return reason.startswith(f"{seconds_text(option.seconds)} here")
+
+
+LISTED_REGIONS = 12
+LISTED_EDGES = 8
+LISTED_STEPS = 3
+
+
+def memory_lines(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
+    """Yield what every memory holds, with its regions, limits, and the waits added for them."""
+    columns = ("total", "one item", "bound", "unshared", "constants")
+    width = max((len(name) for name in memory.pools), default=6)
+    yield f"{'memory':{width}} " + " ".join(f"{column:>11}" for column in columns) + "  layout"
+    for name, pool in memory.pools.items():
+        sizes = (
+            pool.nbytes,
+            pool.item_nbytes,
+            pool.lower_bound,
+            pool.tensors_nbytes,
+            pool.constants_nbytes,
+        )
+        texts = (f"{bytes_text(nbytes):>11}" for nbytes in sizes)
+        yield f"{name:{width}} {' '.join(texts)}  {pool.layout}"
+        yield from _regions(plan, pool)
+    for name, nbytes in (plan.request.memory_limits or {}).items():
+        yield f"limit of {name}: {bytes_text(nbytes)}"
+    yield from _edges(plan, memory)
+
+
+def _regions(plan: Plan, pool: Pool) -> Iterator[str]:
+    regions = [region for region in pool.regions.values() if region.nbytes]
+    if len(regions) < 2 and pool.slots == 1:
+        return  # the pool's line says it all
+    for region in regions[:LISTED_REGIONS]:
+        copies = f"{region.copies} copies of " if region.copies > 1 else ""
+        yield f"  {region.name}: {copies}{bytes_text(region.nbytes)}, {_held(plan, region)}"
+    if len(regions) > LISTED_REGIONS:
+        yield f"  and {len(regions) - LISTED_REGIONS} more regions"
+
+
+def _held(plan: Plan, region: Region) -> str:
+    """Return when an item has a copy of a region for itself."""
+    if region.name == AT_OPEN:
+        return "computed when the plan is opened, the same for all items"
+    variables = [node.name for node in plan.graph.variables.values()]
+    if region.name in map(region_of, variables):
+        return "kept by the session from item to item"
+    if region.name in map(next_region_of, variables):
+        return "changes places with it when an item has ended well"
+    if not region.claims:
+        return "shared by items: its device runs one step at a time"
+    return f"held from {_points(plan, region.claims)} to {_points(plan, region.releases)}"
+
+
+def _points(plan: Plan, points: tuple[int, ...]) -> str:
+    ends = {ADMISSION: "admission", len(plan.steps): "landing"}
+    named = [ends.get(point) or plan.steps[point].name for point in points[:LISTED_STEPS]]
+    return ", ".join(named) + (", ..." if len(points) > LISTED_STEPS else "")
+
+
+def _edges(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
+    if not memory.added_edges:
+        return
+    yield (
+        f"{counted(len(memory.added_edges), 'wait')} added to keep the limits: "
+        f"{memory.slowdown - 1:.1%} slower, as predicted"
+    )
+    for earlier, later in memory.added_edges[:LISTED_EDGES]:
+        yield f"  {plan.steps[later].name} waits for {plan.steps[earlier].name}"
+    if len(memory.added_edges) > LISTED_EDGES:
+        yield f"  and {len(memory.added_edges) - LISTED_EDGES} more"
+
+
+LISTED_NAMES = 200
+LISTED_DEAD = 20
+
+
+def pass_lines(applied: Sequence[Applied]) -> Iterator[str]:
+    """Yield one line for each pass that did something."""
+    first = {one.inside: one.before for one in reversed(applied)}
+    last = {one.inside: one.after for one in applied}
+    before, after = sum(first.values()), sum(last.values())
+    seconds = seconds_text(sum(one.seconds for one in applied))
+    yield f"passes: {before:,} -> {after:,} nodes in {seconds}"
+    width = max(len(_titled(one)) for one in applied)
+    for one in applied:
+        yield f"  {_titled(one):{width}}  {one.before:5,} -> {one.after:5,}  {_counts(one)}"
+
+
+def dead_lines(dead: Mapping[str, str]) -> Iterator[str]:
+    """Yield the nodes that no output needs, and why."""
+    if not dead:
+        return
+    yield f"dead: {counted(len(dead), 'node')} that no output needs, dropped"
+    for name, why in islice(dead.items(), LISTED_DEAD):
+        yield f"  {name}: {why}"
+    if len(dead) > LISTED_DEAD:
+        yield f"  and {counted(len(dead) - LISTED_DEAD, 'node')} more"
+
+
+def explained(applied: Sequence[Applied], dead: Mapping[str, str]) -> str:
+    """Return what each pass did to which node, and which nodes were dead before all of them."""
+    if not applied:
+        return "\n".join(["passes: none of them found anything to do", *dead_lines(dead)])
+    lines = [*pass_lines(applied), *dead_lines(dead)]
+    for one in applied:
+        lines += ["", f"{_titled(one)}, {seconds_text(one.seconds)}"]
+        for what in ("rewritten", "added", "removed"):
+            names = getattr(one, what)
+            lines += [f"  {what:9}  {name}" for name in names[:LISTED_NAMES]]
+            if len(names) > LISTED_NAMES:
+                lines.append(f"  and {counted(len(names) - LISTED_NAMES, 'node')} more")
+    return listing(lines)
+
+
+def _titled(one: Applied) -> str:
+    return f"{one.name} in {one.inside}" if one.inside else one.name
+
+
+def _counts(one: Applied) -> str:
+    counts = ("rewritten", one.rewritten), ("added", one.added), ("removed", one.removed)
+    listed = ", ".join(f"{len(names):,} {what}" for what, names in counts if names)
+    return listed or "constants alone"
