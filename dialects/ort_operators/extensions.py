@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from ...graph.attribute import Attribute, Kind
-from ...graph.formats.onnx.extensions import ATTRIBUTES
+from ...graph.formats.onnx.nodes import ATTRIBUTES
 from ...graph.operator import Operator, free, register_operator
 from ...graph.traits import RUNTIME, Part, never
 from ...graph.unknown_operators import EXTENSIONS_DOMAIN

@@ -48,11 +48,12 @@ from .losses import (
 )
 from .minimize import apply_gradients, minimize, trainable
 from .optimizers import SGD, Adam, AdamW, Optimizer, RMSProp, Slots, Update
-from .progress import Progress, Rate
 from .schedules import (
     Constant,
     CosineDecay,
     ExponentialDecay,
+    Progress,
+    Rate,
     Schedule,
     StepDecay,
     WarmUp,

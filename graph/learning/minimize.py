@@ -16,7 +16,7 @@ from ..names import Names
 from ..operators.state import GROUP
 from .initializers import zeros
 from .optimizers import Optimizer, Update
-from .progress import Progress
+from .schedules import Progress
 
 
 def minimize(

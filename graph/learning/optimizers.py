@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import GraphError
 from ..gradients import Term
 from .parameters import check_above, check_fraction, check_not_below
-from .progress import Progress, Rate
+from .schedules import Progress, Rate
 
 Slots: TypeAlias = Mapping[str, Term]
 """What is kept for a variable from item to item: tensors of its shape, zeros to begin with."""

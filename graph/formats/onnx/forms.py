@@ -19,7 +19,7 @@ from ...ir import ASSIGN, VARIABLE, Node
 from ...operator import find_operator
 from ...operators.control import CONTROL_FLOW, UNWRITTEN
 from ...tensor import TensorSpec
-from .extensions import ATTRIBUTES, attributes_held, is_extension_operator
+from .nodes import ATTRIBUTES, attributes_held, is_extension_operator
 from .tensors import ELEMENT_TYPES, STRING
 
 ELEMENT_TYPE_OF: Mapping[str, int] = {

@@ -1,9 +1,12 @@
-"""ONNX nodes: their operator's name and their attributes, as plain values."""
+"""ONNX nodes: their operator's name and their attributes, as plain values.
+
+Attributes of operators that a library brings to ONNX Runtime are kept as a model has them.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -14,7 +17,7 @@ from ...attribute import Kind
 from ...errors import ParseError
 from ...ir import Node
 from ...operator import find_operator
-from .extensions import held_attributes, is_extension_operator
+from ...unknown_operators import EXTENSIONS_DOMAIN
 from .nested import NestedProto
 from .tensors import STRING, TensorReader, spec_dtype_name, text
 
@@ -170,3 +173,29 @@ def dtypes_named(node: Node, at: str) -> Node:
         else:
             attributes[name] = spec_dtype_name(value, f"attribute {name!r}, {at}")
     return replace(node, attributes=attributes)
+
+
+ATTRIBUTES = "attributes"
+"""The attribute that holds all others."""
+
+_BYTES = "latin-1"
+"""The encoding in which each byte is a letter."""
+
+
+def is_extension_operator(op: str) -> bool:
+    """True for the name of an operator of the library."""
+    return op.rpartition(".")[0] == EXTENSIONS_DOMAIN
+
+
+def held_attributes(protos: Iterable[Any]) -> dict[str, Any]:
+    """Return AttributeProtos as the one attribute that plait has for them."""
+    from onnx import NodeProto
+
+    return {ATTRIBUTES: NodeProto(attribute=protos).SerializeToString().decode(_BYTES)}
+
+
+def attributes_held(value: str) -> list[Any]:
+    """Return the AttributeProtos again."""
+    from onnx import NodeProto
+
+    return list(NodeProto.FromString(value.encode(_BYTES)).attribute)

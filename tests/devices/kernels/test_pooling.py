@@ -8,8 +8,10 @@ import numpy as np
 import plait as pl
 import pytest
 from arrays import FLOATS, SEEDS, AnyArray, random_array
+from formal_node import formal_node
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from plait.devices.kernels import maxima
 from runtime_node import runtime_node
 from single_node import run_node
 
@@ -225,3 +227,134 @@ def test_indices_that_nobody_names_are_not_written() -> None:
     found = pl.run(builder.build(), {"x": np.array([[[1, 3, 2, 0]]], "f4")}, devices=["cpu"])
 
     np.testing.assert_array_equal(found["y"], [[[3, 3, 2]]])
+
+
+OP = "MaxPoolGradient"
+
+
+def test_a_maximum_of_several_windows_gets_the_sum() -> None:
+    dy, indices = np.array([[[1.0, 2, 4]]]), np.array([[[1, 1, 3]]])
+    shape = np.array([1, 1, 4])
+    (found,) = run_node(OP, [dy, indices, shape], {"kernel_shape": (2,)}, constant={2})
+    assert found.tolist() == [[[0, 3, 0, 4]]]
+
+
+def test_halves_are_added_in_single_precision() -> None:
+    dy = np.array([[[2048, 1, 1]]], "float16")  # 2048 + 1 is 2048 in halves
+    indices, shape = np.array([[[2, 2, 2]]]), np.array([1, 1, 5])
+    (found,) = run_node(OP, [dy, indices, shape], {"kernel_shape": (3,)}, constant={2})
+    assert found.tolist() == [[[0, 0, 2050, 0, 0]]]
+
+
+PLANES = st.tuples(
+    st.integers(0, 3), st.integers(0, 3), st.lists(st.integers(1, 5), min_size=1, max_size=3)
+).map(lambda drawn: (drawn[0], drawn[1], *drawn[2]))
+
+
+@given(PLANES, st.sampled_from(FLOATS), SEEDS)
+@FEW
+def test_global_average_pool_takes_the_mean_of_each_plane(
+    shape: tuple[int, ...], dtype: str, seed: int
+) -> None:
+    x = random_array(dtype, shape, seed)
+
+    (y,) = run_node("GlobalAveragePool", [x])
+
+    axes = tuple(range(2, len(shape)))
+    wanted = x.astype(float).mean(axis=axes, keepdims=True)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, wanted, rtol=TOLERANCE[dtype], atol=9 * TOLERANCE[dtype])
+
+
+def test_global_average_pool_of_half_precision_does_not_overflow() -> None:
+    x = np.full((1, 1, 40, 40), 60000, np.float16)
+
+    (y,) = run_node("GlobalAveragePool", [x])
+
+    assert y.item() == np.float16(60000)
+
+
+@given(PLANES, st.sampled_from(FLOATS), SEEDS)
+@FEW
+def test_global_max_pool_takes_the_greatest_cell_of_each_plane(
+    shape: tuple[int, ...], dtype: str, seed: int
+) -> None:
+    x = random_array(dtype, shape, seed)
+
+    (y,) = run_node("GlobalMaxPool", [x])
+
+    axes = tuple(range(2, len(shape)))
+    np.testing.assert_array_equal(y, x.max(axis=axes, keepdims=True), strict=True)
+
+
+@given(PLANES, st.sampled_from(FLOATS), st.integers(1, 3), SEEDS)
+@FEW
+def test_global_lp_pool_takes_the_norm_of_each_plane(
+    shape: tuple[int, ...], dtype: str, p: int, seed: int
+) -> None:
+    x = random_array(dtype, shape, seed)
+
+    (y,) = run_node("GlobalLpPool", [x], {"p": p})
+
+    axes = tuple(range(2, len(shape)))
+    wanted = (np.abs(x.astype(float)) ** p).sum(axis=axes, keepdims=True) ** (1 / p)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, wanted, rtol=5 * TOLERANCE[dtype])
+
+
+def unpool_attributes(rank: int) -> dict[str, Any]:
+    return {"kernel_shape": [2] * rank, "strides": [2] * rank}
+
+
+@pytest.mark.parametrize("spatial", [(6,), (4, 6), (2, 4, 4)])
+def test_max_unpool_puts_maxima_back_to_where_max_pool_found_them(
+    spatial: tuple[int, ...],
+) -> None:
+    x = np.random.default_rng(1).permutation(6 * int(np.prod(spatial))).astype(np.float32)
+    x = x.reshape(2, 3, *spatial)
+    attributes = unpool_attributes(len(spatial))
+    pooled, indices = run_node("MaxPool", [x], attributes, 2)
+
+    (y,) = run_node("MaxUnpool", [pooled, indices], attributes)
+
+    np.testing.assert_array_equal(y, np.where(np.isin(x, pooled), x, 0), strict=True)
+
+
+def test_max_unpool_adds_margins_up_to_the_given_shape() -> None:
+    x = np.array([[[[5, 6], [7, 8]]]], np.float32)
+    indices = np.array([[[[5, 7], [13, 15]]]])
+    shape = np.array([1, 1, 5, 5])
+
+    (y,) = run_node("MaxUnpool", [x, indices, shape], unpool_attributes(2), constant=[2])
+
+    wanted = np.zeros((5, 5))
+    wanted[1, 1], wanted[1, 3], wanted[3, 1], wanted[3, 3] = 5, 6, 7, 8
+    np.testing.assert_array_equal(y[0, 0], wanted)
+
+
+def check(x: AnyArray, attributes: dict[str, Any]) -> None:
+    found, wanted = (run("MaxPool", [x], attributes, 2) for run in (run_node, formal_node))
+    np.testing.assert_array_equal(found[0], wanted[0])
+    np.testing.assert_array_equal(found[1], wanted[1])
+
+
+@pytest.mark.parametrize("block", [1, 50, 100, 1000])
+@pytest.mark.parametrize("storage_order", [0, 1])
+def test_planes_are_taken_some_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, block: int, storage_order: int
+) -> None:
+    monkeypatch.setattr(maxima, "BLOCK", block)
+    x = np.random.default_rng(0).integers(0, 5, (2, 3, 7, 6)).astype("float32")
+    attributes = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+    check(x, {**attributes, "storage_order": storage_order})
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int16"])
+def test_a_window_may_have_more_cells_than_a_byte_counts(dtype: str) -> None:
+    x = np.random.default_rng(0).integers(0, 90, (1, 2, 20, 19)).astype(dtype)
+    check(x, {"kernel_shape": [17, 16]})
+
+
+def test_a_window_of_padding_alone_names_the_first_cell_of_its_plane() -> None:
+    x = np.arange(1.0, 5).reshape(1, 2, 2)
+    check(x, {"kernel_shape": [2], "pads": [2, 0]})
