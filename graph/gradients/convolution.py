@@ -25,8 +25,6 @@ from .registry import gradient
 from .sampling import length_of, linear_taps, over_axes, read, widened
 from .via_decomposition import Inputs, through
 
-NO_PADS = {"auto_pad": "NOTSET", "pads": None}
-
 
 def steps(at: Adjoint, rank: int) -> tuple[Sequence[int], Sequence[int]]:
     """Return strides and dilations of a node's windows over so many axes."""

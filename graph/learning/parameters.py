@@ -7,16 +7,16 @@ import math
 from ..errors import GraphError
 
 
-def check_above(name: str, value: float, bound: float = 0.0) -> None:
-    """Raise GraphError unless a number is finite and above a bound."""
-    if not (math.isfinite(value) and value > bound):
-        raise GraphError(f"{name} is {value}", fix=f"pass a number above {bound:g}")
+def check_above(name: str, value: float) -> None:
+    """Raise GraphError unless a number is finite and above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise GraphError(f"{name} is {value}", fix="pass a number above 0")
 
 
-def check_not_below(name: str, value: float, bound: float = 0.0) -> None:
-    """Raise GraphError unless a number is finite and not below a bound."""
-    if not (math.isfinite(value) and value >= bound):
-        raise GraphError(f"{name} is {value}", fix=f"pass a number not below {bound:g}")
+def check_not_below(name: str, value: float) -> None:
+    """Raise GraphError unless a number is finite and not below 0."""
+    if not (math.isfinite(value) and value >= 0):
+        raise GraphError(f"{name} is {value}", fix="pass a number not below 0")
 
 
 def check_fraction(name: str, value: float) -> None:

@@ -329,8 +329,3 @@ class Stacked:
 
 
 Relation: TypeAlias = Intervals | Conflicts
-
-
-def conflicts_in(relation: Relation) -> Conflicts:
-    """Return a relation as pairs."""
-    return relation.conflicts if isinstance(relation, Intervals) else relation

@@ -103,12 +103,6 @@ def workload(
     return Workload(found, placed, durations, [step.waits for step in steps], effects, inline)
 
 
-def replicated(variants: Sequence[Plan]) -> Workload:
-    """Return the steps of a plan as work on the lanes of all its variants; each has its costs."""
-    works = [work_of(one) for one in variants]
-    return together(works, merged_lanes(works))
-
-
 def work_of(plan: Plan) -> Workload:
     """Return the steps of a plan, or of a variant of one, as work on its own lanes."""
     shared = shared_lanes(plan)

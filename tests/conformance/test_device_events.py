@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from queue import SimpleQueue
 
 import numpy as np
 import plait as pl
 import pytest
-from bound import Bound
+from bound import Bound, submit_from_threads
 from every_device import Subject
 from patience import WAIT_S
 from plait.devices import Device
@@ -76,17 +75,7 @@ def test_items_chained_by_waits_alone_do_not_mix(subject: Subject, device: Devic
 def test_many_threads_may_submit(device: Device) -> None:
     with Bound(device, counting(), onto=IN_PLACE) as bound:
         bound.put({"x": X})
-        events: list[Event] = []
-        threads = [
-            threading.Thread(target=lambda: events.extend(bound.submit() for _ in range(25)))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for event in events:
-            event.wait(WAIT_S)
+        submit_from_threads(bound.submit, 25)
         np.testing.assert_array_equal(bound.get()["y"], X + 100)
 
 

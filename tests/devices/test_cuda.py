@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from bound import submit_from_threads
 from cupy_double import CupyDouble, Stream
 from fake_gpu import SEEDS, FakeGpu
 from hypothesis import given, settings
@@ -261,18 +262,7 @@ def test_a_closed_device_opens_again(double: CupyDouble) -> None:
 
 def test_many_threads_may_submit(double: CupyDouble) -> None:
     with Rig(double.device(), chain("Relu")) as rig:
-        events: list[Event] = []
-        threads = [
-            threading.Thread(target=lambda: events.extend(rig.compute() for _ in range(25)))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for event in events:
-            event.wait(WAIT_S)
-    assert len(events) == 100
+        assert len(submit_from_threads(rig.compute, 25)) == 100
 
 
 def test_measured_work_has_the_gpus_own_times(double: CupyDouble) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-import plait as pl
 import pytest
-import trio
 from plait import devices
-from plait.graph.tensor import Array
 from plait.scheduler.costs.measure import measure_peers
+from to_and_fro import check_stream, plan_to_and_fro
 
 # CuPy warns on import of things that are none of our business.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -26,23 +23,7 @@ def pair() -> None:
 
 @pytest.mark.usefixtures("pair")
 def test_a_stream_over_two_gpus_is_that_of_the_cpu() -> None:
-    """To and fro several times, with buffers that items in flight take in turn."""
-    builder = pl.GraphBuilder("to and fro")
-    h = x = builder.input("x", "int32", (1 << 18,))
-    for turn in range(6):
-        h = builder.op("Add", h, builder.op("Mul", h, x, name=f"mul{turn}"), name=f"add{turn}")
-    builder.output("y", h)
-    graph = builder.build()
-    pins = {f"*{turn}": NAMES[turn % 2] for turn in range(6)}
-    plan = pl.plan(graph, NAMES, pin=pins, max_in_flight=4)
-    feeds = [{"x": np.arange(1 << 18, dtype=np.int32) * (item + 3)} for item in range(24)]
-
-    async def stream() -> list[Array]:
-        async with pl.Session(plan) as session, session.stream(feeds) as results:
-            return [item["y"] async for item in results]
-
-    for fed, found in zip(feeds, trio.run(stream), strict=True):
-        np.testing.assert_array_equal(found, pl.run(graph, fed, ["cpu"])["y"])
+    check_stream(plan_to_and_fro(NAMES))
 
 
 @pytest.mark.usefixtures("pair")

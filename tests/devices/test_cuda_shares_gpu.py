@@ -10,14 +10,13 @@ from functools import partial
 import numpy as np
 import plait as pl
 import pytest
-import trio
 from plait.devices.cuda.binding import Recorder
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.cuda.modules import Arguments
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.cuda.shares import stream_maker
 from plait.devices.errors import DeviceUnavailableError
-from plait.graph.tensor import Array
+from to_and_fro import check_stream, plan_to_and_fro
 
 # CuPy warns on import of things that are none of our business.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -91,26 +90,12 @@ def _multiprocessors(device: CudaDevice, recorded: bool) -> set[int]:
 
 def test_a_stream_over_shares_is_that_of_the_cpu() -> None:
     """To and fro several times, without a copy in between."""
-    builder = pl.GraphBuilder("to and fro")
-    h = x = builder.input("x", "int32", (1 << 18,))
-    for turn in range(6):
-        h = builder.op("Add", h, builder.op("Mul", h, x, name=f"mul{turn}"), name=f"add{turn}")
-    builder.output("y", h)
-    graph = builder.build()
-    pins = {f"*{turn}": NAMES[turn % 3] for turn in range(6)}
     try:
-        plan = pl.plan(graph, NAMES, pin=pins, max_in_flight=4)
+        plan = plan_to_and_fro(NAMES)
     except DeviceUnavailableError as error:
         pytest.skip(f"no shares: {error.what}")
     assert len([step for step in plan.steps if ": " in step.name]) == 2
-    feeds = [{"x": np.arange(1 << 18, dtype=np.int32) * (item + 3)} for item in range(24)]
-
-    async def stream() -> list[Array]:
-        async with pl.Session(plan) as session, session.stream(feeds) as results:
-            return [item["y"] async for item in results]
-
-    for fed, found in zip(feeds, trio.run(stream), strict=True):
-        np.testing.assert_array_equal(found, pl.run(graph, fed, ["cpu"])["y"])
+    check_stream(plan)
 
 
 @pytest.mark.usefixtures("shares")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
+from bound import submit_from_threads
 from hypothesis import given, settings
 from patience import WAIT_S
 from plait import devices
@@ -415,15 +415,4 @@ def test_the_default_device_runs_on_the_real_clock() -> None:
 
 def test_many_threads_may_submit() -> None:
     with Rig(SimDevice("sim:busy", SimModel(launch_s=0)), chain("Relu", n=4)) as rig:
-        events: list[Event] = []
-        threads = [
-            threading.Thread(target=lambda: events.extend(rig.compute() for _ in range(50)))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for event in events:
-            event.wait(WAIT_S)
-    assert len(events) == 200
+        assert len(submit_from_threads(rig.compute, 50)) == 200

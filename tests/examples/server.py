@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import tarfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +16,7 @@ import plait as pl
 from fake_devices import SteppedDevice
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
-from patience import WAIT_S
+from patience import WAIT_S, until
 
 from .conftest import TEXTS
 
@@ -81,12 +81,6 @@ def tar(contents: Mapping[str, bytes]) -> bytes:
         archive.addfile(link := tarfile.TarInfo("link"))
         assert link.isreg()
     return packed.getvalue()
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait for another thread; there is nothing to be told by."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 async def n_tasks(app: FastAPI) -> int:

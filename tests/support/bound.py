@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 
@@ -16,6 +17,22 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
 
 POISON = 0x5A
+
+
+def submit_from_threads(submit: Callable[[], Event], times: int) -> list[Event]:
+    """Have four threads submit at once, each so many times; return the events, all complete."""
+    events: list[Event] = []
+    threads = [
+        threading.Thread(target=lambda: events.extend(submit() for _ in range(times)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for event in events:
+        event.wait(WAIT_S)
+    return events
 
 
 class Bound:

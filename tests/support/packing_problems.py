@@ -8,7 +8,7 @@ from itertools import permutations
 
 from hypothesis import strategies as st
 from plait.scheduler.packing import Block, Conflicts, Intervals
-from plait.scheduler.packing.relation import Relation, conflicts_in
+from plait.scheduler.packing.relation import Relation
 
 
 @st.composite
@@ -43,6 +43,11 @@ def problems(
     if blocks and blocks[0].group is None:
         blocks[0] = blocks[0]._replace(offset=draw(st.integers(0, 5)) * blocks[0].alignment)
     return blocks, relation
+
+
+def conflicts_in(relation: Relation) -> Conflicts:
+    """Return a relation as pairs."""
+    return relation.conflicts if isinstance(relation, Intervals) else relation
 
 
 def smallest_peak(sizes: Sequence[int], relation: Relation) -> int:

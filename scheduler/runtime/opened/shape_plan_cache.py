@@ -143,9 +143,9 @@ class ShapePlanCache:
         found = self.entries.get(count)
         return self._enter(count) if found is None and self._is_bounded else found
 
-    async def open_joined(self, count: int, marks: Timestamps | None = None) -> list[Slots]:
+    async def open_joined(self, count: int) -> list[Slots]:
         """Open the variants of the one plan for all stages; empty where they run as plans apart."""
-        found = [await self._open_joined(count, i, marks) for i in range(self.variants)]
+        found = [await self._open_joined(count, i, None) for i in range(self.variants)]
         return [slots for slots in found if slots is not None]
 
     async def _open_joined(self, count: int, index: int, marks: Timestamps | None) -> Slots | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
 from typing import Any
 
 import plait as pl
 from cvm_models import convolution_graph, dense_params, dense_symbol
+from damage import refusal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plait.dialects.cvm.files import load_cvm
 from plait.dialects.cvm.files.writer import dump_cvm
 from plait.dialects.cvm.gas import operations
-from plait.graph.errors import PlaitError
 
 FIXED_COST = 400_000
 """Bytes that loading takes however small the file is."""
@@ -41,19 +40,14 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4), max_le
 
 def load_guarded(symbol: bytes, params: bytes) -> None:
     """Load and check, within memory of a small multiple of the files' size."""
-    refused: PlaitError | None = None
-    tracemalloc.start()
-    try:
+
+    def read() -> None:
         graph = load_cvm(symbol, params).graph
         pl.check(graph)
         operations(graph)
-    except PlaitError as error:
-        refused = error
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+
+    refused = refusal(read, FIXED_COST + PER_BYTE * (len(symbol) + len(params)))
     assert refused is None or (refused.code in (1, 2) and refused.fix)
-    assert peak < FIXED_COST + PER_BYTE * (len(symbol) + len(params))
 
 
 def spots(data: bytes) -> Any:

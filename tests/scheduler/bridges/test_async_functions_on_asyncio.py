@@ -12,6 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from patience import until
 from plait.devices.errors import KernelError
 
 Array = np.ndarray[Any, Any]
@@ -70,12 +71,6 @@ def item(value: float) -> dict[str, Array]:
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(main, debug=True)
-
-
-async def until(condition: Any) -> None:
-    """Wait for another thread; there is nothing to be told by."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 def test_they_run_on_the_loop_of_the_caller_so_many_at_once() -> None:

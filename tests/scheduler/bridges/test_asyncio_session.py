@@ -11,6 +11,7 @@ import numpy as np
 import plait as pl
 import pytest
 from fake_devices import SteppedDevice
+from patience import until
 from small_graphs import X, unary
 
 Array = np.ndarray[Any, Any]
@@ -40,12 +41,6 @@ def item(value: float) -> dict[str, Array]:
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(main, debug=True)
-
-
-async def until(condition: Any) -> None:
-    """Wait for another thread; there is nothing to be told by."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 def test_items_run_from_tasks_at_once() -> None:

@@ -12,7 +12,7 @@ from plait.devices.host import HostDevice
 from plait.scheduler.dispatch import shared_lanes
 from plait.scheduler.plans.variants import variant
 from plait.scheduler.runtime.opened.open_devices import OpenDevices
-from plait.scheduler.simulation.lanes import replicated
+from plait.scheduler.simulation.lanes import merged_lanes, work_of
 
 pytest.importorskip("onnxruntime")
 PINS = {"*/*": "ort:0..1", "*": "cpu:0..1"}
@@ -66,8 +66,8 @@ def test_who_is_alone_or_apart_shares_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_variant_is_one_lane_with_the_older_items_first() -> None:
     plan = planned()
-    work = replicated([variant(plan, index) for index in range(2)])
-    assert [lane.name for lane in work.lanes] == ["cpu:0 and ort:0", "cpu:1 and ort:1"]
+    lanes = merged_lanes(work_of(variant(plan, index)) for index in range(2))
+    assert [lane.name for lane in lanes] == ["cpu:0 and ort:0", "cpu:1 and ort:1"]
     simulation = pl.simulate(plan, items=12)
     for index in range(2):
         begun = [

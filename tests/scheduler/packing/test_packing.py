@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from packing_problems import (
     KINDS,
     conflicts,
+    conflicts_in,
     guillotine,
     lifetimes,
     network,
@@ -32,7 +33,7 @@ from plait.scheduler.packing import (
     check,
     pack,
 )
-from plait.scheduler.packing.relation import Relation, conflicts_in
+from plait.scheduler.packing.relation import Relation
 
 Problem = tuple[list[Block], Relation]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packing_problems import conflicts_in
 from patience import WAIT_S
 from plait.scheduler.packing import Block, Conflicts, Intervals, PackingError, check, pack
 from plait.scheduler.packing.antichain import heaviest_antichain
 from plait.scheduler.packing.partial_order import conflicts_of
-from plait.scheduler.packing.relation import conflicts_in
 
 
 @st.composite

@@ -58,21 +58,26 @@ def value_of(item: Any) -> float | None:
 
 
 def in_trio(source: Source, options: dict[str, Any], most: int) -> tuple[Found, Any]:
+    return trio.run(on_loop, pl.Session, source, options, most)
+
+
+async def on_loop(
+    opened: type[pl.Session | pl.AsyncioSession],
+    source: Source,
+    options: dict[str, Any],
+    most: int,
+) -> tuple[Found, Any]:
     found: Found = []
-
-    async def main() -> Any:
-        async with pl.Session(plan(options["max_in_flight"])) as session:
-            async with session.stream(iter(source), **options) as results:
-                async for item in results:
-                    found.append((item.index, value_of(item)))
-                    assert source.pulled <= len(found) + options["max_in_flight"]
-                    if len(found) == most:
-                        break
-            assert source.is_closed
-            await session.run({"x": np.full(2, 1, np.float32)})
-            return session.profile()
-
-    return found, trio.run(main)
+    async with opened(plan(options["max_in_flight"])) as session:
+        async with session.stream(iter(source), **options) as results:
+            async for item in results:
+                found.append((item.index, value_of(item)))
+                assert source.pulled <= len(found) + options["max_in_flight"]
+                if len(found) == most:
+                    break
+        assert source.is_closed
+        await session.run({"x": np.full(2, 1, np.float32)})
+        return found, session.profile()
 
 
 def blocking(source: Source, options: dict[str, Any], most: int) -> tuple[Found, Any]:
@@ -90,21 +95,7 @@ def blocking(source: Source, options: dict[str, Any], most: int) -> tuple[Found,
 
 
 def in_asyncio(source: Source, options: dict[str, Any], most: int) -> tuple[Found, Any]:
-    found: Found = []
-
-    async def main() -> Any:
-        async with pl.AsyncioSession(plan(options["max_in_flight"])) as session:
-            async with session.stream(iter(source), **options) as results:
-                async for item in results:
-                    found.append((item.index, value_of(item)))
-                    assert source.pulled <= len(found) + options["max_in_flight"]
-                    if len(found) == most:
-                        break
-            assert source.is_closed
-            await session.run({"x": np.full(2, 1, np.float32)})
-            return session.profile()
-
-    return found, asyncio.run(main())
+    return asyncio.run(on_loop(pl.AsyncioSession, source, options, most))
 
 
 Door: TypeAlias = Callable[[Source, dict[str, Any], int], tuple[Found, Any]]
