@@ -66,6 +66,7 @@ def parse_input(text: str) -> Given:
     """
     name: str | None
     name, equals, value = text.partition("=")
+    # A path may have a = in it: what is there by the whole text is a file.
     if not equals or os.path.exists(text):
         name, value = None, text
     if name == "" or not value:
@@ -76,6 +77,7 @@ def parse_input(text: str) -> Given:
         return Given(name, ())
     if os.path.isfile(value):
         return Given(name, (Path(value),))
+    # A file called 3 goes before the number; a folder, and a pattern such as [12], come after it.
     literal = parse_literal(value) if name is not None else NOTHING
     if literal is not NOTHING:
         return Given(name, (), value=literal)
@@ -91,6 +93,7 @@ def parse_input(text: str) -> Given:
 
 def _folder_files(folder: str) -> list[Path]:
     """Return the files of arrays in a folder; all of its files where it has none of those."""
+    # The folder's own name may hold what patterns are made of.
     inside = escape(folder)
     return _files(os.path.join(inside, "*.np[yz]")) or _files(os.path.join(inside, "*"))
 
@@ -164,6 +167,7 @@ def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
         return generator.integers(0, 2, shape).astype(spec.dtype)
     if spec.dtype == TEXT:
         return generator.integers(0, 100, shape).astype(str).astype(TEXT)
+    # Of bytes every value is likely: they are pixels, or quantized.
     if spec.dtype.itemsize == 1:
         limits = np.iinfo(spec.dtype)
         return generator.integers(limits.min, limits.max + 1, shape).astype(spec.dtype)
@@ -247,6 +251,7 @@ class ItemSource:
         arrays = dict(self._fixed)
         for given in self._sequences:
             arrays.update(self._read(given.files[index], given.name))
+        # One for each item: which others were made before makes no difference.
         generator = np.random.default_rng([self._seed, index])
         specs = bind_inputs(self._graph, {n: a.shape for n, a in arrays.items()})
         for name in self._graph.inputs:
@@ -262,6 +267,8 @@ class ItemSource:
         if given.value is not NOTHING and given.name in self._graph.inputs:
             spec = self._graph.tensors[given.name]
             self._fixed[given.name] = literal_array(given.name, given.value, spec)
+        # Read at once: a single file feeds all items, and only the first of a folder tells which
+        # inputs its files name.
         if given.files and not (given.is_sequence and given.name):
             arrays = self._read(given.files[0], given.name)
             names = set(arrays)
@@ -291,6 +298,7 @@ class ItemSource:
         symbols = [dim for dim in shape if isinstance(dim, str)]
         if symbols:
             note = f"input {name!r}: {', '.join(symbols)} taken as 1; --shape {name}=... sets them"
+            # It is the same for every item.
             if note not in self.notes:
                 self.notes.append(note)
         return TensorSpec(spec.dtype, [1 if isinstance(dim, str) else dim for dim in shape])

@@ -164,6 +164,7 @@ class PlanArguments:
         from ..scheduler.reports.plan_file import load_plan
 
         plan = load_plan(self.model)
+        # Options that repeat what was decided are no mistake: scripts pass them to all commands.
         other = [
             flag
             for name, (flag, attribute) in _DECISIONS.items()
@@ -190,6 +191,7 @@ class PlanArguments:
                 f"the plan is for {plan.in_flight} items in flight, not for {max_in_flight}",
                 fix="leave --max-in-flight out, or plan the model again",
             )
+        # Asked for as saved, the plan is used as it is; it would be made again otherwise.
         fixed = {name: spec.shape for name, spec in plan.fed.tensors.items()}
         asked = any(fixed.get(name) != shape for name, shape in self.shapes.items())
         return plan.for_shapes(self.shapes) if asked else plan
@@ -233,6 +235,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         operators: tuple[Path, ...],
         **options: Any,
     ) -> None:
+        # First, as the model may call operators that these register.
         import_modules(modules)
         register_operators(operators)
         decisions = {
@@ -244,7 +247,9 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
             "memory_limits": parse_limits(memory_limits),
             "precision": parse_precisions(precisions),
         }
+        # Only what was said: the rest is for `plan` to fill in, and for a saved plan to keep.
         given = {name: value for name, value in decisions.items() if value}
+        # Unlike those above, none at all is a choice.
         if passes is not None:
             given["passes"] = _passes(passes)
         names = () if devices is None else parse_devices(devices)
@@ -257,6 +262,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         command(asked, **options)
 
     asking: Callable[..., None] = with_request
+    # From the last on, as decorators stand: click lists them from the outermost.
     for adds_option in reversed(_OPTIONS):
         asking = adds_option(asking)
     return asking
@@ -422,6 +428,7 @@ def import_modules(modules: tuple[str, ...]) -> None:
     for module in modules:
         path = Path(module)
         folder, name = (path.parent, path.stem) if path.suffix == ".py" else (Path(), module)
+        # It stays: the module may import others beside it when it is called.
         sys.path.insert(0, str(folder.resolve()))
         try:
             importlib.import_module(name)

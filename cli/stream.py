@@ -130,6 +130,7 @@ def run_stream(
                 async with _shown(session, what, count, live=live) as advance:
                     await _consume(session, make_item, count, output, streamed, advance, how)
             finally:
+                # After Ctrl-C as well, and before the session is closed.
                 streamed.profile = _profile(session)
                 streamed.dropped = session.status().dropped
 
@@ -188,6 +189,7 @@ async def _consume(
     async def source() -> AsyncIterator[Mapping[str, Array]]:
         for index in range(count):
             try:
+                # On a thread: files are read while devices compute.
                 item = await trio.to_thread.run_sync(make_item, index)
             except PlaitError as error:
                 streamed.failures[index] = error
@@ -202,6 +204,7 @@ async def _consume(
     try:
         async with session.stream(source(), **how.arguments) as results:
             async for item in results:
+                # Popped, or an endless stream would remember all its items.
                 index = under_way.pop(item.index)
                 if item.error is not None:
                     streamed.failures[index] = item.error

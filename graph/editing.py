@@ -204,6 +204,7 @@ class Editor:
         """
         node = self.node(name)
         declared = node.operator.attributes.get(attribute)
+        # A number of a foreign file is three at once; the declaration tells which one is meant.
         if isinstance(value, Number):
             whole = declared is not None and declared.kind is Kind.INT
             value = value.int32 if whole else value.float32

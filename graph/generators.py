@@ -125,10 +125,12 @@ class RowWriter:
         rows = parts_of(value, len(self._largest), self._count, self._at)
         shapes = [row.shape for row in rows]
         if self._shapes is None:
+            # What the declaration leaves open is as the first row has it.
             self._shapes = shapes
         for index, (row, whole) in enumerate(zip(rows, self._largest, strict=True)):
             if whole is not None:
                 self._check(index, row, whole)
+                # The memory is for the largest rows: a smaller one lies at its beginning.
                 whole[(self._count, *map(slice, row.shape))] = row
         self._count += 1
         for receive in self.receivers:
@@ -137,6 +139,7 @@ class RowWriter:
     def written(self) -> tuple[Array | None, ...]:
         """Return the part of each result that was written."""
         if self._shapes is None:
+            # Nothing was yielded: lengths that no row has told are the largest ones.
             return tuple(whole if whole is None else whole[:0] for whole in self._largest)
         return self.rows(0, self._count)
 
@@ -196,6 +199,7 @@ def gather_rows(
     with closing(generator):
         for value in generator:
             target.put(value)
+            # Between two values, where a function that was given up can be stopped.
             check()
     return target.written()
 

@@ -49,6 +49,7 @@ def to_html(graph: Graph) -> str:
     lines = list(islice(_lines(graph), SHOWN_LINES + 1))
     # Counted, as listing all lines of a large graph to leave most of them out would take seconds.
     left = len(graph.nodes) + len(graph.constants) + len(graph.inputs) + len(graph.outputs) + 1
+    # One more was asked for than is shown, to tell whether there is any.
     if len(lines) > SHOWN_LINES:
         lines[SHOWN_LINES:] = [f"  ... {left - SHOWN_LINES:,} more lines: print(graph)"]
     return f"<pre>{escape(listing(lines))}</pre>"
@@ -131,6 +132,7 @@ def seconds_text(seconds: float | None) -> str:
 
 def rate_text(per_second: float) -> str:
     """Return how many items pass in a second, in words: ``"1,850 items/s"``."""
+    # Rounded before it is compared: 99.96 is 100 with three digits.
     rounded = float(f"{per_second:.3g}")
     return f"{rounded:,.0f} items/s" if rounded >= 100 else f"{rounded:g} items/s"
 
@@ -212,6 +214,7 @@ def _boxes(graph: Graph, groups: Mapping[str, str]) -> Iterator[str]:
     for index, node in enumerate(graph.nodes):
         box = f"n{index} [label={_quoted(_label(graph, node))}"
         members.setdefault(groups.get(node.name), []).append(box)
+    # Those of no group stand outside of all clusters.
     yield from (f"  {box}];" for box in members.pop(None))
     for index, (group, boxes) in enumerate(members.items()):
         colour = COLOURS[index % len(COLOURS)]
@@ -232,6 +235,7 @@ def _arrows(graph: Graph) -> Iterator[str]:
     for index, node in enumerate(graph.nodes):
         source.update({name: f"n{index}" for name in node.outputs if name})
     for index, node in enumerate(graph.nodes):
+        # An arrow for a tensor, however often the node reads it.
         for name in dict.fromkeys(node.inputs):
             if name in source:
                 yield _arrow(graph, source[name], f"n{index}", name)

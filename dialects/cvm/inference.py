@@ -126,6 +126,7 @@ class Model:
         self._input_shape = model.graph.tensors[DATA].static_shape
         self._input_bits = model.precisions[DATA]
         self._output_bits = max(model.precisions[name] for name in self._heads)
+        # Before anything is opened: a model that is refused holds no device.
         self._check_rows()
         self._session: BlockingSession | None = BlockingSession(plan(model.graph, device))
 

@@ -215,6 +215,7 @@ class Statement:
         return self.reading.names.take(f"{self.entry.name}/{op.lower()}")
 
     def _readable(self, tensor: str) -> str:
+        # LightNet would read what was written over it; a graph has no such order.
         by = self.reading.overwriter(tensor)
         if by is not None:
             fail(f"{by} has overwritten tensor {tensor!r} in place", self.at)

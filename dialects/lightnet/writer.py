@@ -76,6 +76,7 @@ def _conv_transpose(document: Document, node: Node) -> None:
             strict=True,
         )
     )
+    # ONNX may be told the output's lengths, LightNet how far it is padded at its end.
     extra = [whole - length for whole, length in zip(out[2:], lengths, strict=True)]
     if min(extra) < 0:
         raise refused_node_error(node, "transposed convolution that is cut at the end")
@@ -90,6 +91,7 @@ def _pool(document: Document, node: Node) -> None:
         raise refused_node_error(node, "pool of other than two axes, or that rounds up")
     window, _ = resolve_window(document.shape(x)[2:], node.attributes, kernel)
     assert window is not None, "all shapes are known"
+    # It makes no difference where there is no padding.
     counted = node.attributes.get("count_include_pad", False)
     padded = any((*window.pads_begin, *window.pads_end))
     if any(one != 1 for one in window.dilations) or (counted and padded):
@@ -112,11 +114,13 @@ def _product(document: Document, node: Node) -> None:
     if len(shape) != 2 or weight is None or weight.ndim != 2 or node.attributes.get("transA"):
         raise refused_node_error(node, "product but of a matrix with a constant")
     weight = weight * weight.dtype.type(node.attributes.get("alpha", 1))
+    # A convolution has a row of weights for each feature, as transB says.
     weight = weight if node.attributes.get("transB") else weight.T
     bias = document.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else 0
     if bias is None or np.ndim(bias) > 1:
         raise refused_node_error(node, "product with anything but a constant row added")
     row = np.multiply(bias, node.attributes.get("beta", 1))
+    # One number, or none at all, stands for a row of it.
     row = np.broadcast_to(row, weight.shape[:1]).astype(weight.dtype)
     cells = document.fresh(node.outputs[0])
     source = _source(document, node)
@@ -235,6 +239,7 @@ def _slice(document: Document, node: Node) -> None:
     if not parts:
         _one(document, node, "forward", {"src": tensor})
         return
+    # LightNet cuts along one axis at a time; only the last cut has the name of the result.
     for part in parts[:-1]:
         made = document.fresh(node.outputs[0])
         tensor = document.write("slice", {"src": tensor}, made, document.fresh(node.name), **part)
@@ -290,6 +295,7 @@ def _write_convolution(
     if rest and rest[0]:
         bias = document.operand(rest[0])
     else:
+        # A bias must be there.
         zeros = np.zeros(channels, document.graph.tensors[x].dtype)
         bias = document.constant(zeros, document.fresh(f"{node.name}_bias"))
     inputs = {"src": document.operand(x), "weight": document.operand(w), "bias": bias}
@@ -328,7 +334,9 @@ def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]
         If the graph breaks an invariant, a shape is not known, or LightNet has no operator for what
         is done; the message names all such operators.
     """
+    # What nothing needs might have no operator there.
     live = remove_dead(check(graph))
+    # All at once, before the first refusal for what a single node does.
     unknown = sorted({node.op for node in live.nodes if not writable(node)})
     if unknown:
         raise GraphError(

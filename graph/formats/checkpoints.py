@@ -151,6 +151,7 @@ class Checkpoints:
         _delete(self._drafts())  # they take room on the disk
         path = self.folder / f"step-{done:08d}.safetensors"
         replace_file(path, parts)
+        # By number, not by time: clocks and copies of files may tell another order.
         older = [file for known, file in reversed(self._files()) if known < done]
         _delete([*older[self.keep - 1 :], *(file for file in damaged if file != path)])
         return path
@@ -296,9 +297,11 @@ def _read(path: Path) -> Checkpoint:
     """
     at = str(path)
     view = read_file(path)
+    # Any safetensors file may be called so; only of ours the checksum has a known place.
     if bytes(view[LENGTH.size : _PLACE.start]) != _HEAD:
         raise ParseError("not a checkpoint", at=at, fix="delete it, or move it elsewhere")
     checksum = zlib.crc32(view[: _PLACE.start])
+    # As when it was written: with zeros where the checksum itself stands.
     checksum = zlib.crc32(view[_PLACE.stop :], zlib.crc32(_UNKNOWN.encode(), checksum))
     if bytes(view[_PLACE]) != f"{checksum:08x}".encode():
         raise ParseError("its checksum is wrong: it is damaged", at=at, fix="delete it")

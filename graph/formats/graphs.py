@@ -91,6 +91,7 @@ def load(
         head = content[:LONGEST_MAGIC]
     else:
         content, at, head = path, os.fspath(path), _head(path)
+    # Of no format, though some would take it for an empty model.
     if not head:
         raise ParseError("the file is empty", at=at, fix="save or download it again")
     suffix = Path(at).suffix

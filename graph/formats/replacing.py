@@ -74,6 +74,7 @@ def value_of(path: Path, rewriter: Rewriter, node: Node) -> Any:
         case ("self", "ins" | "outs" as side, key, *rest):
             names = node.inputs if side == "ins" else node.outputs
             place = place_of(node.op, side, key)
+            # Optional ones at the end may be left out, or stand there without a name.
             tensor = names[place] if place < len(names) else ""
             if not rest:
                 return RuleTensor(tensor) if tensor else None
@@ -96,6 +97,8 @@ def replacement(
     if details:
         return _Replacing(new, rewriter, node).nodes(details)
     known = find_operator(new[0].op).attributes
+    # Without details, the other operator is the same by another name, perhaps with fewer
+    # attributes.
     kept = {name: value for name, value in node.attributes.items() if name in known}
     return [_made(rewriter, node.name, new[0].op, node.inputs, node.outputs, kept)]
 
@@ -186,6 +189,7 @@ class _Replacing:
             return self._rewriter.constant(np.array(numbers, np.int64), stem)
         if isinstance(value, str | tuple):
             raise ParseError(f"{value!r} is neither a tensor nor a number", fix=_FIX)
+        # A number has no dtype of its own: that of the first tensor is the node's.
         first = next(filter(None, (*self._node.inputs, *self._node.outputs)))
         dtype = self._rewriter.tensors[first].dtype
         return self._rewriter.constant(exact_number(value, dtype, stem), stem)
@@ -210,6 +214,7 @@ def _made(
     """Return a node of which nothing was checked before."""
     operator = find_operator(op)
     complete = operator.complete(attributes, name)
+    # What a file says may be anything; passes, which make nodes too, know what they write.
     operator.check_arity(len(inputs), [bool(one) for one in inputs], len(outputs) or 1, name)
     return rewriter.make(op, inputs, outputs or None, name=name, **complete)
 

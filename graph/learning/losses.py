@@ -240,6 +240,7 @@ def _mean_of(values: Term, counted: Term) -> Term:
     """Return the mean of the values that count, 0 where none does."""
     # Counted in integers: floats of 16 bits end at 65504.
     count = counted.cast("int64").op("ReduceSum", keepdims=False)
+    # At least 1: with nothing to count, the sum is 0 as well.
     count = count.op("Max", count.formula.constant(1)).cast(values.dtype)
     return values.where(counted).op("ReduceSum", keepdims=False) / count
 

@@ -163,6 +163,7 @@ for _op, _traits, _float16 in (
     *((op, ELEMENTWISE, IN_SLOPES) for op in ("Sin", "Cos", "Tan", "Asin", "Atanh")),
     *((op, ELEMENTWISE | NEVER_NEGATIVE, IN_SLOPES) for op in ("Acos", "Acosh")),
     *((op, ELEMENTWISE, FOLLOWS) for op in ("Atan", "Asinh")),
+    # The only one of these that devices finish a product with.
     ("Tanh", ACTIVATION, FOLLOWS),
 ):
     define(
@@ -312,6 +313,7 @@ def infer_dropout(call: Call) -> Sequence[TensorSpec]:
     if call.has(2):
         check_dtype(call.spec(2), BOOLS, "training_mode")
         ratio, training = call.value(1) if call.has(1) else None, call.value(2)
+        # Where it only may train, a wrong ratio is a mistake all the same.
         drops = training is None or training.any()
         if ratio is not None and drops and not ((ratio >= 0) & (ratio <= 1)).all():
             raise ShapeError(

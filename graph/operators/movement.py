@@ -34,6 +34,7 @@ def infer_concat(call: Call) -> Sequence[TensorSpec]:
         )
     if len(shapes) < len(specs):
         return (TensorSpec(dtype, None),)
+    # With all ranks known, the axis counts the same from behind in each.
     axis = normalize_axis(call.attributes["axis"], len(shapes[0]))
     dims = [
         _sum(dims) if i == axis else _agreed(dims, i, specs)
@@ -183,6 +184,7 @@ def pads_by_axis(
             f"pads {list(pads)} do not give a begin and an end for {len(listed)} axes",
             fix="give all begins, then all ends: [begin..., end...]",
         )
+    # All begins come first, then all ends: the second list is the first one, shifted by half.
     pairs = dict(zip(listed, zip(pads, pads[len(listed) :], strict=False), strict=True))
     return [pairs.get(axis, (0, 0)) for axis in range(rank)]
 

@@ -81,6 +81,7 @@ def infer_philox(call: Call) -> Sequence[TensorSpec]:
             f"there are no {call.attributes['distribution']} numbers of {dtype.name}",
             fix="draw integers as uint64, others as float32 or float64, and insert a Cast",
         )
+    # Computed shapes are told by values: only their rank is known then.
     shape = integers(call, 1, "the shape")
     if shape is None:
         return (of_rank(TensorSpec(dtype), listed_rank(call, 1)),)

@@ -128,8 +128,10 @@ def _reduce_rows(*inputs: Array, body: Graph) -> tuple[Array, ...]:
     rows = [TensorSpec(one.dtype, one.shape[1:]) for one in tensors]
     reducer = RowReducer(node, states, rows, range(len(rows)), lambda: initial)
     reducer.restart()
+    # One row at a time, as a generator would have yielded them: the same folds, in the same order.
     for row in zip(*tensors, strict=True):
         reducer.put(row)
+    # They may be the inputs themselves, where there are no rows.
     return tuple(value.copy() for value in reducer.written())
 
 
@@ -231,6 +233,7 @@ def _why_not(operator: Operator, count: int) -> str:
 def reduced_call(generator: Node, reduction: Node, tensors: dict[str, TensorSpec]) -> Graph:
     """Return the graph of a generator function and what folds its rows, as one call has it."""
     count = len(reduction.attributes["body"].outputs)
+    # Of the reduction only the first values: its rows are what the generator yields.
     read = tuple(dict.fromkeys((*filter(None, generator.inputs), *reduction.inputs[:count])))
     named = (*read, *filter(None, generator.outputs), *reduction.outputs)
     specs = {name: tensors[name] for name in named}

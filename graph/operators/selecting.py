@@ -39,6 +39,7 @@ def _size(spec: TensorSpec) -> Dim:
 
 
 def _sort_cost(call: Call, outputs: Specs) -> int:
+    # Sorting takes so many comparisons for each element.
     size = call.spec(0).size
     return size * max(size.bit_length(), 1)
 
@@ -115,6 +116,7 @@ def _bound_unique(call: Call) -> Sequence[TensorSpec]:
     """Infer: as if all were different."""
     x, axis = call.spec(0), call.attributes["axis"]
     check_dtype(x, ANY)
+    # Flattened, it has one axis, as long as x has elements.
     if axis is None:
         kept, length = TensorSpec(x.dtype, (_size(x),)), _size(x)
     elif x.shape is None:
@@ -199,6 +201,7 @@ def _check_boxes(boxes: TensorSpec, scores: TensorSpec) -> None:
     common_dtype((boxes, scores))
     if boxes.shape is None or scores.shape is None:
         return
+    # Boxes of an image are for all classes; scores are by class.
     pairs = zip(boxes.shape, (scores.shape[0], scores.shape[2], 4), strict=True)
     if not all(may_equal(a, b) for a, b in pairs):
         raise ShapeError(

@@ -72,6 +72,7 @@ def run_passes(
     def simplify(nested: Graph, rule: MayMerge) -> tuple[Graph, tuple[Applied, ...]]:
         return run_passes(nested, passes, rule, checked=strict)
 
+    # Inside first: a branch that became simple may let the node around it be something else.
     graph, inner = simplified_inside(graph, may_merge, simplify)
     done = list(inner)
     ops = _ops_of(graph)
@@ -113,6 +114,7 @@ def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], stri
     after = one(graph, may_merge)
     if after is graph:
         return graph
+    # A rule that feeds on what it writes would fill memory before any check of the graph ran.
     check_growth(size_of(graph.nodes), size_of(after.nodes), f"pass {name_of(one)!r}, {graph.name}")
     done.append(applied_to(name_of(one), graph, after, time.perf_counter() - start))
     if strict:
@@ -132,6 +134,7 @@ def _check(before: Graph, after: Graph, name: str) -> None:
     if effects[0] != effects[1]:
         lost = ", ".join(sorted(effects[0] ^ effects[1]))
         raise _broken_pass_error(name, f"nodes with effects came or went: {lost}", after)
+    # In order, too: they are fed and fetched by it.
     for what in ("inputs", "outputs"):
         if getattr(before, what) != getattr(after, what):
             raise _broken_pass_error(name, f"the {what} are others now", after)

@@ -219,6 +219,7 @@ async def settled(*futures: asyncio.Future[Any]) -> None:
         try:
             await asyncio.wait(futures)
         except asyncio.CancelledError:
+            # Later: what is waited for uses what the caller frees next.
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError

@@ -251,6 +251,7 @@ class LoopThread(Generic[S]):
         """End everything and free it; closing twice is allowed."""
         if self.is_inherited:
             return
+        # Before the loop is told: no thread begins an item that nobody would wait for.
         self._is_closing = True
         with suppress(SessionError):
             self.call_soon(self._end)
@@ -291,6 +292,7 @@ class LoopThread(Generic[S]):
 
     def _spawn(self, job: LoopJob[T]) -> None:
         self.wait_for_turn()
+        # Closed since it was asked for.
         if self._nursery is None or self._stop.is_set():
             job.refuse()
         else:

@@ -205,6 +205,7 @@ class BlockingMicroBatches:
         self._loop = loop_of(self._session)
         held = _BatchesOnLoop(self._loop, self._limits)
         try:
+            # Ctrl-C may come while this waits: what was started has to end before the session does.
             self._server = held.opened.result()
         except BaseException:
             held.close()

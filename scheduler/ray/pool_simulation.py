@@ -54,6 +54,7 @@ class HostKind:
     def items_per_s(self) -> float:
         """What all of them could do, were they never without items."""
         slower = 1 + self.straggling * (self.straggler - 1)
+        # The mean of a log-normal number is above its median, by this factor.
         mean_s = self.item_s * float(np.exp(self.spread**2 / 2)) * slower
         return self.count * self.in_flight / mean_s
 
@@ -120,6 +121,7 @@ class PoolSimulation:
         Hosts are the limit if they do nearly all that they could; those that are always at work may
         be the slow ones, which the others wait for.
         """
+        # Asked first: a driver that is busy too does not matter where hosts do all they can.
         if self.items_per_s >= BUSY * self.possible_items_per_s:
             return "hosts"
         if max(self.driver, self.link) < BUSY:
@@ -189,6 +191,7 @@ def simulate_pool(
     shard = [replace(kind, count=ceil(kind.count / drivers)) for kind in hosts if kind.count]
     slots = sum(kind.count * kind.in_flight for kind in shard)
     pool = _Pool(shard, driver or Driver(), (feed_bytes, result_bytes), window, seed, ordered)
+    # More than run at once: calls are on their way, and results wait for their turn.
     pool.run(ceil(items / drivers), max_in_flight or 4 * slots)
     return pool.found(items, sum(kind.items_per_s for kind in hosts))
 
@@ -349,6 +352,7 @@ class _Pool:
         left[0] -= 1
         if not left[0]:
             seconds = len(call.items) * self._result_bytes / self._model.link_bytes_per_s
+            # The trip takes time, but no room on the link: others are sent meanwhile.
             then = partial(self._back.do, seconds, partial(self._receive, call, kind))
             self._clock.after(self._model.trip_s, then)
 
@@ -361,6 +365,7 @@ class _Pool:
             self._landed[item] = 1
             self._ended += 1
             self._handed[item] = self._clock.now
+        # All that waited for this one are handed out now.
         while self._next_out < self._items and self._landed[self._next_out]:
             if self._ordered:
                 self._handed[self._next_out] = self._clock.now

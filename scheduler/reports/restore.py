@@ -114,6 +114,7 @@ def restored_partition(
     known = {*graph.inputs, *graph.constants, *graph.prepared}
     left = dict(enumerate(graph.nodes))
     subgraphs: list[Subgraph] = []
+    # A node is taken out as it is placed: none is in two subgraphs, and none is left over.
     for group in groups:
         nodes: list[Node] = []
         for place_of in group.nodes:
@@ -221,6 +222,7 @@ def check_assignment(
             raise damaged_error(f"{node} is on {name!r}", at)
         if name == SESSION:
             continue
+        # Devices are asked about the form that they run, whose results have room for the largest.
         asked = replace(node, name=path, op=node.operator.bounded or node.op)
         # Where shapes are not known yet, nodes that a device lacks are written out for it later.
         support = offer(around, asked, devices[name], writes_out=not graph.is_static)
@@ -236,6 +238,7 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
     if pool.memory != name or pool.slots != plan.max_in_flight:
         raise damaged_error(f"the pool of memory {name!r} is for something else", at)
     for key, region in pool.regions.items():
+        # A release is at the end of a step: one more than its number.
         points = (*region.claims, *(release - 1 for release in region.releases))
         if (
             (region.memory, region.name) != (name, key)

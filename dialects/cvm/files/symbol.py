@@ -114,6 +114,7 @@ def _node(value: Any, at: str) -> SymbolNode:
     kind = _text(node["op"], f"op, {at}")
     if kind not in ("cvm_op", "null"):
         wrong(f"op is {kind!r}, neither 'cvm_op' nor 'null'", at)
+    # Of its type, whatever it is: the table of precisions counts.
     _integer(node.get("precision", 0), f"precision, {at}")
     attributes: Mapping[str, str] = {}
     if "attrs" in node or kind == "cvm_op":
@@ -215,6 +216,7 @@ def _text(value: Any, at: str) -> str:
     if not isinstance(value, str):
         fail(f"expected a string, got {_brief(value)}", at)
     try:
+        # JSON can spell half a character, which no file or message could hold.
         value.encode()
     except UnicodeEncodeError:
         fail(f"{_brief(value)} holds half a surrogate pair", at)
@@ -222,6 +224,7 @@ def _text(value: Any, at: str) -> str:
 
 
 def _integer(value: Any, at: str) -> int:
+    # JSON's true would pass for 1.
     if not isinstance(value, int) or isinstance(value, bool):
         fail(f"expected an integer, got {_brief(value)}", at)
     return value

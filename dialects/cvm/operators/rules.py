@@ -68,6 +68,8 @@ def exact(
 
     def decorate(rule: ShapeRule) -> ShapeRule:
         def shapes(call: Call) -> Sequence[Shape | None]:
+            # Rules know lengths only as numbers: they are asked about a batch of one, and its
+            # length is put back.
             single = _single(call) if batched else None
             if single is None:
                 return rule(call) if ready(call) else unknown
@@ -214,6 +216,7 @@ def _check_shape(spec: TensorSpec, what: str) -> None:
     size = 1
     for dim in spec.shape:
         if isinstance(dim, int):
+            # At each step: beyond the limit, numbers would grow with the rank.
             size *= dim
             if not 1 <= dim <= MAX_DIM or size > MAX_SIZE:
                 raise ShapeError(

@@ -133,6 +133,7 @@ def attribute_protos(node: Node) -> list[Any]:
         kind = known[name].kind
         if value is None or kind is Kind.GRAPH or name in _unwritten(node):
             continue
+        # Written out, defaults would be refused by readers of opsets that lack the attribute.
         if value == known[name].default:
             continue
         type_, field, convert = _FIELDS[kind]
@@ -148,6 +149,7 @@ def tensor_proto(name: str, array: Any) -> Any:
     """Return an array as a TensorProto."""
     from onnx import TensorProto
 
+    # ONNX has the low byte first, whatever the machine has.
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return TensorProto(
         name=name,
@@ -215,6 +217,7 @@ def _mismatches(
     for formals, specs in ((schema.inputs, inputs), (schema.outputs, outputs)):
         for index, spec in enumerate(specs):
             formal = formals[min(index, len(formals) - 1)]
+            # The last formal stands for all that follow, where it is variadic.
             if spec is not None and _type_name(spec.dtype) not in formal.types:
                 yield f"{form} does not take {spec.dtype.name} as {formal.name}"
     # The schema is the same in both opsets: only the meaning of a case moved.

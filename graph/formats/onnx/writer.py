@@ -72,6 +72,7 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
     """
     onnx = _onnx()
     graph = inline_rows(graph)
+    # An installed package newer than plait may know operators that mean something else by now.
     newest = min(NEWEST_OPSET, onnx.defs.onnx_opset_version())
     version = _version(graph, opset, newest)
     reasons = list(_reasons(graph, version))
@@ -317,6 +318,7 @@ class _Writer:
         for name in graph.tensors:
             if name not in names:
                 names[name] = self._names.take(f"{path}/{name}")
+        # Names of nested nodes are paths, as in reports: profilers tell nodes apart by name alone.
         nodes = [self.node(one, names, f"{path}/{one.name}") for one in graph.nodes]
         outputs: list[str] = []
         for name in graph.outputs:  # each is written by a node of its own

@@ -79,6 +79,7 @@ def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:
     distinct = dict.fromkeys(map(tuple, (map(add, early, late), early, late, _in_order(devices))))
     found: dict[frozenset[tuple[int, ...]], Parts] = {}
     for levels in distinct:
+        # Different levels may yield the same parts: each is judged once.
         parts = _grouped(producers, devices, levels)
         found.setdefault(frozenset(map(tuple, parts)), parts)
     return list(found.values())
@@ -163,6 +164,7 @@ def _raise_to_readers(
     """Give nodes that wait for nothing the highest levels at which their readers have them."""
     highest: dict[int, int] = {}
     for node in reversed(range(len(levels))):
+        # From the end on, so that its readers have the levels which they keep.
         levels[node] = highest.get(node, levels[node])
         for producer in producers[node]:
             if producer in following:
@@ -199,6 +201,7 @@ def _grouped(
             if levels[producer] == level and devices[producer] == devices[node]:
                 first, last = _find(root, producer), _find(root, node)
                 if first != last:
+                    # The first node stands for all: parts come out in the order of the graph.
                     root[max(first, last)] = min(first, last)
     roots = [_find(root, node) for node in range(len(levels))]
     groups = [(devices[node], levels[node]) for node in range(len(levels))]
@@ -213,6 +216,7 @@ def _grouped(
 
 def _find(root: list[int], node: int) -> int:
     while root[node] != node:
+        # Halves the way for those who come next.
         root[node] = root[root[node]]
         node = root[node]
     return node

@@ -57,6 +57,8 @@ class WrittenOut:
         for node in graph.nodes:
             made = self.nodes.get(node.name, (node,))
             for one in made if node.name in self.nodes else ():
+                # Constants that the form brings along; those of the graph go first where names are
+                # equal.
                 read = {name: values[name] for name in one.inputs if name not in tensors and name}
                 added.update(read)
                 tensors.update({name: spec_of(value) for name, value in read.items()})
@@ -95,6 +97,7 @@ class Forms:
     def offer(self, node: Node, name: str, device: Device, answer: Support) -> Support:
         """Return what a device offers for a node that it lacks, and remember the form."""
         known = self._graph_nodes.get(node.name)
+        # A node of a nested graph, or one rewired since, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
             return answer
         made = written_out(self._rewriter, known, partial(why_not, device))
@@ -156,6 +159,7 @@ class Offers:
         """Return the time of every node on every device, infinity where it may not go."""
         return [
             [
+                # Infinity keeps every search away, which then need not ask what is allowed.
                 seconds_of(costs, self.graph, node, name, self.forms) if device in allowed else inf
                 for device, name in enumerate(self.devices)
             ]
@@ -213,6 +217,7 @@ def ask(
     names = tuple(devices)
     supports, pinned, allowed, homeless = [], [], [], []
     for node in graph.nodes:
+        # All devices, even for a pinned node: reports say what else there was.
         answers = [support(graph, node, device) for device in devices.values()]
         pattern = pin_of(node, pins)
         wanted = range(len(names)) if pattern is None else (names.index(pins[pattern]),)

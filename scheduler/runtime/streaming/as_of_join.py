@@ -134,6 +134,8 @@ class AsOfJoin:
             self._first.items.pop(0)
             found = {self._first.name: head}
             for side in self._others:
+                # Later items of the first source have stamps as high: what is too far below this
+                # one is for none.
                 keep_last = self._missing == "previous"
                 side.forget(head.stamp, self._tolerance, keep_last=keep_last)
                 partner = self._partner(side, head)
@@ -149,6 +151,7 @@ class AsOfJoin:
                 matched = Matched(head.stamp, _merged(found))
                 matched.waited_ns = time.perf_counter_ns() - head.since_ns
                 return matched
+        # Nothing asks for partners any more: all that wait are unused.
         if self._first.head is None and self._first.watermark == math.inf:
             for side in self._others:
                 side.forget(math.inf, 0)
@@ -167,6 +170,7 @@ class AsOfJoin:
 
     def _partner(self, side: _Side, head: _Waiting) -> _Waiting | None:
         """Return the nearest item within the tolerance; of two the earlier one."""
+        # Of two that are as near, `min` takes the first, which is the earlier one.
         around = side.around(head.stamp)
         nearest = min(around, key=lambda one: abs(one.stamp - head.stamp), default=None)
         is_near = nearest is not None and abs(nearest.stamp - head.stamp) <= self._tolerance
@@ -176,6 +180,7 @@ class AsOfJoin:
         """Say whether nothing that comes can be a better partner than what is there."""
         partner, ahead = self._partner(side, head), side.watermark - head.stamp
         if partner is None:
+            # Later than that, nothing that comes is near enough.
             return ahead > self._tolerance
         distance = abs(partner.stamp - head.stamp)
         # What comes is at the watermark or above: when that is as far away, nothing nearer comes.
@@ -248,6 +253,7 @@ class _Side:
                 f"{self._max_waiting:,} items of source {self.name!r} wait for others to come",
                 fix="see that its stamps grow; allow less lateness, or more by max_waiting=",
             )
+        # Behind those of the same stamp: they came before.
         place = bisect_right(self.items, item.stamp, key=_stamp)
         self.items.insert(place, _Waiting(*item, time.perf_counter_ns()))
 

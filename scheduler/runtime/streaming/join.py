@@ -144,6 +144,7 @@ class Join(ClosableSource, AsyncClosableSource):
         try:
             while not self._is_over and (found := self._matching.pop()) is None:
                 lacking = self._matching.lacking()
+                # Each is needed: none is asked for an item that could have waited.
                 for name in lacking:
                     self._pull_now(name, self._plain(name))
                 self._is_over = not lacking
