@@ -157,6 +157,7 @@ def function_step(
         largest = [views[name].array if name else None for name in node.outputs]
 
         def store(written: tuple[Array | None, ...]) -> None:
+            # Each row was checked as it came; the whole may be shorter than what was declared.
             check_results(label, written, specs)
             for index, view in outputs:
                 _hold(view, written[index])
@@ -282,6 +283,7 @@ def _hold(view: View, array: Array | None) -> None:
 
 def _put(view: View, array: Array, *, is_free: bool) -> None:
     """Hand a function's result on as it is, or copy it to its place in planned memory."""
+    # Free: nobody else will write to it. Whoever reads next reads it where it lies.
     if view.donation is not None and is_free and array.dtype == view.array.dtype:
         view.donation.array = array
         return
@@ -301,6 +303,7 @@ def _arguments(
         donation = views[name].donation if name in views else None
         array = array_of(name, views, constants)
         found.append(donation or (None if array is None else read_only(array)))
+    # So that the defaults of the function's own signature hold.
     while found and found[-1] is None:
         found.pop()
     return found

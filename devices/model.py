@@ -171,6 +171,7 @@ class DeviceModel:
                 fix="name the operators in a frozenset",
             )
         values = {name: getattr(self, name) for name in _FIELDS}
+        # Sorted, so that equal models make equal files.
         values["operators"] = dict(sorted(self.operators.items()))
         values["supports"] = None if self.supports is None else sorted(self.supports)
         values["peers"] = sorted(self.peers)
@@ -293,4 +294,5 @@ def family(graph: Graph, node: Node) -> str:
     features = weights[0]
     if not isinstance(features, int) or not 0 < features <= FEW_CHANNELS:
         return "Conv"
+    # Rounded up to a power of two: few kinds to measure, which cost about the same within.
     return f"Conv to {1 << (features - 1).bit_length()}"

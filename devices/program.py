@@ -167,6 +167,7 @@ class BoundProgram:
         return CancelledWorkError(f"the work was cancelled before {self._nodes[index]}")
 
     def _times(self, stamps: list[int]) -> tuple[int, ...]:
+        # Nodes without a step took no time: all of them are listed, in the order of the graph.
         times = dict.fromkeys(self._names, 0)
         times.update(zip(self._timed, map(sub, stamps[1:], stamps), strict=True))
         return tuple(times.values())
@@ -222,6 +223,7 @@ def supports(
         return Support(False, f"text goes to Python functions alone on {kind!r} devices")
     found = find_kernel(node.op, kind, call)
     if found is None:
+        # A kernel there may be that declines this call: then the reason is another one.
         other = " that serves here" if find_kernel(node.op, kind) is not None else ""
         return Support(False, f"no kernel for {node.op!r} on {kind!r} devices{other}")
     if found.is_usual:

@@ -128,6 +128,7 @@ def register(
                 if what == "factory"
                 else "pass a function that returns names",
             )
+    # A copy: the caller's may change after it was registered.
     takes = options if callable(options) else dict(options or {})
     _registered.register(name, _Registered(factory, instances or (lambda: (name,)), takes))
 

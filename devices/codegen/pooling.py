@@ -77,6 +77,7 @@ def max_pool(call: Call, outputs: Specs) -> Code:
         return pooling.kernel("max_pool", parameters, [least], [take], [write])
     spatial = pooling.sliding.spatial
     counted = _column_major(spatial) if call.attributes["storage_order"] else pooling.cell.offset
+    # A NaN is larger than all, and the first one stays.
     unordered = " || (value != value && best == best)" if is_float(x.dtype) else ""
     take = f"if (place < 0 || value > best{unordered}) {{ best = value; place = {counted}; }}"
     parameters.append(output_of(outputs[1], "places", 1))
@@ -99,6 +100,7 @@ def average_pool(call: Call, outputs: Specs) -> Code:
     pooling = _Pooling(call, y)
     c, each, always = pooling.ctype, ["sum = sum + value;"], list[str]()
     if call.attributes["count_include_pad"]:
+        # What rounding up adds behind the padding counts in no case.
         always = [f"if ({_in_padding(pooling.sliding)}) count++;"]
     else:
         each.append("count++;")
@@ -162,6 +164,7 @@ def max_pool_gradient(call: Call, outputs: Specs) -> Code:
             f"const {c} o{axis} = from{axis} / {stride};",
         ]
         conditions.append(
+            # A window begins so many taps before the cell, if one begins there at all.
             f"from{axis} >= 0 && from{axis} % {stride} == 0 && o{axis} < {places[axis]}"
         )
     at = offset(contiguous(places), "o")

@@ -35,6 +35,10 @@ from .epilogue import (
     Numbers,
 )
 
+__all__ = ["KIND", "activation", "bind", "scratch"]
+
+KIND = "compiled"
+
 
 class Fused(NamedTuple):
     """A convolution up to one of the nodes behind it.
@@ -71,10 +75,13 @@ def following(graph: Graph, conv: Node, behind: Sequence[Node]) -> list[Fused]:
     found = [state.fused]
     for node in behind:
         tensor = state.fused.output
+        # Fused, it is never written: somebody else would miss it.
         if tensor in graph.fetched or graph.consumers[tensor] != (node,):
             break
+        # Of x + x both are the same pass; of two outputs one has no place.
         if node.inputs.count(tensor) != 1 or len(node.outputs) != 1:
             break
+        # Broadcast to a larger shape, it is no pass over the same cells.
         if graph.tensors[node.outputs[0]] != graph.tensors[tensor]:
             break
         extended = _extend(graph, state, node)
@@ -96,6 +103,7 @@ def _extend(graph: Graph, state: _State, node: Node) -> _State | None:
                 return None
             return _scale(state, node, value.item())
         fits = graph.tensors[other] == graph.tensors[tensor]
+        # The loops add one tensor, before they activate, scale and shift.
         if node.op == "Mul" or not fits or state.activated or numbers.adds or numbers.scales:
             return None
         return _State(Fused(output, numbers._replace(adds=True), other))
@@ -109,6 +117,7 @@ def _extend(graph: Graph, state: _State, node: Node) -> _State | None:
 
 def _scale(state: _State, node: Node, value: float) -> _State | None:
     numbers = state.fused.numbers
+    # Folded into scale and shift, what follows an addition would differ in the last bit.
     if numbers.shift != 0:
         return None
     if node.op == "Add":
@@ -139,11 +148,6 @@ def activation_of(graph: Graph, node: Node) -> tuple[int, float, float] | None:
             )
             return CLIP, low, high
     return None
-
-
-__all__ = ["KIND", "activation", "bind", "scratch"]
-
-KIND = "compiled"
 
 
 def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:

@@ -38,6 +38,7 @@ def _standardize(
 def _inverse_root_mean_square(
     xp: ArrayModule, lines: Array, inverse: Array, epsilon: float
 ) -> list[Step]:
+    # A dot product of each line with itself needs no memory for squares.
     rows = lines[:, :, 0]
     return [
         partial(xp.vecdot, rows, rows, out=inverse[:, 0, 0]),
@@ -126,6 +127,7 @@ def group_normalization(
     groups = attributes.get("num_groups", channels)
     lines = (batch * groups, math.prod(x.shape[1:]) // groups, 1)
     by_group = (batch, groups, channels // groups)
+    # Measured by group, but scaled by channel: two views of the same cells.
     planes = work.reshape(batch, channels, math.prod(x.shape[2:]))
     return in_order(
         (
@@ -223,6 +225,7 @@ def batch_normalization(
     )
     if len(scratch) >= 2:
         return in_order((fold, *steps))
+    # As in a run: a variance below -epsilon is the model's, and yields NaN.
     with np.errstate(all="ignore"):
         fold()
     return in_order(steps)
@@ -284,6 +287,7 @@ def _move(xp: ArrayModule, old: Array, new: Array, momentum: float, out: Array) 
     """Return steps: out = old · momentum + new · (1 - momentum); `new` is overwritten."""
     return [
         partial(xp.multiply, old, momentum, out=out),
+        # Nothing reads the statistic after this.
         partial(xp.multiply, new, 1 - momentum, out=new),
         partial(xp.add, out, new, out=out),
     ]
@@ -358,6 +362,7 @@ def local_response_normalization(
     squares = scratch[0].reshape(x.shape)
     work = scratch[1].reshape(x.shape) if scratch[1:] else y
     size, channels = attributes["size"], x.shape[1]
+    # Channels beyond the ends are as if 0: a window with padding, in steps of one.
     neighbours = AxisWindow(channels, channels, size, begin=(size - 1) // 2)
     return in_order(
         (

@@ -82,6 +82,8 @@ def max_pool(
     x, y = inputs[0], outputs[0]
     windows = _windows(x.shape, attributes)
     between = scratch[: len(scratch) - 2 * (len(outputs) > 1)]
+    # The least value as padding is below all that is there; places need two buffers more, at the
+    # end.
     steps = _slide_all(xp, xp.maximum, x, (*between, y), windows, limits(x.dtype)[0])
     indices = optional(outputs, 1)
     if indices is not None:
@@ -110,6 +112,7 @@ def average_pool(
     buffers = _ending(scratch, y)
     padding = attributes["count_include_pad"]
     counts = math.prod(np.ix_(*(window.counts(padding=padding) for window in windows)))
+    # At least 1: the sum over nothing is 0 anyway.
     sizes = xp.asarray(np.maximum(counts, 1), buffers[-1].dtype)
     return in_order(
         (
@@ -157,6 +160,7 @@ def max_pool_gradient(
     """DX = zeros, with dY added at the indices that MaxPool returned."""
     dy, indices, dx = inputs[0].reshape(-1), inputs[1].reshape(-1), outputs[0]
     total = scratch[0] if scratch else dx
+    # Windows may overlap: an index that is there twice gets both.
     steps = [partial(total.fill, 0), partial(xp.add.at, total.reshape(-1), indices, dy)]
     if scratch:
         steps.append(partial(xp.copyto, dx, total, casting="same_kind"))

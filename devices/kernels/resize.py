@@ -50,11 +50,14 @@ def split_into_runs(places: Floats, weighted: Weighted) -> list[SumRun]:
     count = len(places)
     if not count:
         return []
+    # Resized by a ratio of small numbers, distances to cells repeat after as many outputs as it has
+    # below.
     pace = Fraction((places[-1] - places[0]) / max(count - 1, 1)).limit_denominator(LONGEST_PERIOD)
     period, step = pace.denominator, max(pace.numerator, 1)
     runs: list[SumRun] = []
     for phase in range(min(period, count)):
         alike = np.arange(phase, count, period)
+        # At borders, and where places were rounded, the pattern breaks.
         for run in np.split(alike, np.flatnonzero(np.diff(first[alike]) != step) + 1):
             outputs = slice(int(run[0]), int(run[-1]) + 1, period)
             cells = slice(int(first[run[0]]), int(first[run[-1]]) + 1, step)
@@ -89,6 +92,7 @@ def add_weighted(
         return [partial(outputs.fill, 0)]
     total, product = (flat[: outputs.size].reshape(outputs.shape) for flat in (total, product))
     factors = [_factor(xp, run.weights[:, tap], outputs, axis) for tap in taps]
+    # Of equal weights the sum is scaled once, at its end.
     same = len(taps) == 1 or all(isinstance(f, float) and f == factors[0] for f in factors)
     steps: list[Step] = []
     sums: Array = None
@@ -186,6 +190,7 @@ def _changed(axes: Sequence[Resampling]) -> list[int]:
         for axis, how in enumerate(axes)
         if not (how.length == how.resized == how.width and (how.start, how.end) == (0, 1))
     ]
+    # What shrinks leaves less to do along the other axes.
     return sorted(found, key=lambda axis: (axes[axis].resized / max(axes[axis].length, 1), -axis))
 
 

@@ -51,6 +51,8 @@ def spread(
     window, counts = resolve_window(spatial, at.node.attributes, kernel, ceil_mode=ceil)
     lengths = [dim for dim in spatial if isinstance(dim, int)]
     outputs = [dim for dim in counts if isinstance(dim, int)]
+    # With known lengths, pads and output_padding cut and add just what is needed; else more is made
+    # than that, and cut.
     if window is not None and len(lengths) == len(outputs) == rank:
         surplus = [
             reach - begin - length
@@ -78,9 +80,11 @@ def _begins(at: Adjoint, kernel: Sequence[int]) -> Term:
     stride = formula.constant(strides)
     reach = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     length = formula.shape_of(at.input(0), 2)
+    # As SAME_* has it: a window for each stride that has begun.
     windows = (length + formula.constant([s - 1 for s in strides])) / stride
     total = (windows - 1) * stride + formula.constant(reach) - length
     total = total.op("Max", formula.constant(0))
+    # Of an odd number the larger half is after the cells, unless it is SAME_LOWER.
     half = total / formula.constant(2)
     return half if auto_pad == "SAME_UPPER" else total - half
 
@@ -115,6 +119,7 @@ def conv_transpose(at: Adjoint) -> Gradients:
     if at.wants(0):
         yield 0, _cut(dy.op("Conv", w, **window), x)
     if at.wants(1):
+        # The roles are exchanged: windows lie on dy, and x is what they were multiplied with.
         yield 1, _of_weights(dy, x, kernel_of(at, w), window)
     if at.wants(2):
         yield 2, _over_channels(dy)
@@ -194,6 +199,7 @@ def _columns(
     groups = batch * parts
     split = offset.reshaped(formula.joined(groups, taps, formula.constant([_AXES]), cells))
     ones = formula.constant([1] * _AXES)
+    # ONNX has the offsets of a tap side by side: down, then across.
     asked = formula.split("Split", split, ones, outputs=_AXES, axis=2)
     points = formula.joined(groups, taps * formula.size_of(at.output(), 2), formula.constant([1]))
     found = []
@@ -231,6 +237,7 @@ def col2im(at: Adjoint) -> Gradients:
         raise at.refused_error("its block_shape is computed", "pass it as a constant")
     kernel = [int(size) for size in block]
     cells = formula.constant([math.prod(kernel)])
+    # Weights that pick one cell of a block each.
     unit = formula.filled(formula.joined(cells, cells), 0, dy.dtype).op("EyeLike")
     taps = unit.reshaped(formula.constant([math.prod(kernel), 1, *kernel]))
     one = formula.constant([1])

@@ -73,6 +73,7 @@ def conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | 
     _check_ranks(x, w)
     if x.shape is None or w.shape is None:
         return None
+    # Weights have the channels of one group, and the features of all.
     group, features = attributes["group"], w.shape[0]
     _check_channels(x.shape[1], mul(w.shape[1], group), group)
     _check_divides(features, group, "the weights' features")
@@ -100,6 +101,7 @@ def infer_conv_transpose(call: Call) -> Sequence[TensorSpec]:
     if x is None or w is None:
         return (TensorSpec(dtype, None),)
     group = call.attributes["group"]
+    # Of a transposed convolution the weights have all channels, and the features of one group.
     _check_channels(x[1], w[0], 1)
     _check_divides(x[1], group, "the input's channels")
     features = mul(w[1], group)
@@ -180,6 +182,7 @@ def infer_conv_weights_gradient(call: Call) -> Sequence[TensorSpec]:
             )
     if x.shape is None or dy.shape is None:
         return (TensorSpec(dtype, None),)
+    # Raises where windows do not fit; how many there are is dy's to say.
     resolve_window(x.shape[2:], call.attributes, kernel)
     if not may_equal(x.shape[0], dy.shape[0]):
         raise ShapeError(f"{x} and {dy} are not of one batch", fix="pass what Conv was given")
@@ -290,6 +293,7 @@ def infer_col2im(call: Call) -> Sequence[TensorSpec]:
         batch = UNKNOWN if x.shape is None else x.shape[0]
         shape = None if axes is None else (batch, *(UNKNOWN,) * (axes + 1))
         return (TensorSpec(x.dtype, shape),)
+    # Columns are what a convolution over the image would have read.
     _, counts = resolve_window(image, as_window(call.attributes), block)
     if x.shape is None:
         return (TensorSpec(x.dtype, (UNKNOWN, UNKNOWN, *image)),)

@@ -73,6 +73,7 @@ def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
         return None
     _check_inner(a, b, a.shape[-1], b.shape[-2] if len(b.shape) > 1 else b.shape[0])
     batch = broadcast((a.shape[:-2], b.shape[:-2]))
+    # Empty for a vector, whose axis is gone.
     rows = a.shape[-2:-1]
     columns = b.shape[-1:] if len(b.shape) > 1 else ()
     return (*batch, *rows, *columns)
@@ -210,6 +211,7 @@ def _lengths(call: Call, equation: Equation) -> dict[int, Dim]:
 
 
 def _einsum_cost(call: Call, outputs: Specs) -> int:
+    # As if all at once: in which order they are contracted is for devices to choose.
     ranks = [len(call.spec(index).static_shape) for index in range(len(call.inputs))]
     lengths = _lengths(call, parse_equation(call.attributes["equation"], ranks))
     return 2 * math.prod(length for length in lengths.values() if isinstance(length, int))

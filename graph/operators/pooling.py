@@ -152,6 +152,8 @@ def unpooled_shape(shape: Shape, attributes: Attributes) -> Shape:
             f"kernel_shape, strides and pads do not describe {rank} spatial dimensions",
             fix="give a size and a stride per spatial dimension, and two pads",
         )
+    # Without what the window left over at the end: nobody can tell from the result how much that
+    # was.
     spatial = (
         add(mul(add(dim, -1), stride), size - begin - end)
         for dim, stride, size, begin, end in zip(
@@ -224,6 +226,7 @@ def infer_max_pool_gradient(call: Call) -> Sequence[TensorSpec]:
         check_form(indices, dy.shape, "the indices")
     shape = integers(call, _SHAPE, "the shape")
     if shape is None:
+        # A tensor and what is pooled of it are of one rank.
         rank = dy.rank or listed_rank(call, _SHAPE)
         return (TensorSpec(dy.dtype, None if rank is None else (UNKNOWN,) * rank),)
     _check_windows(call, shape)

@@ -96,6 +96,7 @@ def encode(figures: Figures) -> dict[str, Any]:
 def _entry(key: Signature, measured: Measured) -> dict[str, Any]:
     return {
         **key._asdict(),
+        # As an object rather than as text in text: people read these files.
         "attributes": json.loads(key.attributes),
         **measured.cost._asdict(),
         **measured.timing._asdict(),
@@ -162,6 +163,7 @@ class _Reader:
         for index, entry in enumerate(self._list(value, f"nodes, {device!r}", MOST_ENTRIES)):
             where = f"nodes, {device!r}, number {index}"
             key, measured = self._node(self._object(entry, where), where)
+            # Which of two times counts would depend on their order.
             if key in found:
                 raise self._error(where, "repeats an earlier entry")
             found[key] = measured
@@ -182,6 +184,7 @@ class _Reader:
         is_share = entry.get("is_share", False)
         if not isinstance(is_share, bool):
             raise self._error(f"{where}, is_share", f"should be true or false, not {is_share!r}")
+        # In the form in which they are looked up, however the file spells them.
         key = Signature(op, canonical(attributes), inputs, outputs)
         return key, Measured(self._timing(entry, where), Cost(flops, nbytes), is_share)
 

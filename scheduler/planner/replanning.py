@@ -155,7 +155,9 @@ def fetching(plan: Plan, names: Collection[str]) -> Plan:
         As `plait.plan`.
     """
     whole = plan.fetchable
+    # From the graph as it was built: what passes took away may be fetched.
     source = needed(whole, names)
+    # Nothing would be left out: the plan that is there, and its open programs, will do.
     if _is_all_that_runs(source, whole):
         return plan
     fed = {name: plan.fed.tensors[name] for name in source.inputs}
@@ -201,6 +203,7 @@ def needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Gr
     outputs = tuple(dict.fromkeys(names))
     wanted = set(outputs)
     kept = []
+    # From the end on, each node comes after all that read it.
     for node in reversed(graph.nodes):
         if not wanted.isdisjoint(node.outputs) or (effects and has_effects(node)):
             wanted.update(node.inputs)
@@ -270,6 +273,7 @@ def _plan_body(plan: Plan, node: Node, body: Graph) -> Plan:
     bounds: dict[str, tuple[int, int]] = {}
     for name in body.inputs:
         rows, *others = body.tensors[name].shape or (ROWS,)
+        # A batch may go with fewer rows than there is room for, when it is due.
         bounds[str(rows)] = (1, node.attributes["batch"])
         bounds.update((dim, given[dim]) for dim in others if isinstance(dim, str) and dim in given)
     request = replace(

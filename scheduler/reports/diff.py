@@ -176,6 +176,8 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
 
 
 def _summary(plan: Plan, judge: Plan) -> PlanSummary:
+    # By the costs of one of the plans, for both: else a difference might be that of the costs
+    # alone.
     copied, prediction = _copied(plan), predicted(plan, judge.costs)
     return PlanSummary(
         plan.graph.name,
@@ -264,6 +266,7 @@ def _rate(summary: PlanSummary) -> str:
 def _change(old: float | None, new: float | None) -> str:
     if not old or new is None:
         return ""
+    # Beyond that, a percentage takes longer to read than a factor.
     return f"  {new / old - 1:+.1%}" if new < 10 * old else f"  {new / old:.3g} times"
 
 

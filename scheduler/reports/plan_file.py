@@ -160,11 +160,13 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
         raise ParseError(
             "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"
         )
+    # Magic, checksum and sizes first: from here on, what is wrong was written so.
     header, blob = PLANS.unpack(data, at)
     graph_header, section = _split(header, at)
     reader = ScalarReader(section, at)
     wanted, values, asked, stored = reader.read(lambda: _stored(reader, at))
     prototypes, objects = devices_for(wanted, given, at)
+    # Before anything is rebuilt: what is missing here is told as that, and not as damage.
     check_devices(wanted, prototypes, at)
     fed = read_graph(graph_header, blob, at)
     check_operators(wanted, fed, at)
@@ -203,6 +205,7 @@ def _chunks(plan: Plan) -> Iterator[bytes | memoryview]:
     constants = ConstantWriter()
     graph_header = pack_header(graph, constants.stored)
     writer = ScalarWriter()
+    # The form of what follows is that of these classes: another build may have other fields.
     writer.put(VERSION, layout())
     put_record(writer, requirements(graph, plan.prototypes))
     for name, kind in kinds().items():

@@ -107,6 +107,7 @@ def node_lines(plan: Plan) -> Iterator[str]:
     options = plan.decision.options if plan.decision is not None else {}
     offers = {name: {one.device: one for one in options.get(name, ())} for name in plan.assignment}
     known = [one for row in offers.values() for one in row.values() if one.seconds is not None]
+    # What most times rest on is said once, and not at each of them.
     usual = max(Counter(one.basis for one in known).items(), key=itemgetter(1), default=(None,))[0]
     told = f"; predicted times are {_BASES[usual]} where nothing else is said" if usual else ""
     yield f"nodes{told}"
@@ -223,6 +224,7 @@ LISTED_DEAD = 20
 
 def pass_lines(applied: Sequence[Applied]) -> Iterator[str]:
     """Yield one line for each pass that did something."""
+    # For each nested graph its first and its last pass: what came in between is counted once.
     first = {one.inside: one.before for one in reversed(applied)}
     last = {one.inside: one.after for one in applied}
     before, after = sum(first.values()), sum(last.values())
