@@ -41,6 +41,7 @@ def expand(call: Call, outputs: Specs) -> Code:
 def tile(call: Call, outputs: Specs) -> Code:
     """Write x as often as fits along each axis."""
     x, shape = call.spec(0).static_shape, outputs[0].static_shape
+    # Nothing stays nothing, however often.
     times = [big // max(small, 1) for big, small in zip(shape, x, strict=True)]
     return repeated("tile", call, [*zip(times, x, strict=True)])
 
@@ -73,6 +74,7 @@ def part(title: str, x: TensorSpec, taken: Sequence[range]) -> Code:
     if not prod(shape):
         return Code(())
     places = list(zip(taken, strides, strict=True))
+    # Where the first element is: at the end of axes that are walked backwards.
     base = sum(each[0] * stride for each, stride in places)
     source = Layout(tuple(each.step * stride for each, stride in places), base)
     return Code((copy(title, x.dtype.itemsize, shape, source),))
@@ -177,8 +179,10 @@ def _source(mode: str, axis: int, length: int, before: int, after: int) -> list[
     if mode == "edge" or count == 1:
         value = f"{position} < 0 ? 0 : {position} < {count} ? {position} : {count - 1}"
     elif mode == "wrap":
+        # C's remainder is negative where what is divided is.
         value = f"({position} % {count} + {count}) % {count}"
     else:
+        # To one end and back, neither of them twice, it begins anew.
         period = 2 * (count - 1)
         statements.append(f"const index m{axis} = ({position} % {period} + {period}) % {period};")
         value = f"m{axis} < {count} ? m{axis} : {period} - m{axis}"

@@ -49,6 +49,7 @@ def _extremum(
     """Y = the largest or smallest element.  Sources: ONNX ReduceMax, ReduceMin."""
     x, y, axes = _operands(inputs, outputs, attributes)
     if reduced_count(x.shape, axes) == 0:
+        # numpy raises for the extremum of nothing.
         lowest, highest = limits(x.dtype)
         return partial(y.fill, lowest if name == "max" else highest)
     return extremum_over(xp, name, x, axes, y)
@@ -257,6 +258,7 @@ def _scan(
         backward = at(axis, slice(None, None, -1))
         x, y = x[backward], y[backward]
     if attributes["exclusive"]:
+        # Moved on by one, each element gets what all before it make.
         y[at(axis, slice(0, 1))] = neutral
         x, y = x[at(axis, slice(None, -1))], y[at(axis, slice(1, None))]
     across = x.size // max(x.shape[axis], 1)

@@ -150,6 +150,7 @@ class Cluster:
         with self._lock:
             known = self._hosts.get(host)
         if known is None or known.is_closed:
+            # Nobody has declared it: any node that is labelled so will do.
             known = self.host(host, select={HOST_LABEL: host})
         return RayDevice(known, kind)
 
@@ -258,6 +259,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         if self._engine is not None:
             raise DeviceUnavailableError("the cluster is joined already", fix="make another one")
+        # Before any process is started: without the package there would be nobody to end it.
         load_ray()
         try:
             if self.address == "local":

@@ -64,6 +64,8 @@ class ExactProduct:
     def __call__(self) -> None:
         """Compute."""
         dtype = self._exact_dtype()
+        # Operands change from run to run, and few dtypes come up: each is bound once, in the same
+        # buffers.
         if dtype not in self._bound:
             self._bound[dtype] = self._bind(dtype)
         self._bound[dtype]()
@@ -77,6 +79,7 @@ class ExactProduct:
 def _norm(w: Array) -> int:
     """Return the largest Σ|w| over the weights of an output."""
     rows = w.reshape(len(w), -1)
+    # In 64 bits: |-2³¹| has no place in 32.
     return int(np.abs(rows, dtype=np.int64).sum(axis=1).max())
 
 
@@ -161,6 +164,7 @@ def conv2d(
 ) -> Step:
     """Y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
     (x, w), (y,), bias = inputs[:2], outputs, optional(inputs, 2)
+    # What comes behind these are weights that each run converts.
     used = 2 + len(_convolution(x.shape, y.shape, attributes, WIDE).scratch)
 
     def bind(dtype: DType) -> Step:

@@ -79,6 +79,7 @@ def exact(
         def infer(call: Call) -> Sequence[TensorSpec]:
             for spec in present(call):
                 _check_tensor(spec)
+            # Limits are for outputs too: a rule may make them larger than all inputs.
             specs = [TensorSpec("int32", shape) for shape in shapes(call)]
             for spec in specs:
                 _check_shape(spec, "the output")
