@@ -216,6 +216,7 @@ class Format:
                 at=at,
                 fix="let it return a graph",
             )
+        # A reader of somebody else's may have built it without a builder.
         return check(made)
 
     def save(self, graph: Graph, path: Path) -> None:
@@ -359,11 +360,13 @@ def format_of(head: memoryview | bytes, suffix: str) -> Format | None:
         if known.magic and bytes(head[: len(known.magic)]) == known.magic:
             return known
     found = format_for(suffix)
+    # One that sniffs shares its suffix with others: content decides later.
     return None if found is None or found.sniff is not None else found
 
 
 def sniffed_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
     """Return the format that tells a file by its content, else the one of its suffix, else None."""
+    # The latest first: it was registered in the knowledge of the others.
     for known in reversed(_formats.all().values()):
         if known.sniffs(source, at):
             return known

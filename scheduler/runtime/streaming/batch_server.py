@@ -237,6 +237,7 @@ class BatchServer:
             self._expire(waiting)
         if not self._has_room:
             return []
+        # Those have waited for a batch already, which another item made fail.
         while self._alone:
             waiting = self._alone.popleft()
             if waiting.until_s <= now_s:
@@ -282,6 +283,7 @@ class BatchServer:
     def _take_failed(self, chosen: Sequence[_Waiting], batch_run: ItemRun) -> None:
         """Let the items of a batch that failed run again alone, if that can help."""
         error, batch = batch_run.error, chosen[0].item_run.batch
+        # What the session itself raises, such as that it was closed, would be raised again.
         can_help = isinstance(error, Exception) and type(error) is not SessionError
         if can_help and batch is not None and len(chosen) > 1 and self._retries:
             left = set(batch.take_out())
