@@ -125,6 +125,7 @@ class Model:
         self._shapes = [model.graph.tensors[name].static_shape for name in self._heads]
         self._input_shape = model.graph.tensors[DATA].static_shape
         self._input_bits = model.precisions[DATA]
+        # One size for all outputs: their bytes stand in one array.
         self._output_bits = max(model.precisions[name] for name in self._heads)
         # Before anything is opened: a model that is refused holds no device.
         self._check_rows()
@@ -172,6 +173,7 @@ class Model:
 
     def close(self) -> None:
         """Free everything; closing twice is allowed."""
+        # Taken first: of two threads that close it, one finds none.
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -190,6 +192,7 @@ class Model:
     def _input(self, data: Any) -> Array:
         if not isinstance(data, bytes | bytearray | memoryview):
             raise RuntimeFailureError(f"the input is a {type(data).__name__}", fix="pass bytes")
+        # The length of a view counts its elements, which may be wider.
         raw = bytes(data)
         if len(raw) != self.input_length:
             raise LogicError(

@@ -44,6 +44,7 @@ def infer_precision(graph: Graph) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for name in (*graph.inputs, *graph.constants):
         if graph.tensors[name].dtype.kind == "i":
+            # What is not declared may be any number of its dtype.
             found[name] = graph.precisions.get(name, _width(graph.tensors[name]))
     for node in graph.nodes:
         bits = _outputs_of(graph, node, found)

@@ -185,6 +185,7 @@ class Statement:
     def several(self, op: str, count: int, *inputs: str | Array, **attributes: Any) -> list[str]:
         """Add a node of several outputs that have no names in the file."""
         outputs = [self._fresh(op) for _ in range(count)]
+        # The node's own name is taken as well: errors and pins tell it from others by that.
         return self._node(op, inputs, outputs, attributes, self._fresh(op))
 
     def last(self, op: str, *inputs: str | Array, output: str = "dst", **attributes: Any) -> None:
@@ -207,7 +208,12 @@ class Statement:
     ) -> list[str]:
         named = [one if isinstance(one, str) else self.constant(np.asarray(one)) for one in inputs]
         made = self.reading.builder.op(
-            op, *(one or None for one in named), name=name, outputs=outputs, **attributes
+            # An argument without a name is one that is left out.
+            op,
+            *(one or None for one in named),
+            name=name,
+            outputs=outputs,
+            **attributes,
         )
         return [str(one) for one in made]
 

@@ -84,6 +84,7 @@ def parse_symbol(data: bytes | str, at: str = "symbol") -> SymbolGraph:
     """
     root = _object(parse_json(data, at), at)
     _check_keys(root, _ROOT, ("nodes", "heads", "attrs"), at)
+    # Types alone are looked at here: whether tables agree with the nodes takes the whole graph.
     tables = _tables(root["attrs"], f"attrs, {at}")
     return SymbolGraph(
         nodes=tuple(
