@@ -29,6 +29,8 @@ def donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset[str]
         for node in step.work.graph.nodes:
             if takes and calls_function(node):
                 made.update(node.outputs)
+            # Kernels are bound to planned memory; a program of one piece asks at each run where
+            # inputs lie.
             elif not (takes and device.capabilities.atomic_programs):
                 kept.update(node.inputs)
     return frozenset(made - kept)
