@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_devices import SteppedDevice
-from patience import WAIT_S
+from patience import WAIT_S, until
 from resources import held, left_since
 
 pytest.importorskip("onnx")
@@ -28,7 +28,6 @@ from .server import (  # noqa: E402
     serving,
     stepping,
     tar,
-    until,
 )
 
 
