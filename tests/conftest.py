@@ -200,6 +200,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Take what a file leaves out of the collector's sight, too, once its garbage is collected.
+
+    Else each `gc.collect()` of a test looks at all that was imported and cached before it.
+    """
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _every_plan_is_sound() -> Iterator[None]:
     """Check the memory of each plan that any test makes."""

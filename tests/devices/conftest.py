@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +13,4 @@ def double() -> Iterator[CupyDouble]:
     """A fake GPU on which nothing may stay allocated or page-locked."""
     made = CupyDouble()
     yield made
-    gc.collect()
-    assert made.gpu.live_bytes == 0
-    assert made.gpu.locked == {}
+    made.gpu.check_freed()

@@ -64,9 +64,7 @@ class Machine:
 def machine() -> Iterator[Machine]:
     double = CupyDouble(shares=True)
     yield Machine(double)
-    gc.collect()
-    assert double.gpu.live_bytes == 0
-    assert double.gpu.locked == {}
+    double.gpu.check_freed()
 
 
 @pytest.fixture

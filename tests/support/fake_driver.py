@@ -18,8 +18,6 @@ from fake_cuda_errors import (
     CUDADriverError,
 )
 from fake_gpu import FakeGpu
-from generated_code import compiled, context
-from plait.devices.codegen.dialect import CUDA, OPENCL
 
 _addresses = itertools.count(0x1000, 16)
 P = ParamSpec("P")
@@ -83,6 +81,10 @@ class Module:
     def load(self, cubin: bytes) -> None:
         self.device = self._driver.current.touch()  # as CuPy does, though it is the driver's
         weakref.finalize(self, self._driver.unload, self.device).atexit = False
+        # Here, as below: processes of workers, of which few launch kernels, start in half the time.
+        from generated_code import compiled
+        from plait.devices.codegen.dialect import CUDA, OPENCL
+
         source = cubin.decode()
         assert source.startswith(CUDA)
         self._program = compiled(OPENCL + source.removeprefix(CUDA))
@@ -147,6 +149,7 @@ class FakeDriver:
     ) -> None:
         """Queue a kernel; its parameters are read now, the memory when it runs."""
         import pyopencl as cl
+        from generated_code import context
 
         kernel, device = self._functions[function]
         if self.current.context is None:
@@ -166,6 +169,7 @@ class FakeDriver:
 
     def _run(self, kernel: Any, groups: int, threads: int, addresses: list[int]) -> None:
         import pyopencl as cl
+        from generated_code import context
 
         places = [self._gpu.memory(address) for address in addresses]
         memories = {id(cells): cells for cells, _ in places}
@@ -186,6 +190,7 @@ class FakeDriver:
 def _region(buffer: Any, offset: int, nbytes: int) -> Any:
     """Return what lies from an offset on; an empty tensor may lie at the end."""
     import pyopencl as cl
+    from generated_code import context
 
     if offset == nbytes:
         return cl.Buffer(context(), cl.mem_flags.READ_WRITE, 1)

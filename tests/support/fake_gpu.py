@@ -8,6 +8,7 @@ that a missing wait shows for some seed every time, on any machine.
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import mmap
 import os
@@ -386,6 +387,13 @@ class FakeGpu:
             del self._owners[address]
             if (file := self._files.pop(address, None)) is not None:
                 os.close(file)
+
+    def check_freed(self) -> None:
+        """Fail if memory is left allocated, or that of the host page-locked, but by garbage."""
+        if self.live_bytes or self.locked:  # else there is nothing that collecting could change
+            gc.collect()
+        assert self.live_bytes == 0, "device memory was left allocated"
+        assert self.locked == {}, "host memory was left page-locked"
 
     def memset(self, address: int, value: int, nbytes: int, stream: int) -> None:
         self.queue(stream, lambda: self.cells(address, nbytes).fill(value))

@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import numpy as np
 import plait as pl
 import pytest
 from plait.graph.tensor import Array
 
-onnxruntime = pytest.importorskip("onnxruntime")
-skl2onnx = pytest.importorskip("skl2onnx")
-datasets, decomposition, ensemble, feature_extraction, linear_model, pipeline = (
-    pytest.importorskip(f"sklearn.{name}")
-    for name in (
-        *("datasets", "decomposition", "ensemble", "feature_extraction.text"),
-        *("linear_model", "pipeline"),
-    )
-)
-preprocessing, svm = map(pytest.importorskip, ("sklearn.preprocessing", "sklearn.svm"))
+SciKit: TypeAlias = SimpleNamespace
+Make: TypeAlias = Callable[[SciKit], Any]
 
-CLASSIFIERS = [
-    ensemble.RandomForestClassifier(5, random_state=0),
-    pipeline.make_pipeline(
-        preprocessing.StandardScaler(), decomposition.PCA(2), linear_model.LogisticRegression()
+CLASSIFIERS: dict[str, Make] = {
+    "forest": lambda sk: sk.ensemble.RandomForestClassifier(5, random_state=0),
+    "pipeline": lambda sk: sk.pipeline.make_pipeline(
+        sk.preprocessing.StandardScaler(),
+        sk.decomposition.PCA(2),
+        sk.linear_model.LogisticRegression(),
     ),
-]
-REGRESSORS = [ensemble.RandomForestRegressor(5, random_state=0), svm.SVR()]
+}
+REGRESSORS: dict[str, Make] = {
+    "trees": lambda sk: sk.ensemble.RandomForestRegressor(5, random_state=0),
+    "svr": lambda sk: sk.svm.SVR(),
+}
+
+
+@pytest.fixture(scope="module")
+def sk() -> SciKit:
+    """The packages: importing them takes as long as collecting a tenth of all tests."""
+    names = ("datasets", "decomposition", "ensemble", "linear_model", "pipeline", "preprocessing")
+    return SimpleNamespace(
+        onnxruntime=pytest.importorskip("onnxruntime"),
+        skl2onnx=pytest.importorskip("skl2onnx"),
+        text=pytest.importorskip("sklearn.feature_extraction.text"),
+        svm=pytest.importorskip("sklearn.svm"),
+        **{name: pytest.importorskip(f"sklearn.{name}") for name in names},
+    )
 
 
 @pl.operator(lambda table: table)
@@ -47,21 +59,16 @@ def around(model: Any) -> pl.Graph:
     return b.build()
 
 
-@pytest.mark.parametrize(
-    ("estimator", "data"),
-    [
-        *((one, datasets.load_iris) for one in CLASSIFIERS),
-        *((one, datasets.load_diabetes) for one in REGRESSORS),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_they_compute_what_onnxruntime_does_of_them(estimator: Any, data: Any) -> None:
+@pytest.mark.parametrize("name", [*CLASSIFIERS, *REGRESSORS])
+def test_they_compute_what_onnxruntime_does_of_them(sk: SciKit, name: str) -> None:
+    estimator = (CLASSIFIERS | REGRESSORS)[name](sk)
+    data = sk.datasets.load_iris if name in CLASSIFIERS else sk.datasets.load_diabetes
     table, target = data(return_X_y=True)
     table = table.astype(np.float32)
     estimator.fit(table, target)
-    options = {"zipmap": False} if data is datasets.load_iris else None
-    model = skl2onnx.to_onnx(estimator, table[:1], options=options)
-    alone = onnxruntime.InferenceSession(
+    options = {"zipmap": False} if name in CLASSIFIERS else None
+    model = sk.skl2onnx.to_onnx(estimator, table[:1], options=options)
+    alone = sk.onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )
     graph = around(model)
@@ -70,16 +77,16 @@ def test_they_compute_what_onnxruntime_does_of_them(estimator: Any, data: Any) -
     plan = pl.plan(graph, ["cpu", "ort"])
     with pl.BlockingSession(plan) as session:
         found = session.run({"table": table})
-    for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-5)
+    for output, value in wanted.items():
+        np.testing.assert_allclose(found[output], value, rtol=1e-5, atol=1e-5)
     assert "ai.onnx.ml." in plan.report()
 
 
-@pytest.mark.parametrize("estimator", CLASSIFIERS, ids=lambda one: type(one).__name__)
-def test_labels_are_text_where_the_classes_are(estimator: Any) -> None:
-    iris = datasets.load_iris()
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_labels_are_text_where_the_classes_are(sk: SciKit, name: str) -> None:
+    estimator, iris = CLASSIFIERS[name](sk), sk.datasets.load_iris()
     table, names = iris.data.astype(np.float32), iris.target_names[iris.target]
-    model = skl2onnx.to_onnx(estimator.fit(table, names), table[:1])  # with ZipMap
+    model = sk.skl2onnx.to_onnx(estimator.fit(table, names), table[:1])  # with ZipMap
     graph = around(model)
     found = pl.run(graph, {"table": table}, devices=["cpu", "ort"])
     assert found["output_label"].tolist() == estimator.predict(table[::-1]).tolist()
@@ -87,29 +94,29 @@ def test_labels_are_text_where_the_classes_are(estimator: Any) -> None:
     np.testing.assert_allclose(found["output_probability"], wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_columns_of_text_are_encoded() -> None:
+def test_columns_of_text_are_encoded(sk: SciKit) -> None:
     table = np.array(
         [["red", "big"], ["blue", "small"], ["red", "small"], ["green", "big"]], object
     )
-    estimator = pipeline.make_pipeline(
-        preprocessing.OneHotEncoder(), linear_model.LogisticRegression()
+    estimator = sk.pipeline.make_pipeline(
+        sk.preprocessing.OneHotEncoder(), sk.linear_model.LogisticRegression()
     )
     estimator.fit(table, [0, 1, 1, 0])
-    types = [("X", skl2onnx.common.data_types.StringTensorType([None, 2]))]
-    graph = pl.load(skl2onnx.to_onnx(estimator, initial_types=types))
+    types = [("X", sk.skl2onnx.common.data_types.StringTensorType([None, 2]))]
+    graph = pl.load(sk.skl2onnx.to_onnx(estimator, initial_types=types))
     found = pl.run(graph, {"X": table.astype(str)}, devices=["ort"])
     assert found["output_label"].tolist() == [0, 1, 1, 0]
 
 
-def test_texts_are_counted_and_told_apart() -> None:
+def test_texts_are_counted_and_told_apart(sk: SciKit) -> None:
     texts = ["red and blue", "big", "blue is red", "big or small"]
-    estimator = pipeline.make_pipeline(
-        feature_extraction.TfidfVectorizer(lowercase=False),  # which would take a locale
-        linear_model.LogisticRegression(),
+    estimator = sk.pipeline.make_pipeline(
+        sk.text.TfidfVectorizer(lowercase=False),  # which would take a locale
+        sk.linear_model.LogisticRegression(),
     )
     estimator.fit(texts, ["colour", "size", "colour", "size"])
-    types = [("X", skl2onnx.common.data_types.StringTensorType([None, 1]))]
-    graph = pl.load(skl2onnx.to_onnx(estimator, initial_types=types))
+    types = [("X", sk.skl2onnx.common.data_types.StringTensorType([None, 1]))]
+    graph = pl.load(sk.skl2onnx.to_onnx(estimator, initial_types=types))
     plan = pl.plan(graph, ["cpu", "ort"], max_in_flight=2)
     with pl.BlockingSession(plan) as session:
         items = [texts, texts[:1], ["small and blue and red"]]
