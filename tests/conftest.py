@@ -38,6 +38,10 @@ os.environ.setdefault("PLAIT_KERNEL_CACHE", "off")  # tests compile what they te
 os.environ.setdefault("PLAIT_FIGURES", "off")  # what is chosen does not depend on the machine
 os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # PoCL takes half as long
 os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph is named
+SPARED = str(Path(__file__).parent / "support" / "spared")
+"""Stands before what takes long to import and is not used; each process that tests start looks."""
+if SPARED not in (found := os.environ.get("PYTHONPATH", "")):
+    os.environ["PYTHONPATH"] = f"{SPARED}{os.pathsep}{found}".rstrip(os.pathsep)
 gc.disable()  # until all is collected, of which little is garbage: a third of the time
 
 

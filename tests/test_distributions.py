@@ -215,7 +215,7 @@ def environment(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     """Return an environment where the wheel is installed, beside the packages of the tests."""
     folder = tmp_path_factory.mktemp("installed") / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    done = pip(folder, "install", "--no-deps", "--no-index", str(built[1]))
+    done = pip(folder, "install", "--no-deps", "--no-index", "--no-compile", str(built[1]))
     assert done.returncode == 0, done.stderr
     (site,) = folder.glob("lib/python3*/site-packages")
     (site / "packages_of_tests.pth").write_text("\n".join(filter(os.path.isdir, sys.path)))

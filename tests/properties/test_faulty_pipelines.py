@@ -12,6 +12,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
+from faulty_functions import BAD, worked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import WAIT_S
@@ -20,9 +21,8 @@ from plait.devices.worker.device import WorkerDevice
 Array = np.ndarray[Any, Any]
 ITEM = pl.TensorSpec("float32", ("numbers",))
 VALUES = pl.TensorSpec("float32", ("values", 2))
-ROWS = pl.TensorSpec("float32", ("rows", 2))
 MOST = 8
-BAD, REFUSED = 7.0, 11.0
+REFUSED = 11.0
 
 
 @pl.operator(VALUES, inputs=[ITEM], name="test_faulty_pipelines.yielded")
@@ -35,14 +35,6 @@ async def awaited(numbers: Array) -> AsyncIterator[Array]:
     for number in numbers:
         await trio.lowlevel.checkpoint()
         yield np.array([number, -number], np.float32)
-
-
-@pl.operator(ROWS, inputs=[ROWS], name="test_faulty_pipelines.worked")
-def worked(rows: Array) -> Array:
-    """Refuse some rows; on a worker."""
-    if (rows[:, 0] == BAD).any():
-        raise ValueError("bad")
-    return rows * 2
 
 
 @pl.operator(VALUES, inputs=[VALUES], name="test_faulty_pipelines.asked", concurrency=2)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from light_ray import python_path
 from plait.scheduler.ray import Cluster, RayNode, cluster
 
 NODES = [RayNode({"gpu": "a", "plait-host": "find"}), RayNode({"gpu": "b", "plait-host": "read"})]
@@ -18,7 +17,6 @@ NEED_IT = pytest.StashKey[set[str]]()
 def ray_cluster() -> Iterator[Cluster]:
     pytest.importorskip("ray", reason="ray is not installed")
     with JOINED:
-        JOINED.enter_context(pytest.MonkeyPatch.context()).setenv("PYTHONPATH", python_path())
         yield JOINED.enter_context(cluster("local", nodes=NODES))
 
 

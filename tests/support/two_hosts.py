@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from light_ray import python_path
-
 ADDRESSES = {"near": "10.213.77.1", "far": "10.213.77.2"}
 PORT = 6399
 LONGEST_S = 300
@@ -89,7 +87,6 @@ def two_hosts(inline_limit: int = 64 << 20) -> Iterator[TwoHosts]:
         env = {
             **{k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")},
             "RAY_TMPDIR": str(folder),
-            "PYTHONPATH": python_path(),
             "RAY_AUTH_MODE": "disabled",  # or a token in the home folder would be asked for
             "RAY_max_direct_call_object_size": str(inline_limit),
             "RAY_task_rpc_inlined_bytes_limit": str(4 * inline_limit),

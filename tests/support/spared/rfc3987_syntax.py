@@ -1,6 +1,6 @@
-"""Stands before the package of that name, which takes each process of Ray's a second to import.
+"""Stands before the package of that name, which takes a second to import.
 
-Ray imports jsonschema, which does without it. Folders of `PYTHONPATH` come first.
+Ray and Jupyter, of which tests start dozens of processes, import jsonschema, which does without it.
 """
 
 raise ImportError(__doc__)
