@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import plait as pl
 import pytest
+from command_line import plait, plait_process
 from plait.graph.tensor import Array
 
 WIDTH = 16
@@ -114,15 +113,23 @@ def test_files_hold_them(path: Path, name: str, suffix: str, tmp_path: Path) -> 
     np.testing.assert_allclose(found, by_onnxruntime(path, fed), rtol=1e-4, atol=1e-5)
 
 
+def commands(path: Path, name: str) -> tuple[list[str], list[str]]:
+    """Return what plans a model and what runs it."""
+    shape = f"x={','.join(map(str, SHAPES[name][0]))}"
+    planned = ["plan", path.name, "--devices", "cpu,ort", "--shape", shape]
+    return planned, ["run", path.name, "--devices", "ort", "--input", "x=random", "--shape", shape]
+
+
 def test_the_command_line_plans_and_runs_them(path: Path, name: str) -> None:
-    command = [sys.executable, "-m", "plait"]
-    shape = ",".join(map(str, SHAPES[name][0]))
-    for arguments in (
-        ["plan", path.name, "--devices", "cpu,ort", "--shape", f"x={shape}"],
-        ["run", path.name, "--devices", "ort", "--input", "x=random", "--shape", f"x={shape}"],
-    ):
-        done = subprocess.run(
-            [*command, *arguments], cwd=path.parent, capture_output=True, text=True, check=False
-        )
+    for arguments in commands(path, name):
+        done = plait(path.parent, *arguments)
+        assert done.exit_code == 0, done.stderr
+    assert "float32" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "path"), [("encoder", "extended")], indirect=True)
+def test_a_process_that_knows_no_operators_yet_plans_and_runs_them(path: Path, name: str) -> None:
+    for arguments in commands(path, name):
+        done = plait_process(path.parent, *arguments)
         assert done.returncode == 0, done.stderr
     assert "float32" in done.stdout
