@@ -1,4 +1,4 @@
-"""What workers of faulty pipelines run: they import no more than that takes, again and again."""
+"""A function for workers that die again and again: they import no more than it takes."""
 
 from __future__ import annotations
 
