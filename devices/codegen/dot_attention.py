@@ -32,7 +32,8 @@ SHARED_BYTES = 32 << 10
 """What every OpenCL device has for a group; CUDA gives 48 KiB without being asked for more."""
 
 _NBYTES = {"f32": 4, "f64": 8}
-_BY_HEADS = 4
+BY_HEADS = 4
+"""The rank of inputs that have an axis of heads."""
 
 
 def _unless(call: Call) -> str | None:
@@ -68,8 +69,11 @@ def _keys_in_tile(depth: int, width: int, c: str) -> int:
     return 0
 
 
-class _Shape(NamedTuple):
-    """The lengths, and the strides of (batch, heads, rows) in q, k, v and y."""
+class AttentionShape(NamedTuple):
+    """The lengths of an attention, and the strides of (batch, heads, rows) in q, k, v and y.
+
+    `group` heads of queries share one of keys.
+    """
 
     batch: int
     heads: int
@@ -84,11 +88,12 @@ class _Shape(NamedTuple):
     y: tuple[int, int, int]
 
 
-def _shape_of(call: Call) -> _Shape:
+def attention_shape(call: Call) -> AttentionShape:
+    """Return the lengths and strides of a node of static shapes."""
     _, key, value, scores = infer_attention(call)
     batch, heads, queries, keys = scores.static_shape
     shared, depth, width = key.static_shape[1], key.static_shape[3], value.static_shape[3]
-    by_heads = call.spec(0).rank == _BY_HEADS
+    by_heads = call.spec(0).rank == BY_HEADS
 
     def strides(count: int, length: int, elements: int) -> tuple[int, int, int]:
         whole = count * length * elements
@@ -98,7 +103,7 @@ def _shape_of(call: Call) -> _Shape:
             else (whole, elements, whole // max(length, 1))
         )
 
-    return _Shape(
+    return AttentionShape(
         batch,
         heads,
         queries,
@@ -116,7 +121,7 @@ def _shape_of(call: Call) -> _Shape:
 @generates("Attention", unless=_unless)
 def attention(call: Call, outputs: Specs) -> Code:
     """Y = softmax(scale · Q·Kᵀ + mask) · V, and 0 for queries that see nothing."""
-    s, c, y = _shape_of(call), computed_type(call.spec(0).dtype), outputs[0]
+    s, c, y = attention_shape(call), computed_type(call.spec(0).dtype), outputs[0]
     if not y.size:
         return Code(())
     specs = [spec for spec in (*call.inputs, y) if spec is not None]
@@ -148,7 +153,7 @@ def attention(call: Call, outputs: Specs) -> Code:
         f" * {literal(scale_of(call.attributes, s.depth), c)}",
         read_k=load_factor(call.spec(1).dtype, "k", f"k_start + (start + row) * {s.k[2]} + d"),
         read_v=load_factor(call.spec(2).dtype, "v", f"v_start + (start + row) * {s.v[2]} + d"),
-        score="\n            ".join(_score(call, s, c)),
+        score="\n            ".join(score_statements(call, s, c)),
         write=store(
             y.dtype,
             "y",
@@ -161,7 +166,7 @@ def attention(call: Call, outputs: Specs) -> Code:
     return Code((Kernel("attention", tuple(parameters), body, groups),))
 
 
-def _starts(s: _Shape) -> list[str]:
+def _starts(s: AttentionShape) -> list[str]:
     """Return the statements that declare where a group's heads begin."""
     return [
         f"const index {name}_start = batch * {strides[0]} + {head} * {strides[1]};"
@@ -174,22 +179,29 @@ def _starts(s: _Shape) -> list[str]:
     ]
 
 
-def _range(call: Call, s: _Shape) -> list[str]:
+def seen_keys(call: Call, s: AttentionShape) -> int:
+    """Return how many keys may be seen: those beyond a mask are hidden, as ONNX has it."""
+    return min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
+
+
+def _range(call: Call, s: AttentionShape) -> list[str]:
     """Return the statements that declare which keys any query of the tile sees."""
     left, right = window_of(call.attributes)
-    # A mask may be shorter than the keys: those beyond it are hidden, as ONNX has it.
-    seen = min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
+    seen = seen_keys(call, s)
     end = str(seen)
     if right is not None:
-        # For the last query of the tile; `_score` hides what others of it do not see.
+        # For the last query of the tile; `score_statements` hides what others of it do not see.
         behind = f"first + {ROWS + right}"
         end = f"({behind} < {seen} ? {behind} : {seen})"
     begin = "0" if left is None else f"(first > {left} ? first - {left} : 0)"
     return [f"const index begin = {begin};", f"const index end = {end};"]
 
 
-def _score(call: Call, s: _Shape, c: str) -> list[str]:
-    """Return the statements that make of a product the score of `query` and `key`."""
+def score_statements(call: Call, s: AttentionShape, c: str) -> list[str]:
+    """Return the statements that make of a product the score of `query` and `key`.
+
+    They read `batch`, `head`, and `end`, the first key that nobody sees.
+    """
     statements, cap = [], call.attributes["softcap"]
     left, right = window_of(call.attributes)
     if cap:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -192,7 +193,9 @@ class _Binding:
     def _product(self, item: Multiply, stream: int) -> Step:
         assert self._cublas is not None
         names = (item.a, item.b, item.y, item.workspace, *([item.bias] if item.bias else []))
-        return self._cublas.bind(item.product, Places(*map(self._address, names)), stream)
+        addresses = map(self._address, names)
+        places = Places(*map(operator.add, addresses, (*item.starts, 0, 0)))
+        return self._cublas.bind(item.product, places, stream)
 
     def _convolution(self, item: Convolve, stream: int) -> Step:
         assert self._cudnn is not None

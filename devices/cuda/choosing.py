@@ -1,4 +1,6 @@
-"""The choice, by measured time, of what computes a convolution: cuDNN, cuBLAS or our own kernels.
+"""The choice, by measured time, of what computes a node: cuDNN, cuBLAS or our own kernels.
+
+Convolutions and attention have one.
 
 They are timed as they run later, as recordings, when a plan is first opened; what is found is kept
 with the compiled kernels, for this hardware and these versions. So choices, and with them the last
@@ -20,7 +22,7 @@ from .convolutions import StaticConvolution
 from .cubins import kept
 from .cudnn import Cudnn
 from .libraries import RefusedError
-from .lowering import BY_CUDNN, GENERATED, Lowering, Way
+from .lowering import BY_CUDNN, GENERATED, Choosable, Lowering, Way
 from .trials import Trials
 
 FIGURES = "PLAIT_FIGURES"
@@ -35,18 +37,20 @@ shape takes up to 0.5 s (H200, 2026-11-26)."""
 
 
 class Chooser:
-    """Chooses for a lowering, once for each convolution.
+    """Chooses for a lowering, once for nodes that are alike.
 
     Parameters
     ----------
     lowering : Lowering
-    cudnn : Cudnn
+    cudnn : Cudnn or None
     trials : Trials
     versions : str
         Of all that times depend on.
     """
 
-    def __init__(self, lowering: Lowering, cudnn: Cudnn, trials: Trials, versions: str) -> None:
+    def __init__(
+        self, lowering: Lowering, cudnn: Cudnn | None, trials: Trials, versions: str
+    ) -> None:
         self._lowering = lowering
         self._cudnn = cudnn
         self._trials = trials
@@ -54,7 +58,7 @@ class Chooser:
         self._lock = threading.Lock()  # two that measure at once would measure each other
 
     def choose(self, graph: Graph, constants: Mapping[str, Array], stream: Any) -> None:
-        """Choose for the convolutions of a static subgraph, unless measuring is off."""
+        """Choose for the nodes of a static subgraph, unless measuring is off."""
         if is_off(FIGURES):
             return
         with self._lock:
@@ -72,7 +76,7 @@ class Chooser:
 
     def _measured(
         self,
-        convolution: StaticConvolution,
+        found: Choosable,
         node: Node,
         graph: Graph,
         constants: Mapping[str, Array],
@@ -82,14 +86,16 @@ class Chooser:
         alone = graph.extract([node], node.name)
         spent: dict[Way, float] = {}
         with self._trials.room(alone, self._lowering, stream) as views:
-            for way in self._ways(convolution, node, graph):
-                parts = self._lowering.choosing(convolution, way).parts(alone, views)
+            for way in self._ways(found, node, graph):
+                parts = self._lowering.choosing(found, way).parts(alone, views)
                 with suppress(RefusedError):
                     spent[way] = self._trials.time(alone, parts, views, constants, stream)
         library, engine = min(spent, key=spent.__getitem__, default=GENERATED)
         return f"{library} {engine}".encode()
 
-    def _ways(self, convolution: StaticConvolution, node: Node, graph: Graph) -> tuple[Way, ...]:
-        engines = min(self._cudnn.count(convolution), MOST_ENGINES)
+    def _ways(self, found: Choosable, node: Node, graph: Graph) -> tuple[Way, ...]:
         others = self._lowering.others(node, graph.call(node), graph.output_specs(node))
+        if self._cudnn is None or not isinstance(found, StaticConvolution):
+            return others
+        engines = min(self._cudnn.count(found), MOST_ENGINES)
         return (*others, *(Way("cudnn", engine) for engine in range(engines)))

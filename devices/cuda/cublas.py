@@ -9,12 +9,23 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Container
-from ctypes import byref, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import (
+    byref,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any, NamedTuple
 
 from ..errors import DeviceError
 from .libraries import RefusedError, load_library
-from .products import Product
+from .products import ALIGNMENT, Product
 
 SUCCESS = 0
 STATUS = {
@@ -40,7 +51,7 @@ ADD_BIAS, ADD_BIAS_AND_RELU = 4, 6
 """cublasLtEpilogue_t."""
 COUNT, STRIDE = 5, 6
 """cublasLtMatrixLayoutAttribute_t, of stacks."""
-MOST_WORKSPACE, REDUCTIONS = 1, 3
+MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 """cublasLtMatmulPreferenceAttributes_t."""
 EXACT_SUMS = 2
 """CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: partial sums of halves stay float32, and are added up in
@@ -175,16 +186,22 @@ class Cublas:
             epilogue = ADD_BIAS_AND_RELU if product.is_rectified else ADD_BIAS
             operation.set(EPILOGUE, c_int(epilogue))
             operation.set(BIAS, c_void_p(bias))
+        sums, stride, row = by.sums, m * n, n
+        if product.result is not None:
+            sums, (_, stride, row) = ARITHMETIC[product.result.dtype].factors, product.result
+        batch, right, left = product.batch, (n, k), (k, m)
         return (
             operation,
-            self._matrix(by.factors, (k, n) if b.transposed else (n, k), product.batch, b.stride),
-            self._matrix(by.factors, (m, k) if a.transposed else (k, m), product.batch, a.stride),
-            self._matrix(by.sums, (n, m), product.batch, m * n),
+            self._matrix(by.factors, right[:: -1 if b.transposed else 1], batch, b.stride, b.row),
+            self._matrix(by.factors, left[:: -1 if a.transposed else 1], batch, a.stride, a.row),
+            self._matrix(sums, (n, m), batch, stride, row),
         )
 
-    def _matrix(self, kind: int, shape: tuple[int, int], batch: int, stride: int) -> _Made:
-        rows, columns = shape
-        lengths = c_uint64(rows), c_uint64(columns), c_int64(rows)
+    def _matrix(
+        self, kind: int, shape: tuple[int, ...], batch: int, stride: int, row: int
+    ) -> _Made:
+        length, count = shape
+        lengths = c_uint64(length), c_uint64(count), c_int64(row or length)
         matrix = self._make("MatrixLayout", c_int(kind), *lengths)
         if batch > 1:
             matrix.set(COUNT, c_int32(batch))
@@ -196,6 +213,9 @@ class Cublas:
         wanted = self._make("MatmulPreference")
         wanted.set(MOST_WORKSPACE, c_uint64(product.workspace_nbytes))
         wanted.set(REDUCTIONS, c_int(EXACT_SUMS))
+        if product.alignment < ALIGNMENT:
+            for attribute in ALIGNMENTS:
+                wanted.set(attribute, c_uint32(product.alignment))
         found, count = HeuristicResult(), c_int()
         described = (each.value for each in (operation, *matrices, matrices[-1], wanted))
         status = self._library.cublasLtMatmulAlgoGetHeuristic(

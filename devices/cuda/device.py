@@ -308,7 +308,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         binder = Binder(self.name, libraries, make_stream)
         trials = Trials(cupy, self._memory, binder)
         chooser = None
-        if cudnn is not None and self._graphs:  # recordings are what is timed
+        if self._graphs and (cublas is not None or cudnn is not None):  # what is timed is recorded
             chooser = Chooser(self._lowering, cudnn, trials, self._hardware(cupy))
         # Kernels are loaded when a plan is opened, not when the first item comes.
         warmer = Warmer(self._lowering, trials)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import NamedTuple, TypeAlias
 
 from ...graph.ir import Graph, Node
@@ -12,6 +12,7 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .. import program as programs
 from ..codegen import registry as generated
+from ..codegen.attention_weights import attention_weights
 from ..codegen.composition import compose
 from ..codegen.formulas import Member, has_formula
 from ..codegen.fusing import LEFT, fused
@@ -19,6 +20,7 @@ from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..device import Support, scratch_name
 from ..memory import View
+from .attention import StaticAttention, attention_of
 from .biases import biased, meets
 from .convolutions import StaticConvolution, convolution_of
 from .products import Product, product_of
@@ -31,7 +33,10 @@ MOST_KERNELS = 6
 
 
 class Multiply(NamedTuple):
-    """A product, and the tensors, the workspace and the bias it is given, by name."""
+    """A product, and the tensors, the workspace and the bias it is given, by name.
+
+    `starts` are the bytes before what it reads in `a` and `b`, and writes in `y`.
+    """
 
     product: Product
     a: str
@@ -39,6 +44,7 @@ class Multiply(NamedTuple):
     y: str
     workspace: str
     bias: str = ""
+    starts: tuple[int, int, int] = (0, 0, 0)
 
 
 class Convolve(NamedTuple):
@@ -53,10 +59,12 @@ class Convolve(NamedTuple):
 
 
 Queued: TypeAlias = Transfer | Launch | Multiply | Convolve
+Choosable: TypeAlias = StaticConvolution | StaticAttention
+"""What several can compute, of whom the fastest is chosen."""
 
 
 class Way(NamedTuple):
-    """What computes a convolution.
+    """What computes a convolution, or an attention.
 
     Attributes
     ----------
@@ -121,7 +129,7 @@ class Lowering:
         self.convolves = convolves and generates
         self._tf32 = tf32
         self._refused: set[Product | StaticConvolution] = set()
-        self._chosen: dict[StaticConvolution, Way] = {}
+        self._chosen: dict[Choosable, Way] = {}
 
     def refuse(self, item: Multiply | Convolve) -> None:
         """Leave what is like this to generated kernels from now on."""
@@ -131,24 +139,25 @@ class Lowering:
         else:
             self._refused.add(item.product if item.product.is_biased else item.product.bare)
 
-    def choose(self, convolution: StaticConvolution, way: Way) -> None:
-        """Have convolutions like this one computed in a way from now on."""
-        self._chosen[convolution] = way
+    def choose(self, found: Choosable, way: Way) -> None:
+        """Have convolutions, or attention, like this computed in a way from now on."""
+        self._chosen[found] = way
 
-    def choosing(self, convolution: StaticConvolution, way: Way) -> Lowering:
-        """Return what decides as this does, except for such convolutions."""
+    def choosing(self, found: Choosable, way: Way) -> Lowering:
+        """Return what decides as this does, except for what is like this."""
         other = copy(self)
-        other._chosen = {**self._chosen, convolution: way}
+        other._chosen = {**self._chosen, found: way}
         return other
 
-    def undecided(self, node: Node, call: Call, outputs: Specs) -> StaticConvolution | None:
-        """Return the convolution that a node is, while nobody has chosen what computes it."""
-        found = self._convolution(node, call, outputs)
+    def undecided(self, node: Node, call: Call, outputs: Specs) -> Choosable | None:
+        """Return what a node is, while what computes it is still to be chosen."""
+        found = self._convolution(node, call, outputs) or self._attention(node, call, outputs)
         return None if found in self._chosen or found in self._refused else found
 
     def others(self, node: Node, call: Call, outputs: Specs) -> tuple[Way, ...]:
-        """Return what computes a convolution besides cuDNN."""
-        products = () if self._product(node, call, outputs) is None else (BY_CUBLAS,)
+        """Return what computes a node besides cuDNN."""
+        by_product = self._product(node, call, outputs) or self._attention(node, call, outputs)
+        products = () if by_product is None else (BY_CUBLAS,)
         return products if generated.why_not(node, call) else (*products, GENERATED)
 
     def supports(self, node: Node, call: Call) -> Support:
@@ -170,7 +179,8 @@ class Lowering:
         product = product_of(node, call, outputs) if self.multiplies else None
         convolution = self._convolution(node, call, outputs)
         if convolution is None:
-            return own if product is None else (*own, *product.scratch)
+            library = product or self._attention(node, call, outputs)
+            return own if library is None else (*own, *library.scratch)
         nbytes = [each.workspace_nbytes for each in (product, convolution) if each is not None]
         return (*own, TensorSpec("uint8", (max(nbytes),)))  # for whichever it will be
 
@@ -187,8 +197,12 @@ class Lowering:
             return generated.scratch(node, call, outputs)
         return programs.scratch(node, "cuda", call, outputs)
 
-    def work(self, node: Node, call: Call, outputs: Specs) -> Product | StaticConvolution | None:
+    def work(self, node: Node, call: Call, outputs: Specs) -> Product | Choosable | None:
         """Return what a library has to do for a node; None where a kernel is generated."""
+        attention = self._attention(node, call, outputs)
+        if attention is not None:
+            is_refused = {attention.scores, attention.values} & self._refused
+            return None if is_refused or self._chosen.get(attention) == GENERATED else attention
         product = self._product(node, call, outputs)
         convolution = self._convolution(node, call, outputs)
         if convolution is None or convolution in self._refused:
@@ -203,6 +217,9 @@ class Lowering:
     def takes(self, product: Product) -> bool:
         """Say whether cuBLAS has not refused a product, with all that is added to it."""
         return product not in self._refused
+
+    def _attention(self, node: Node, call: Call, outputs: Specs) -> StaticAttention | None:
+        return attention_of(node, call, outputs, tf32=self._tf32) if self.multiplies else None
 
     def _convolution(self, node: Node, call: Call, outputs: Specs) -> StaticConvolution | None:
         return convolution_of(node, call, outputs, tf32=self._tf32) if self.convolves else None
@@ -241,12 +258,14 @@ class _Assembly:
                 joined = self._joined(node, ())
             yield joined or self._part(item)
 
-    def _work(self, node: Node) -> Product | StaticConvolution | None:
+    def _work(self, node: Node) -> Product | Choosable | None:
         return self._lowering.work(node, self._graph.call(node), self._graph.output_specs(node))
 
     def _rest(self, node: Node) -> Member | None:
         found = self._work(node)
-        return None if found is None else _added(self._graph, node, found)
+        if found is None or isinstance(found, StaticAttention):
+            return None
+        return _added(self._graph, node, found)
 
     def _part(self, item: Piece | Node) -> Part:
         nodes, queued = item if isinstance(item, Piece) else ((item,), None)
@@ -254,6 +273,8 @@ class _Assembly:
         if found is None:
             return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
         is_begun, scratch = node.name in self._gone_on_with, self._scratch_from(node)
+        if isinstance(found, StaticAttention):
+            return Part(nodes, tuple(_attend(node, self._graph.call(node), found, scratch)))
         if isinstance(found, Product):
             return Part(nodes, _multiply(node, found.bare if is_begun else found, scratch))
         (x, w, *_), (y,) = node.inputs, node.outputs
@@ -340,6 +361,31 @@ def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
         (b,) = turned
         before += launches(node, Code((product.turn,)), {"y": b})
     return (*before, Multiply(product, a, b, node.outputs[0], workspace))
+
+
+def _attend(
+    node: Node, call: Call, attention: StaticAttention, scratch: int
+) -> Iterator[Multiply | Launch]:
+    """Yield what is queued for attention: the scores of some heads, their weights, the results."""
+    q, k, v = node.inputs[:3]
+    workspace, scores, *apart = (
+        scratch_name(node, scratch + i) for i in range(len(attention.scratch))
+    )
+    (weights,) = apart or (scores,)
+    size, heads = call.spec(0).dtype.itemsize, attention.at_once
+    of_scores = TensorSpec("float32", ()).nbytes
+    by_keys, by_values = attention.scores, attention.values
+    for _, some in groupby(attention.steps(), lambda step: step.head // heads):
+        steps = list(some)
+        for step in steps:
+            starts = step.q * size, step.k * size, step.scores * of_scores
+            yield Multiply(by_keys, q, k, scores, workspace, starts=starts)
+        first = steps[0].head
+        kernel = attention_weights(call, attention.shape, attention.row, first, heads)
+        yield from launches(node, Code((kernel,)), {"scores": scores, "weights": weights})
+        for step in steps:
+            starts = step.scores * size, step.v * size, step.y * size
+            yield Multiply(by_values, weights, v, node.outputs[0], workspace, starts=starts)
 
 
 def fits_in_queue(parts: Sequence[Part]) -> bool:

@@ -25,6 +25,8 @@ QUANTUM = 4
 TURNED_FROM = 32
 """Rows of a product from which on it is worth turning b, as an estimate: turning takes as long as
 reading it twice."""
+ALIGNMENT = 256
+"""Bytes that addresses are multiples of, unless a product says else: what cuBLAS assumes."""
 
 _KIB, _MIB = 1 << 10, 1 << 20
 WORKSPACES = ((1 << 20, 64 * _KIB), (1 << 24, 4 * _MIB), (math.inf, 32 * _MIB))
@@ -43,11 +45,29 @@ class Factor(NamedTuple):
     transposed : bool
     stride : int
         Elements from one matrix to the next; 0 when all products share it.
+    row : int
+        Elements from one row, as it is stored, to the next; 0 where there is nothing in between.
     """
 
     operand: int
     transposed: bool = False
     stride: int = 0
+    row: int = 0
+
+
+class Result(NamedTuple):
+    """Where the matrices of a result lie, if there is something in between, and of which dtype.
+
+    Attributes
+    ----------
+    dtype : str
+    stride, row : int
+        As those of a factor.
+    """
+
+    dtype: str
+    stride: int
+    row: int
 
 
 class Product(NamedTuple):
@@ -68,6 +88,10 @@ class Product(NamedTuple):
         Writes b with its columns as rows where cuBLAS reads it from: into the last scratch buffer.
     is_biased, is_rectified : bool
         Whether cuBLAS adds a row to each row, and whether it then cuts off what is below zero.
+    result : Result or None
+        None for matrices without anything in between, of the dtype that sums usually have.
+    alignment : int
+        Bytes that all addresses are multiples of.
     """
 
     dtype: str
@@ -84,6 +108,8 @@ class Product(NamedTuple):
     turn: Kernel | None = None
     is_biased: bool = False
     is_rectified: bool = False
+    result: Result | None = None
+    alignment: int = ALIGNMENT
 
     @property
     def bare(self) -> Product:

@@ -14,9 +14,11 @@ SUCCESS, INVALID_VALUE, NOT_SUPPORTED = 0, 7, 15
 HANDLE = 77
 LEAST_WORKSPACE = 16 << 10
 WORKSPACE_ALIGNMENT = 256
+ALIGNMENTS = (5, 6, 7, 8)
+"""cublasLtMatmulPreferenceAttributes_t, of a, b, c and d."""
 DTYPES = {0: "float32", 1: "float64", 2: "float16", 3: "int8", 10: "int32", 14: "bfloat16"}
 COMPUTED = {
-    (68, 0): (np.float32, {(2, 2), (0, 0), (14, 14)}),
+    (68, 0): (np.float32, {(2, 2), (2, 0), (0, 0), (14, 14), (14, 0)}),
     (77, 0): (np.float32, {(0, 0)}),
     (70, 1): (np.float64, {(1, 1)}),
     (72, 10): (np.int32, {(3, 10)}),
@@ -60,7 +62,7 @@ class Preference:
     """cublasLtMatmulPreference_t."""
 
     def __init__(self) -> None:
-        self.given: dict[int, int] = {}
+        self.given: dict[int, int] = dict.fromkeys(ALIGNMENTS, 256)
 
 
 class Call(NamedTuple):
@@ -129,7 +131,7 @@ class FakeCublas:
         return self._set({5: 4, 6: 8}, *given)
 
     def cublasLtMatmulPreferenceSetAttribute(self, *given: Any) -> int:  # noqa: N802
-        return self._set({1: 8, 3: 4}, *given)
+        return self._set({1: 8, 3: 4, **dict.fromkeys(ALIGNMENTS, 4)}, *given)
 
     def cublasLtMatmulDescDestroy(self, described: Any) -> int:  # noqa: N802
         return self._destroy(described)
@@ -149,6 +151,8 @@ class FakeCublas:
         status = self._status(*(self._known[each.value] for each in (operation, a, b, d)))
         number._obj.value = int(status == SUCCESS)
         found._obj.algorithm[0] = operation.value
+        asked = self._known[wanted.value].given
+        found._obj.algorithm[1:5] = [asked[attribute] for attribute in ALIGNMENTS]
         return status
 
     def cublasLtMatmul(self, *given: Any) -> int:  # noqa: N802
@@ -158,6 +162,9 @@ class FakeCublas:
         assert algorithm._obj[0], "not one of the heuristics'"
         described = [self._known[each.value] for each in (operation, of_a, of_b, of_d)]
         if workspace.value % WORKSPACE_ALIGNMENT or self._status(*described) != SUCCESS:
+            return INVALID_VALUE
+        places = zip((a, b, c, d), algorithm._obj[1:5], strict=True)
+        if any(place.value % alignment for place, alignment in places):
             return INVALID_VALUE
         operation, *factors, result = described
         if factors[0].kind == 3:
