@@ -28,19 +28,21 @@ MOST_NBYTES = 128 << 20
 """Of scores and weights at a time."""
 MOST_PRODUCTS = 64
 """Of scores: where heads lie apart, each takes one, and each of these is a launch."""
+SCORE_NBYTES = 4
+"""They are float32: rounded to less, those that are large would make weights that are wrong."""
 QUANTUM = 8
 """Rows of scores are filled up to a multiple of that many, which tensor cores read fastest."""
 
 
 class Step(NamedTuple):
-    """A product of some heads.
+    """Some heads that are multiplied at once.
 
     Attributes
     ----------
     head : int
         The first, counted through all samples.
-    q, k, v, y, scores : int
-        Elements from the beginning of each tensor to it.
+    q, k, v, y, scores, weights : int
+        Bytes from the beginning of each tensor to where theirs are.
     """
 
     head: int
@@ -49,6 +51,7 @@ class Step(NamedTuple):
     v: int
     y: int
     scores: int
+    weights: int
 
 
 class StaticAttention(NamedTuple):
@@ -112,9 +115,9 @@ class StaticAttention(NamedTuple):
         k = Factor(1, transposed=True, stride=self._shared_stride(s.k), row=s.k[2])
         made = Result("float32", rows * self.row, self.row)
         sizes = rows, s.keys, s.depth, self._per_product
-        starts = [start for step in self.steps() for start in (step.q, step.k)]
-        product = Product(self.dtype, q, k, *sizes, alpha=self.scale, result=made)
-        return product._replace(alignment=self._alignment(starts))
+        starts = (start for step in self.steps() for start in (step.q, step.k, step.scores))
+        alignment = math.gcd(ALIGNMENT, *starts)
+        return Product(self.dtype, q, k, *sizes, alpha=self.scale, result=made, alignment=alignment)
 
     @property
     def values(self) -> Product:
@@ -125,18 +128,20 @@ class StaticAttention(NamedTuple):
         v = Factor(2, stride=self._shared_stride(s.v), row=s.v[2])
         made = Result(self.dtype, self._merged * s.y[1], s.y[2])
         sizes = rows, s.width, s.keys, self._per_product
-        starts = [start for step in self.steps() for start in (step.v, step.y)]
-        product = Product(self.dtype, weights, v, *sizes, result=made)
-        return product._replace(alignment=self._alignment(starts))
+        starts = (start for step in self.steps() for start in (step.weights, step.v, step.y))
+        alignment = math.gcd(ALIGNMENT, *starts)
+        return Product(self.dtype, weights, v, *sizes, result=made, alignment=alignment)
 
     def steps(self) -> Iterator[Step]:
-        """Yield the products in order."""
-        s, room = self.shape, self.at_once
+        """Yield what is multiplied, in order."""
+        s, room, size = self.shape, self.at_once, dtype_of(self.dtype).itemsize
         for head in range(0, s.batch * s.heads, self._per_product * self._merged):
             sample, own = divmod(head, s.heads)
-            q, y = (sample * each[0] + own * each[1] for each in (s.q, s.y))
-            k, v = (sample * each[0] + own // s.group * each[1] for each in (s.k, s.v))
-            yield Step(head, q, k, v, y, head % room * s.queries * self.row)
+            q, y = (size * (sample * each[0] + own * each[1]) for each in (s.q, s.y))
+            shared = own // s.group
+            k, v = (size * (sample * each[0] + shared * each[1]) for each in (s.k, s.v))
+            score = head % room * s.queries * self.row
+            yield Step(head, q, k, v, y, SCORE_NBYTES * score, size * score)
 
     @property
     def fits(self) -> bool:
@@ -171,14 +176,10 @@ class StaticAttention(NamedTuple):
     def _nbytes(self) -> int:
         """How much memory scores and weights of one head take."""
         of_weights = 0 if self.dtype == "float32" else dtype_of(self.dtype).itemsize
-        return self.shape.queries * self.row * (4 + of_weights)
+        return self.shape.queries * self.row * (SCORE_NBYTES + of_weights)
 
     def _shared_stride(self, strides: tuple[int, int, int]) -> int:
         return strides[1] if self.is_stacked or self.shape.group == 1 else 0
-
-    def _alignment(self, starts: list[int]) -> int:
-        itemsize = dtype_of(self.dtype).itemsize
-        return math.gcd(ALIGNMENT, *(start * itemsize for start in starts))
 
 
 def attention_of(node: Node, call: Call, outputs: Specs, *, tf32: bool) -> StaticAttention | None:

@@ -372,19 +372,17 @@ def _attend(
         scratch_name(node, scratch + i) for i in range(len(attention.scratch))
     )
     (weights,) = apart or (scores,)
-    size, heads = call.spec(0).dtype.itemsize, attention.at_once
-    of_scores = TensorSpec("float32", ()).nbytes
-    by_keys, by_values = attention.scores, attention.values
+    heads, by_keys, by_values = attention.at_once, attention.scores, attention.values
     for _, some in groupby(attention.steps(), lambda step: step.head // heads):
         steps = list(some)
         for step in steps:
-            starts = step.q * size, step.k * size, step.scores * of_scores
+            starts = step.q, step.k, step.scores
             yield Multiply(by_keys, q, k, scores, workspace, starts=starts)
         first = steps[0].head
         kernel = attention_weights(call, attention.shape, attention.row, first, heads)
         yield from launches(node, Code((kernel,)), {"scores": scores, "weights": weights})
         for step in steps:
-            starts = step.scores * size, step.v * size, step.y * size
+            starts = step.weights, step.v, step.y
             yield Multiply(by_values, weights, v, node.outputs[0], workspace, starts=starts)
 
 
