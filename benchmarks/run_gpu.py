@@ -50,6 +50,7 @@ LIMITS_S = {
     "overlap": 30,
     "memory": 30,
     "convolutions": 40,
+    "attention": 30,
     "products": 30,
     "shares": 30,
     "workers": 30,

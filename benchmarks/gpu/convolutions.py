@@ -131,15 +131,16 @@ def _by_torch(
 
         result = convolve().cpu().numpy()
         if device == "cpu":
-            return _per_call(convolve, lambda: None, at_least_s), result
+            return per_call(convolve, lambda: None, at_least_s), result
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(COUNT):
                 convolve()
-        return _per_call(graph.replay, torch.cuda.synchronize, at_least_s) / COUNT, result
+        return per_call(graph.replay, torch.cuda.synchronize, at_least_s) / COUNT, result
 
 
-def _per_call(call: Callable[[], object], wait: Callable[[], object], at_least_s: float) -> float:
+def per_call(call: Callable[[], object], wait: Callable[[], object], at_least_s: float) -> float:
+    """Return the seconds of a call, as the median of five rounds that take as long together."""
     spent = []
     call()
     wait()

@@ -58,13 +58,16 @@ QUESTIONS = {
     "products": ("rates", "errors"),
     "overlap": ("frames", "beside_numpy"),
     "convolutions": ("shapes",),
+    "attention": ("shapes",),
     "models": ("models",),
     "samples": ("reductions", "movement", "networks", "products"),
     "partition": ("branches",),
 }
 """What any device can be asked, by module."""
 
-WITH_OPTIONS = ("first", "launching", "completion", "copies", "products", "overlap", "samples")
+WITH_OPTIONS = (
+    *("first", "launching", "completion", "copies", "products", "attention", "overlap", "samples"),
+)
 """Where a CUDA device is given options, or its streams and graphs matter."""
 
 OF_TIME = ("first", "launching", "completion", "copies", "overlap", "partition")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from generated_cases import all_cases
 from patience import WAIT_S
 from plait import devices
 from plait.devices.cpu import CpuDevice
+from plait.devices.cuda import attention
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError
@@ -24,6 +26,8 @@ from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
 from .rig import Rig, chain, evaluate, some_items
+from .test_cuda_attention import CASES as ATTENTIONS
+from .test_cuda_attention import TOLERANCE, defined, feeds_of
 from .test_cuda_biases import LAYERS
 from .test_cuda_cublas import PRODUCTS, numbers
 from .test_cuda_cublas import graph_of as product_graph
@@ -123,6 +127,27 @@ def test_cudnn_convolves_on_tensor_cores_and_the_same_again(cuda: CudaDevice) ->
     assert len({each.tobytes() for each in found}) == 1
     wanted = on_cpu(graph, fed)["y"].astype("float32")
     np.testing.assert_allclose(found[0], wanted, 2e-2, 2e-2 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_attention_on_tensor_cores_is_right(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    monkeypatch.setattr(attention, "LEAST", 0)
+    b, wanted = pl.GraphBuilder("attention"), {}
+    fed: dict[str, Array] = {}
+    for name, rows in product(ATTENTIONS, (False, True)):  # one graph: kernels compile at once
+        s, mask, attributes = ATTENTIONS[name]
+        own, title = feeds_of(s, dtype, mask, rows=rows), f"{name}, by {'row' if rows else 'head'}"
+        inputs = [b.input(f"{title}: {each}", x.dtype, x.shape) for each, x in own.items()]
+        if rows:
+            attributes = {**attributes, "q_num_heads": s.heads, "kv_num_heads": s.shared}
+        b.output(title, b.op("Attention", *inputs, **attributes))
+        fed |= dict(zip(inputs, own.values(), strict=True))
+        wanted[title] = defined(s, own, attributes)
+    with opened(tf32=True) as device:
+        found = on(device, b.build(), fed)
+    near = max(TOLERANCE[dtype], 2e-3)  # tf32 rounds factors as if they were halves
+    for title, y in wanted.items():
+        np.testing.assert_allclose(found[title].astype(np.float64), y, near, near, err_msg=title)
 
 
 def test_generated_kernels_give_what_the_cpus_give(cuda: CudaDevice) -> None:

@@ -21,7 +21,7 @@ from plait.devices.cuda.binding import DEVICE_TO_DEVICE
 from plait.devices.cuda.convolutions import StaticConvolution
 from plait.devices.cuda.cublas import ARITHMETIC, Cublas, Places, find_cublas
 from plait.devices.cuda.cudnn import Cudnn, find_cudnn
-from plait.devices.cuda.products import Factor, Product
+from plait.devices.cuda.products import Factor, Product, Result
 from plait.devices.errors import DeviceError
 
 KINDS = {
@@ -116,7 +116,8 @@ def listener() -> Listener:
     products = [
         plain._replace(dtype=dtype, batch=batch) for dtype in ARITHMETIC for batch in (1, 2)
     ]
-    for product in (*products, plain.biased(is_rectified=True)):
+    apart = plain._replace(result=Result("float32", 40, 10), alignment=16)
+    for product in (*products, apart, plain.biased(is_rectified=True)):
         handle.bind(product, places, stream)()
     gpu.drain()
     handle.close()
@@ -174,6 +175,8 @@ def test_numbers_of_cublas() -> None:
         cublas.EXACT_SUMS: "REDUCTION_SCHEME_COMPUTE_TYPE",
     }.items():
         assert mine == number(f"CUBLASLT_{name}", own), name
+    for mine, operand in zip(cublas.ALIGNMENTS, "ABCD", strict=True):
+        assert mine == number(f"CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_{operand}_BYTES", own), operand
     assert cublas.ADD_BIAS | number("CUBLASLT_EPILOGUE_RELU", own) == cublas.ADD_BIAS_AND_RELU
 
 

@@ -15,7 +15,9 @@ import plait as pl
 import pytest
 from cupy_double import CupyDouble
 from generated_cases import all_cases, fused_pieces
+from plait.devices.codegen.attention_weights import attention_weights
 from plait.devices.codegen.dialect import CUDA, program_source
+from plait.devices.codegen.dot_attention import attention_shape
 from plait.devices.codegen.kernel import Kernel, Parameter
 from plait.devices.codegen.pieces import Launch, Piece, piece_of
 from plait.devices.cuda import libraries, nvrtc
@@ -86,6 +88,22 @@ def test_kernels_of_large_tensors_compile(dtype: str) -> None:
     pieces = fused_pieces(large(dtype))
     chosen = [item.kernel for each in pieces for item in each.queued if isinstance(item, Launch)]
     assert any(kernel.groups == (4096 // 128) ** 2 for kernel in chosen), "no tiles of 128 x 128"
+    cubin = compile_cubin(program_source(CUDA, chosen), "sm_90")
+    assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_kernels_between_products_of_attention_compile(dtype: str) -> None:
+    b = pl.GraphBuilder("attention")
+    heads = [b.input(name, dtype, (2, 4, 9 if name == "q" else 4096, 64)) for name in "qkv"]
+    masks = None, b.input("seen", "bool", (4, 9, 4096)), b.input("bias", "float32", (1, 4000))
+    for mask in masks:
+        given = heads if mask is None else [*heads, mask]
+        b.output(f"y{mask}", b.op("Attention", *given, is_causal=True, softcap=2.0))
+    graph, chosen = b.build(), []
+    for node in graph.nodes:
+        shape = attention_shape(graph.call(node))
+        chosen.append(attention_weights(graph.call(node), shape, 4096, 4, 4))
     cubin = compile_cubin(program_source(CUDA, chosen), "sm_90")
     assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
 
