@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...graph.operator import Call
-from ...graph.operators.dot_attention import MASK
+from ...graph.operators.attention import MASK
 from .dot_attention import AttentionShape, score_statements, seen_keys
 from .indexing import index_type
 from .kernel import THREADS, Kernel, Parameter, groups_of

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...graph.dtypes import dtype_of
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
-from ...graph.operators.dot_attention import MASK, AttentionWindow, scale_of, window_of
+from ...graph.operators.attention import MASK, AttentionWindow, scale_of, window_of
 from ...graph.tensor import TensorSpec
 from ..codegen.attention_weights import MOST_KEYS
 from ..codegen.dot_attention import BY_HEADS, AttentionShape, attention_shape
@@ -34,7 +34,7 @@ QUANTUM = 8
 """Rows of scores are filled up to a multiple of that many, which tensor cores read fastest."""
 
 
-class Step(NamedTuple):
+class HeadBlock(NamedTuple):
     """Some heads that are multiplied at once.
 
     Attributes
@@ -115,7 +115,7 @@ class StaticAttention(NamedTuple):
         k = Factor(1, transposed=True, stride=self._shared_stride(s.k), row=s.k[2])
         made = Result("float32", rows * self.row, self.row)
         sizes = rows, s.keys, s.depth, self._per_product
-        starts = (start for step in self.steps() for start in (step.q, step.k, step.scores))
+        starts = (start for block in self.blocks() for start in (block.q, block.k, block.scores))
         alignment = math.gcd(ALIGNMENT, *starts)
         return Product(self.dtype, q, k, *sizes, alpha=self.scale, result=made, alignment=alignment)
 
@@ -128,11 +128,11 @@ class StaticAttention(NamedTuple):
         v = Factor(2, stride=self._shared_stride(s.v), row=s.v[2])
         made = Result(self.dtype, self._merged * s.y[1], s.y[2])
         sizes = rows, s.width, s.keys, self._per_product
-        starts = (start for step in self.steps() for start in (step.weights, step.v, step.y))
+        starts = (start for block in self.blocks() for start in (block.weights, block.v, block.y))
         alignment = math.gcd(ALIGNMENT, *starts)
         return Product(self.dtype, weights, v, *sizes, result=made, alignment=alignment)
 
-    def steps(self) -> Iterator[Step]:
+    def blocks(self) -> Iterator[HeadBlock]:
         """Yield what is multiplied, in order."""
         s, room, size = self.shape, self.at_once, dtype_of(self.dtype).itemsize
         for head in range(0, s.batch * s.heads, self._per_product * self._merged):
@@ -141,7 +141,7 @@ class StaticAttention(NamedTuple):
             shared = own // s.group
             k, v = (size * (sample * each[0] + shared * each[1]) for each in (s.k, s.v))
             score = head % room * s.queries * self.row
-            yield Step(head, q, k, v, y, SCORE_NBYTES * score, size * score)
+            yield HeadBlock(head, q, k, v, y, SCORE_NBYTES * score, size * score)
 
     @property
     def fits(self) -> bool:

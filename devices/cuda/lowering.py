@@ -373,16 +373,16 @@ def _attend(
     )
     (weights,) = apart or (scores,)
     heads, by_keys, by_values = attention.at_once, attention.scores, attention.values
-    for _, some in groupby(attention.steps(), lambda step: step.head // heads):
-        steps = list(some)
-        for step in steps:
-            starts = step.q, step.k, step.scores
+    for _, some in groupby(attention.blocks(), lambda block: block.head // heads):
+        blocks = list(some)
+        for block in blocks:
+            starts = block.q, block.k, block.scores
             yield Multiply(by_keys, q, k, scores, workspace, starts=starts)
-        first = steps[0].head
+        first = blocks[0].head
         kernel = attention_weights(call, attention.shape, attention.row, first, heads)
         yield from launches(node, Code((kernel,)), {"scores": scores, "weights": weights})
-        for step in steps:
-            starts = step.weights, step.v, step.y
+        for block in blocks:
+            starts = block.weights, block.v, block.y
             yield Multiply(by_values, weights, v, node.outputs[0], workspace, starts=starts)
 
 

@@ -300,7 +300,7 @@ def test_heads_that_lie_side_by_side_are_read_in_place() -> None:
     fed = feeds_of(PLAIN, "float16", rows=True)
     one = found_in(graph_of(fed, q_num_heads=4, kv_num_heads=4))
     assert one is not None
-    assert [step.head for step in one.steps()] == [0, 4]
+    assert [block.head for block in one.blocks()] == [0, 4]
     assert (one.scores.batch, one.scores.a.row, one.scores.a.stride) == (4, 4 * 8, 8)
     assert one.at_once == 8
     assert (one.scores.alignment, one.values.alignment) == (64, 16)
