@@ -7,6 +7,7 @@ from copy import copy
 from itertools import groupby, zip_longest
 from typing import NamedTuple, TypeAlias
 
+from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
@@ -161,15 +162,13 @@ class Lowering:
         return products if generated.why_not(node, call) else (*products, GENERATED)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether a node runs, in one way or another; its shapes may be symbolic."""
-        support = programs.supports(node, "cuda", runs_python=False, call=call)
-        reason = why_not(node, call) if support.ok else support.reason
-        if reason is None:
-            return support
+        """Say whether a node runs, and by what; its shapes may be symbolic."""
         has_arrays = why_no_array(node, call) is None
         if self.generates and has_arrays and generated.why_not(node, call) is None:
-            return Support(True, "has a generated kernel")
-        return Support(False, reason)
+            return Support(True, self._library(node, call) or "has a generated kernel")
+        support = programs.supports(node, "cuda", runs_python=False, call=call)
+        reason = why_not(node, call) if support.ok else support.reason
+        return Support(reason is None, reason or "CuPy has a kernel")
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of a node of static shapes."""
@@ -217,6 +216,17 @@ class Lowering:
     def takes(self, product: Product) -> bool:
         """Say whether cuBLAS has not refused a product, with all that is added to it."""
         return product not in self._refused
+
+    def _library(self, node: Node, call: Call) -> str | None:
+        """Say which library computes a node, or may; None where that is none, or not known yet."""
+        outputs = infer_node(node, call)
+        if not all(spec.is_static for spec in (*call.inputs, *outputs) if spec is not None):
+            return None
+        found = self.work(node, call, outputs)
+        if found is None or isinstance(found, Product):
+            return None if found is None else "cuBLAS computes it"
+        library = "cuDNN" if isinstance(found, StaticConvolution) else "cuBLAS"
+        return f"{library} computes it, unless something else is faster"
 
     def _attention(self, node: Node, call: Call, outputs: Specs) -> StaticAttention | None:
         return attention_of(node, call, outputs, tf32=self._tf32) if self.multiplies else None

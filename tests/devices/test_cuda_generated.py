@@ -14,6 +14,7 @@ import trio
 from bound import Bound
 from cupy_double import CupyDouble, Stream
 from fake_cuda_errors import CUDARuntimeError
+from fake_cudnn import FakeCudnn
 from fake_gpu import SEEDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +90,28 @@ def elementwise() -> Graph:
     b.output("flat", b.op("Reshape", doubled, np.array([30, 10]), name="flat"))
     b.output("y", b.op("Transpose", b.op("Reshape", doubled, np.array([10, 30])), name="y"))
     return b.build()
+
+
+@pytest.mark.parametrize("length", [64, "n"])
+def test_what_computes_a_node_is_said_as_far_as_it_is_known(
+    double: CupyDouble, length: int | str
+) -> None:
+    b = pl.GraphBuilder("all kinds")
+    x = b.input("x", "float16", (1, 8, 512, length))
+    weights, ones = np.ones((8, 8, 3, 3), np.float16), np.ones((1, 8, 512, 512), np.float16)
+    b.output("a", b.op("Conv", x, weights, pads=[1, 1, 1, 1]))
+    b.output("b", b.op("MatMul", ones, x))
+    b.output("c", b.op("Attention", x, x, x, scale=0.1))
+    b.output("d", b.op("Relu", x))
+    b.output("e", b.op("Einsum", x, equation="abcd->dcba"))
+    device, graph = double.generating(cudnn=lambda: FakeCudnn(double.gpu)), b.build()
+    found = {node.op: device.supports(node, graph.call(node)).reason for node in graph.nodes}
+    unless, kernel = "computes it, unless something else is faster", "has a generated kernel"
+    libraries = {
+        "Conv": f"cuDNN {unless}", "MatMul": "cuBLAS computes it", "Attention": f"cuBLAS {unless}"
+    }  # fmt: skip
+    known = libraries if length == 64 else dict.fromkeys(libraries, kernel)
+    assert found == {**known, "Relu": kernel, "Einsum": "CuPy has a kernel"}
 
 
 def test_a_program_is_launched_as_one_graph(double: CupyDouble) -> None:
