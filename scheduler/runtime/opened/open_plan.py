@@ -22,7 +22,7 @@ from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.inline_policy import Estimates
 from ...dispatch.shared_lanes import outlines, shared_lanes
 from ...planner.memory.prepared import next_region_of, regions_of, variables_in
-from ...plans.placement import OUTSIDE, Commit, Step
+from ...plans.placement import OUTSIDE, Commit, Step, outline
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, takes_turns
 from ...simulation.lanes import workload
@@ -128,8 +128,6 @@ class OpenPlan:
         self._driver = driver
         self._measure = measure
         self._lend = lend
-        self.outlines = outlines(plan)
-        self.calls = tuple(one.index for one in self.outlines if one.awaited)
         self.pools = plan.memory.pools
         self.reads = variables_in(plan.graph, plan.placement.prepared)
         self.brought = -1
@@ -139,7 +137,6 @@ class OpenPlan:
         self.no_times = array("q", bytes(24 * len(plan.steps)))
         self.lanes: Lanes = OpenLanes() if lanes is None else lanes
         self.period = self._memory.period
-        self.now_ns = tuple(clock_of(devices[step.device]) for step in plan.steps)
         self.slots: dict[int, Slot] = {}
         self._turned: Turned = frozenset()
         self._slots = {self._turned: self.slots}
@@ -151,6 +148,7 @@ class OpenPlan:
             self._plan_order()
         else:
             self._take_order(base)
+        self.calls = tuple(one.index for one in self.outlines if one.awaited)
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
             plan, devices, driver, self._lives, others, measure=measure
@@ -163,6 +161,8 @@ class OpenPlan:
 
     def _plan_order(self) -> None:
         plan = self.plan
+        self.outlines = outlines(plan)
+        self.now_ns = tuple(clock_of(self._devices[step.device]) for step in plan.steps)
         cores, shared = shares_of_cores(plan), shared_lanes(plan)
         work = workload(plan.steps, self._devices, plan.costs, cores, shared)
         self.order = work.order()
@@ -179,6 +179,12 @@ class OpenPlan:
         )
 
     def _take_order(self, base: OpenPlan) -> None:
+        # Most steps are the base's own: this is done for each new length.
+        pairs = zip(self.plan.steps, base.plan.steps, base.outlines, strict=True)
+        self.outlines = tuple(
+            known if step is old else outline(step, known.shared_lane) for step, old, known in pairs
+        )
+        self.now_ns = base.now_ns
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
         self._lives = base._lives
         self.estimates, self.guard = base.estimates, base.guard

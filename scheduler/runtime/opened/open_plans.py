@@ -254,7 +254,7 @@ class OpenPlans:
                     continue  # it was closed or replaced meanwhile
                 if open_plan is None:
                     return None
-                self._lookups.miss((key, variant), self._nbytes)
+                self._lookups.miss(None, 0)
                 slots = self._resized.keep(key, variant, base, open_plan)
                 self._origins[slots] = PlanProvenance(
                     key, make, None, stands_in=False, within=within
