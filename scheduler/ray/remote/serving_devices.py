@@ -52,7 +52,7 @@ class ServingDevices:
         self._prototypes: dict[str, Device] = {}
         self._work = HostWork(self._objects)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="plait-host")
-        self._courses = CommandQueues(self._work.launch, self._note)
+        self._courses = CommandQueues(self._work, self._note)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next = 0
         self._early: dict[int, RemoteCall] = {}
@@ -116,7 +116,9 @@ class ServingDevices:
     def _note(self, command: Command, outcome: CommandOutcome) -> None:
         """Keep an outcome, and tell it to the driver if that waits for it; on any thread."""
         array = self._work.take_read(command.number)
-        self._outcomes.append(outcome if array is None else outcome._replace(array=array))
+        if array is not None and not outcome.is_failure:
+            outcome = outcome._replace(array=array)
+        self._outcomes.append(outcome)
         if command.kind == "read" or outcome.is_failure or not self._courses.n_left:
             self._is_awaited = True
             assert self._loop is not None
@@ -216,8 +218,6 @@ class ServingDevices:
         made = self._objects.pop(number, None)
         if isinstance(made, Memory):
             made.arena.close()
-            for view in made.staging.values():
-                view.arena.close()
 
 
 def _command(fields: Any) -> Command:

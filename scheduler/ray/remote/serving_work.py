@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ....devices.device import Device, Program
+from ....devices.device import Device, OnDone, Program
 from ....devices.event import Event
-from ....devices.memory import HOST, HOST_MEMORIES, Arena, View, host_arena
+from ....devices.memory import HOST, HOST_MEMORIES, Arena, View
 from ....graph.tensor import Array, TensorSpec
 from ...costs.host import INLINE_BYTES
 from .commands import Command, RemoteTensor
+from .staging import StagedBytes, Staging
 
 
 @dataclass(slots=True)
 class Memory:
-    """An arena, the device that allocated it, and the views that were made of it so far.
+    """An arena, the device that allocated it, and what was made for it so far.
 
     Attributes
     ----------
-    staging : dict of RemoteTensor to View
-        For each place that was copied from or to the host's memory, the bytes there.
+    views : dict of (int, RemoteTensor) to View
+        Of devices, by their numbers, on places.
+    staging : Staging
+        For what is copied from or to the host's memory, where the arena is not in that.
     """
 
     arena: Arena
     device: Device
     views: dict[tuple[int, RemoteTensor], View] = field(default_factory=dict)
-    staging: dict[RemoteTensor, View] = field(default_factory=dict)
+    staging: Staging = field(default_factory=Staging)
+
+
+class CopyOverHost(Event):
+    """A copy in two parts, by two devices: neither's stream can see it end."""
+
+    __slots__ = ()
 
 
 class HostWork:
-    """Starts commands.
+    """Starts commands, while others may be under way.
 
     Parameters
     ----------
@@ -60,48 +69,61 @@ class HostWork:
             view = memory.views[key] = device.view(memory.arena, place.offset, place.spec)
         return view
 
-    def launch(self, command: Command, done: Callable[[Event], None]) -> Event:
-        """Start a command; `done` is called with the event that is returned."""
+    def follows(self, command: Command, other: Command, event: Event) -> bool:
+        """Say whether the device of a command itself keeps it behind the event of another one."""
+        device, owner = (self._objects.get(one.device) for one in (command, other))
+        if device is None or owner is None or isinstance(event, CopyOverHost):
+            return False
+        mine, others = device.capabilities, owner.capabilities
+        if not (mine.native_waits and others.native_waits):
+            return False
+        return owner is device or others.memory in {mine.memory, *mine.copies_from}
+
+    def launch(self, command: Command, waits: tuple[Event, ...], done: OnDone) -> Event:
+        """Start a command behind events that it follows; `done` is called with what is returned."""
         device: Device = self._objects[command.device]
         if command.kind == "run":
             program: Program = self._objects[command.program]
-            return device.submit(program, (), done)
+            return device.submit(program, waits, done)
         if command.kind == "write":
-            assert command.target is not None
-            assert command.array is not None
-            target = self.view(command.device, command.target)
-            return _copy(device, target, self._to_copy(target, command, command.array), done)
+            return self._write(device, command, waits, done)
         if command.kind == "read":
-            return self._read(device, command, done)
-        return self._move(device, command, done)
+            return self._read(device, command, waits, done)
+        return self._move(device, command, waits, done)
 
-    def _to_copy(self, target: View, command: Command, array: Array) -> View:
-        """Return a view of an array that came along, which a device can copy from."""
-        if target.arena.memory in HOST_MEMORIES:
-            return _host_view(array)
+    def _write(
+        self, device: Device, command: Command, waits: tuple[Event, ...], done: OnDone
+    ) -> Event:
         assert command.target is not None
-        staged = self._staging(command.device, command.target)
-        np.copyto(staged.array, array)
-        return staged
-
-    def _read(self, device: Device, command: Command, done: Callable[[Event], None]) -> Event:
-        assert command.source is not None
-        source = self.view(command.device, command.source)
-        array = np.empty(source.spec.static_shape, source.spec.dtype)
-        if source.arena.memory in HOST_MEMORIES:
-            self._reads[command.number] = array
-            return _copy(device, _host_view(array), source, done)
-        staged = self._staging(command.device, command.source)
+        assert command.array is not None
+        target = self.view(command.device, command.target)
+        if target.arena.memory in HOST_MEMORIES:
+            return _copy(device, target, _host_view(command.array), waits, done)
+        staged = self._staged(command.device, command.target)
+        np.copyto(staged.view.array, command.array)
 
         def copied(event: Event) -> None:
-            if event.error is None:
-                np.copyto(array, staged.array)
-                self._reads[command.number] = array
+            staged.free()
             done(event)
 
-        return device.copy(staged, source, (), copied)
+        return device.copy(target, staged.view, waits, copied)
 
-    def _move(self, device: Device, command: Command, done: Callable[[Event], None]) -> Event:
+    def _read(
+        self, device: Device, command: Command, waits: tuple[Event, ...], done: OnDone
+    ) -> Event:
+        assert command.source is not None
+        source = self.view(command.device, command.source)
+        if source.arena.memory in HOST_MEMORIES:
+            array = np.empty(source.spec.static_shape, source.spec.dtype)
+            self._reads[command.number] = array
+            return _copy(device, _host_view(array), source, waits, done)
+        staged = self._staged(command.device, command.source)
+        self._reads[command.number] = staged.lend()
+        return device.copy(staged.view, source, waits, done)
+
+    def _move(
+        self, device: Device, command: Command, waits: tuple[Event, ...], done: OnDone
+    ) -> Event:
         """Copy from the memory of another device of this host."""
         assert command.source is not None
         assert command.target is not None
@@ -109,45 +131,46 @@ class HostWork:
         target = self.view(command.device, command.target)
         reached = {*HOST_MEMORIES, *device.capabilities.copies_from}
         if memory.arena.memory in reached:
-            return _copy(device, target, self.view(command.device, command.source), done)
+            return _copy(device, target, self.view(command.device, command.source), waits, done)
         owner = memory.device
         source = owner.view(memory.arena, command.source.offset, command.source.spec)
-        if target.arena.memory in HOST_MEMORIES:
-            there = owner.view(target.arena, command.target.offset, command.target.spec)
-            return owner.copy(there, source, (), done)
-        return self._over_host(device, owner, target, source, command, done)
+        if target.arena.memory not in HOST_MEMORIES:
+            return self._over_host(command, (target, source), waits, done)
+        assert not waits, "a device that computes in the host's memory takes none"
+        there = owner.view(target.arena, command.target.offset, command.target.spec)
+        return owner.copy(there, source, (), done)
 
     def _over_host(
-        self,
-        device: Device,
-        owner: Device,
-        target: View,
-        source: View,
-        command: Command,
-        done: Callable[[Event], None],
+        self, command: Command, ends: tuple[View, View], waits: tuple[Event, ...], done: OnDone
     ) -> Event:
         """Copy from one memory to another, neither of them the host's nor known to the other."""
+        assert command.source is not None
         assert command.target is not None
-        staged = self._staging(command.device, command.target)
-        theirs = owner.view(staged.arena, 0, command.target.spec)
+        target, source = ends
+        device: Device = self._objects[command.device]
+        memory: Memory = self._objects[command.source.arena]
+        staged = self._staged(command.device, command.target)
+        theirs = memory.device.view(staged.view.arena, 0, command.target.spec)
+        whole = CopyOverHost(done)
 
-        def copied(event: Event) -> None:
+        def end(event: Event) -> None:
+            staged.free()
+            whole.started_ns, whole.ended_ns = event.started_ns, event.ended_ns
+            whole.complete(event.error)
+
+        def go_on(event: Event) -> None:
             if event.error is not None:
-                done(event)
+                end(event)
             else:
-                device.copy(target, staged, (), done)
+                device.copy(target, staged.view, waits, end)
 
-        return owner.copy(theirs, source, (), copied)
+        memory.device.copy(theirs, source, (), go_on)
+        return whole
 
-    def _staging(self, number: int, place: RemoteTensor) -> View:
-        """Return a view of host memory that a device copies from and to, for one place of its."""
+    def _staged(self, number: int, place: RemoteTensor) -> StagedBytes:
+        """Return host memory that a device copies from and to, for one place of its."""
         memory: Memory = self._objects[place.arena]
-        view = memory.staging.get(place)
-        if view is None:
-            device: Device = self._objects[number]
-            arena = host_arena(place.spec.nbytes)
-            view = memory.staging[place] = device.view(arena, 0, place.spec)
-        return view
+        return memory.staging.take(self._objects[number], (number, place), place.spec)
 
 
 def _host_view(array: Array) -> View:
@@ -155,11 +178,14 @@ def _host_view(array: Array) -> View:
     return View(Arena(HOST, array.nbytes, None), 0, spec, array)
 
 
-def _copy(device: Device, target: View, source: View, done: Callable[[Event], None]) -> Event:
-    """Copy by a device that does nothing else then; what is small at once, on this thread."""
+def _copy(
+    device: Device, target: View, source: View, waits: tuple[Event, ...], done: OnDone
+) -> Event:
+    """Copy by a device; what is small and in the host's memory at once, on this thread."""
     memories = {target.arena.memory, source.arena.memory}
-    if HOST_MEMORIES.issuperset(memories) and target.spec.nbytes <= INLINE_BYTES:
+    is_small = HOST_MEMORIES.issuperset(memories) and target.spec.nbytes <= INLINE_BYTES
+    if is_small and not waits:
         event = Event(done)
         event.run(partial(np.copyto, target.array, source.array))
         return event
-    return device.copy(target, source, (), done)
+    return device.copy(target, source, waits, done)
