@@ -1,4 +1,4 @@
-"""What a host imports to have a GPU that does not exist."""
+"""A GPU that does not exist, for the host that imports this."""
 
 from __future__ import annotations
 

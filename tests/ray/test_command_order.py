@@ -17,7 +17,6 @@ from plait.scheduler.ray.remote.commands import Command, CommandOutcome, Kind
 from plait.scheduler.ray.remote.outbox import Outbox
 from plait.scheduler.ray.remote.work import RemoteEvent
 
-
 GPUS = 0, 1
 """Devices that keep the order themselves, also behind each other; further ones do not."""
 KINDS: tuple[Kind, ...] = ("write", "run", "read")
@@ -159,8 +158,10 @@ def test_commands_keep_their_order_and_none_outlives_what_it_waits_for(
 
 def test_what_a_device_keeps_in_order_begins_before_what_it_waits_for_ends() -> None:
     rig = Rig()
-    for kind, waits in (("write", []), ("run", [0]), ("read", [1]), ("write", [])):
-        rig.put(0, kind, waits)
+    rig.put(0, "write", [])
+    rig.put(0, "run", [0])
+    rig.put(0, "read", [1])
+    rig.put(0, "write", [])
     rig.put(2, "run", [2])  # of a device that takes no events
     rig.send()
     assert {one.command.number for one in rig.running} == {1, 2, 3, 4}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import plait as pl
@@ -19,17 +20,25 @@ from fake_gpu import SEEDS
 from overlapping_gpu import ITEMS, NAME, OverlappingGpu
 from patience import WAIT_S
 from plait import devices
+from plait.devices import Program
+from plait.devices.codegen.pieces import Trap
+from plait.devices.cuda.device import CudaDevice
 from plait.devices.event import Event
 from plait.devices.memory import View, host_arena, host_view
 from plait.devices.registry import Factory
+from plait.devices.streams.program import QueuedProgram
+from plait.devices.streams.traps import Traps
 from plait.devices.worker.launch import module_path
 from plait.devices.worker.modules import Source
+from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
 from plait.scheduler.ray import Cluster
 from plait.scheduler.ray.actors import ActorPlacement
 from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
 from plait.scheduler.ray.remote.staging import Staging
+
+Offer: TypeAlias = Callable[[str, Factory], None]
 
 N = 1000
 SPEC = TensorSpec("float32", (N,))
@@ -47,7 +56,7 @@ def host() -> Iterator[RemoteHost]:
 
 
 @pytest.fixture
-def offer() -> Iterator[Any]:
+def offer() -> Iterator[Offer]:
     """Return what registers devices until the end of the test."""
     with ExitStack() as stack:
 
@@ -81,7 +90,7 @@ def are_right(found: list[Array], given: list[Array]) -> bool:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_results_are_right_in_any_order_of_streams(
-    seed: int, host: RemoteHost, offer: Any
+    seed: int, host: RemoteHost, offer: Offer
 ) -> None:
     double, given = CupyDouble(seed, devices=8), inputs(12)
     offer(NAME, double.device)
@@ -91,7 +100,7 @@ def test_results_are_right_in_any_order_of_streams(
 
 
 def test_an_item_arrives_and_leaves_while_another_one_is_computed(
-    host: RemoteHost, offer: Any
+    host: RemoteHost, offer: Offer
 ) -> None:
     """With two items in flight, item n + 1 comes once the result of item n - 1 is with the driver.
 
@@ -116,7 +125,7 @@ def test_an_item_arrives_and_leaves_while_another_one_is_computed_on_a_host_of_r
 
 
 def test_several_items_are_queued_on_the_gpu(
-    host: RemoteHost, offer: Any, monkeypatch: pytest.MonkeyPatch
+    host: RemoteHost, offer: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     double, given, queued = CupyDouble(devices=8), inputs(AHEAD), threading.Semaphore(0)
     offer(NAME, double.device)
@@ -143,24 +152,30 @@ def test_several_items_are_queued_on_the_gpu(
     assert are_right(found, given)
 
 
-def test_gpus_of_one_host_copy_behind_each_others_events(host: RemoteHost, offer: Any) -> None:
-    given = inputs(8)
-    for seed in SEEDS:
-        double = CupyDouble(seed, devices=8)
-        with ExitStack() as stack:
-            for name in ("cuda:6", NAME):
-                devices.register(name, double.device)
-                stack.callback(devices.unregister, name)
-            first, second = RayDevice(host, "cuda:6"), RayDevice(host, NAME)
-            b = pl.GraphBuilder("two")
-            y = b.op("Relu", b.input("x", "float32", (N,)), name="first")
-            b.output("y", b.op("Relu", y, name="second"))
-            pins = {"first": first.name, "second": second.name}
-            plan = pl.plan(b.build(), [first, second], pin=pins, max_in_flight=3)
-            assert are_right(streamed(plan, given), given)
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("cuda:6", NAME), (NAME, "cpu"), ("cpu", NAME), (NAME, "sim:a"), ("sim:a", NAME)],
+)
+def test_results_are_right_over_two_devices_of_a_host(
+    first: str, second: str, seed: int, host: RemoteHost, offer: Offer
+) -> None:
+    double, given = CupyDouble(seed, devices=8), inputs(6)
+    for name in ("cuda:6", NAME):
+        offer(name, double.device)
+    one, other = RayDevice(host, first), RayDevice(host, second)
+    b = pl.GraphBuilder("there and back")
+    tensor = b.input("x", "float32", (N,))
+    for name in ("there", "over", "back"):
+        tensor = b.op("Relu", tensor, name=name)
+    b.output("y", tensor)
+    pins = {"there": one.name, "over": other.name, "back": one.name}
+    plan = pl.plan(b.build(), [one, other], pin=pins, max_in_flight=3)
+    assert are_right(streamed(plan, given), given)
+    assert double.gpu.pageable_copies == 0
 
 
-def test_what_is_written_waits_in_memory_of_its_own(host: RemoteHost, offer: Any) -> None:
+def test_what_is_written_waits_in_memory_of_its_own(host: RemoteHost, offer: Offer) -> None:
     """Two inputs of one place, both queued before the first is uploaded."""
     double, given = CupyDouble(devices=8), inputs(2)
     offer(NAME, double.device)
@@ -195,8 +210,49 @@ def test_what_was_read_stays_until_it_is_sent() -> None:
         assert staging.take(device, "y", SPEC).view is first.view
 
 
-def test_a_kernel_that_fails_fails_its_item_alone(host: RemoteHost, offer: Any) -> None:
-    """The download behind it is queued before the host looks at what the kernel says."""
+def test_a_kernel_that_fails_fails_its_item_alone(host: RemoteHost, offer: Offer) -> None:
+    """What follows is queued, and runs, before the host looks at what the kernel says."""
+    double, given, run = CupyDouble(devices=8), inputs(6), itertools.count()
+    offer(NAME, lambda name: _FailingDevice(name, double, run))
+    plan = pl.plan(relu(), [RayDevice(host, NAME)], max_in_flight=3)
+    found, errors = list[Array](), dict[int, BaseException]()
+    with pl.BlockingSession(plan) as session, session.stream({"x": x} for x in given) as results:
+        for item in results:
+            if item.error is None:
+                found.append(item["y"].copy())
+            else:
+                errors[item.index] = item.error
+    assert are_right(found, given[:2] + given[3:])
+    assert list(errors) == [2]
+    assert isinstance(errors[2], pl.KernelError)
+    assert errors[2].what == "index 9 is outside"
+    assert "'ray:enc/cuda:7'" in str(errors[2].at)
+
+
+class _FailingDevice(CudaDevice):
+    """In the third of all its runs a kernel leaves a word in its trap."""
+
+    def __init__(self, name: str, double: CupyDouble, run: Iterator[int]) -> None:
+        super().__init__(name, cupy=double, launch=double.launch, compiler=None)
+        self._double, self._run = double, run
+
+    def compile(
+        self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
+    ) -> Program:
+        program = super().compile(subgraph, views, measure=measure)
+        assert isinstance(program, QueuedProgram)
+        words, launch = np.zeros(1, np.int64), program.run
+        trap = Trap("", subgraph.nodes[0], "index {} is outside")
+        program.traps = Traps(self.name, [trap], words, lambda: words.fill(0))
+
+        def launched() -> None:
+            launch()
+            if next(self._run) == 2:
+                stream = self._double.current.streams[-1]
+                self._double.gpu.queue(stream, lambda: words.fill(9))
+
+        program.run = launched  # type: ignore[assignment]
+        return program
 
 
 def here(x: Array) -> View:
