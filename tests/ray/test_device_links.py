@@ -79,8 +79,8 @@ def test_what_is_written_is_read_again(host: RemoteHost) -> None:
     arena = device.arena(device.name, 256)
     there, source, target = device.view(arena, 0, SPEC), here(), here()
     source.array[:] = numbers()
-    device.copy(there, source)
-    device.copy(target, there).wait(WAIT_S)
+    written = device.copy(there, source)
+    device.copy(target, there, [written]).wait(WAIT_S)
     device.close()
     assert np.array_equal(target.array, numbers())
 

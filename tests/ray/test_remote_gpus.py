@@ -37,6 +37,7 @@ from plait.scheduler.ray.actors import ActorPlacement
 from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
 from plait.scheduler.ray.remote.staging import Staging
+from plait.scheduler.runtime.events import DeviceLost, SessionEvent
 
 Offer: TypeAlias = Callable[[str, Factory], None]
 
@@ -47,12 +48,17 @@ AHEAD = 3
 
 
 @pytest.fixture
-def host() -> Iterator[RemoteHost]:
-    engine = FakeEngine()
+def engine() -> Iterator[FakeEngine]:
+    made = FakeEngine()
+    yield made
+    made.leave()
+
+
+@pytest.fixture
+def host(engine: FakeEngine) -> Iterator[RemoteHost]:
     made = RemoteHost("enc", engine, ActorPlacement(), start_s=WAIT_S)
     yield made
     made.close()
-    engine.leave()
 
 
 @pytest.fixture
@@ -210,6 +216,11 @@ def test_what_was_read_stays_until_it_is_sent() -> None:
         assert staging.take(device, "y", SPEC).view is first.view
 
 
+def test_memory_that_there_is_not_is_an_error_that_says_so() -> None:
+    with pytest.raises(pl.DeviceMemoryError, match=f"cannot allocate {1 << 62} bytes"):
+        Staging().take(pl.device("cpu"), "y", TensorSpec("float32", (1 << 60,)))
+
+
 def test_a_kernel_that_fails_fails_its_item_alone(host: RemoteHost, offer: Offer) -> None:
     """What follows is queued, and runs, before the host looks at what the kernel says."""
     double, given, run = CupyDouble(devices=8), inputs(6), itertools.count()
@@ -227,6 +238,31 @@ def test_a_kernel_that_fails_fails_its_item_alone(host: RemoteHost, offer: Offer
     assert isinstance(errors[2], pl.KernelError)
     assert errors[2].what == "index 9 is outside"
     assert "'ray:enc/cuda:7'" in str(errors[2].at)
+
+
+def test_a_host_whose_gpu_breaks_is_replaced_and_nothing_is_lost(
+    host: RemoteHost, engine: FakeEngine, offer: Offer
+) -> None:
+    doubles, given = [CupyDouble(devices=8), CupyDouble(devices=8)], inputs(12)
+    offer(NAME, lambda name: doubles[len(engine.actors) - 1].device(name))
+    seen: list[SessionEvent] = []
+
+    def source() -> Iterator[dict[str, Array]]:
+        for index, x in enumerate(given):
+            if index == 4:
+                doubles[0].gpu.break_next()
+            yield {"x": x}
+
+    plan, found = pl.plan(relu(), [RayDevice(host, NAME)], max_in_flight=3), list[Array]()
+    with pl.BlockingSession(plan, on_event=seen.append) as session:
+        with session.stream(source()) as results:
+            found.extend(item["y"].copy() for item in results)
+    assert are_right(found, given)
+    lost = [str(one.error).splitlines()[0] for one in seen if isinstance(one, DeviceLost)]
+    assert lost == [
+        f"host 'enc' is lost: device '{NAME}' is lost: cudaErrorIllegalAddress: an illegal memory "
+        "access was encountered"
+    ]
 
 
 class _FailingDevice(CudaDevice):

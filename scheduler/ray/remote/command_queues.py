@@ -154,6 +154,8 @@ class CommandQueues:
         with self._lock:
             course.commands.popleft()
             course.is_starting = False
+            if not course.commands:  # devices come and go with sessions
+                del self._courses[command.device, command.kind]
         self._go()
 
     def _launch(self, left: _Left, waits: tuple[Event, ...]) -> None:

@@ -39,10 +39,10 @@ class Command(NamedTuple):
     device : int
     kind : str
     waits : tuple of int
-        Commands that have to end before, and well; those of its own device end before it anyway.
+        Commands that have to end before, and well. Those of one kind for one device begin in order.
     program : int
         What to run.
-    target, source : Place or None
+    target, source : RemoteTensor or None
         What to write, read or copy.
     array : Array or None
         What to write there.

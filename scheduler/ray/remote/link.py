@@ -237,31 +237,42 @@ class HostLink:
             if error is None:
                 self._heard_s = time.monotonic()
                 pinged = False
+                how: str | None
                 try:
-                    self._take(value)
+                    how = self._take(value)
                 except WireError as damaged:
-                    why = self._lost_error(damaged.what)
+                    how = damaged.what
+                why = None if how is None else self._lost_error(how)
             else:
                 why = self._lost_error(summary(error))
         self._end(why)
 
-    def _take(self, outcomes: list[CommandOutcome] | None) -> None:
-        """Complete what has ended."""
+    def _take(self, outcomes: list[CommandOutcome] | None) -> str | None:
+        """Complete what has ended; return how a device there was lost, if one was.
+
+        A GPU is lost for the rest of its process. What failed by that is left to `_end`: whoever
+        hears of it is to find the host lost, so that it is started again.
+        """
         if outcomes is None:  # it is alive
-            return
+            return None
         known = [CommandOutcome(*one) for one in outcomes]
         with self._changed:
             works = [self._outbox.work(one) for one in known]
         for work, outcome in zip(works, known, strict=True):
             if work is not None:
-                self._complete(work, outcome)
+                error = self._error_of(work, outcome)
+                if isinstance(error, DeviceLostError):
+                    return error.what
+                self._complete(work, outcome, error)
         with self._changed:
             self._outbox.answered(known)
             if self._outbox.has_to_send or self._is_drained:
                 self._changed.notify_all()
+        return None
 
-    def _complete(self, work: RemoteEvent, outcome: CommandOutcome) -> None:
-        error = self._error_of(work, outcome)
+    def _complete(
+        self, work: RemoteEvent, outcome: CommandOutcome, error: BaseException | None
+    ) -> None:
         if error is None and work.into is not None:
             try:
                 np.copyto(work.into, np.asarray(outcome.array), casting="no")

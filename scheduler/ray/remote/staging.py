@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....devices.device import Device
+from ....devices.errors import DeviceMemoryError
 from ....devices.memory import HOST, Arena, View
 from ....graph.tensor import Array, TensorSpec
 
@@ -48,7 +49,13 @@ class Staging:
         self._unused: dict[Hashable, list[View]] = {}
 
     def take(self, device: Device, key: Hashable, spec: TensorSpec) -> StagedBytes:
-        """Return a buffer that nothing else uses, from and to which the device can copy."""
+        """Return a buffer that nothing else uses, from and to which the device can copy.
+
+        Raises
+        ------
+        DeviceMemoryError
+            If there is too little memory for another one.
+        """
         unused = self._unused.setdefault(key, [])
         try:
             view = unused.pop()
@@ -59,5 +66,11 @@ class Staging:
 
 def _whole_pages(nbytes: int) -> Arena:
     """Allocate pages that nothing else lies on: of two neighbours on one only one is locked."""
-    pages = mmap.mmap(-1, max(nbytes, 1))
+    try:
+        pages = mmap.mmap(-1, max(nbytes, 1))
+    except (OSError, OverflowError) as error:
+        raise DeviceMemoryError(
+            f"cannot allocate {nbytes} bytes of host memory to copy from and to",
+            fix="free memory on the host, or lower max_in_flight",
+        ) from error
     return Arena(HOST, nbytes, np.frombuffer(pages, np.uint8, nbytes))
