@@ -17,6 +17,8 @@ import pytest
 from cupy_double import CupyDouble
 from fake_cluster import FakeEngine
 from fake_gpu import SEEDS
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from overlapping_gpu import ITEMS, NAME, OverlappingGpu
 from patience import WAIT_S
 from plait import devices
@@ -38,6 +40,7 @@ from plait.scheduler.ray.remote.device import RayDevice
 from plait.scheduler.ray.remote.hosts import RemoteHost
 from plait.scheduler.ray.remote.staging import Staging
 from plait.scheduler.runtime.events import DeviceLost, SessionEvent
+from virtual_streams import layered_graphs
 
 Offer: TypeAlias = Callable[[str, Factory], None]
 
@@ -83,14 +86,14 @@ def inputs(n: int) -> list[Array]:
     return [np.random.default_rng(seed).normal(size=N).astype("float32") for seed in range(n)]
 
 
-def streamed(plan: pl.Plan, given: list[Array]) -> list[Array]:
-    with pl.BlockingSession(plan) as session, session.stream({"x": x} for x in given) as results:
+def streamed(plan: pl.Plan, xs: list[Array]) -> list[Array]:
+    with pl.BlockingSession(plan) as session, session.stream({"x": x} for x in xs) as results:
         return [item["y"].copy() for item in results]
 
 
-def are_right(found: list[Array], given: list[Array]) -> bool:
-    return len(found) == len(given) and all(
-        np.array_equal(y, np.maximum(x, 0)) for y, x in zip(found, given, strict=True)
+def are_right(found: list[Array], xs: list[Array]) -> bool:
+    return len(found) == len(xs) and all(
+        np.array_equal(y, np.maximum(x, 0)) for y, x in zip(found, xs, strict=True)
     )
 
 
@@ -98,10 +101,10 @@ def are_right(found: list[Array], given: list[Array]) -> bool:
 def test_results_are_right_in_any_order_of_streams(
     seed: int, host: RemoteHost, offer: Offer
 ) -> None:
-    double, given = CupyDouble(seed, devices=8), inputs(12)
+    double, xs = CupyDouble(seed, devices=8), inputs(12)
     offer(NAME, double.device)
     plan = pl.plan(relu(), [RayDevice(host, NAME)], max_in_flight=3)
-    assert are_right(streamed(plan, given), given)
+    assert are_right(streamed(plan, xs), xs)
     assert double.gpu.pageable_copies == 0
 
 
@@ -112,28 +115,28 @@ def test_an_item_arrives_and_leaves_while_another_one_is_computed(
 
     All the while kernel n runs: it ends once input n + 1 is uploaded.
     """
-    given = inputs(ITEMS)
+    xs = inputs(ITEMS)
     offer(NAME, OverlappingGpu().device)
     plan = pl.plan(relu(), [RayDevice(host, NAME)], max_in_flight=2)
-    assert are_right(streamed(plan, given), given)
+    assert are_right(streamed(plan, xs), xs)
 
 
 def test_an_item_arrives_and_leaves_while_another_one_is_computed_on_a_host_of_ray(
     ray_cluster: Cluster,
 ) -> None:
-    given = inputs(ITEMS)
+    xs = inputs(ITEMS)
     host = ray_cluster.host("gpu", select={"gpu": "a"})
     module = str(Path(__file__).with_name("gpu_on_host.py"))
     host.link().ask("import", module_path(), [tuple(Source("Relu", "gpu_on_host", module, ""))])
     plan = pl.plan(relu(), [f"ray:gpu/{NAME}"], max_in_flight=2)
-    assert are_right(streamed(plan, given), given)
+    assert are_right(streamed(plan, xs), xs)
     host.close()
 
 
 def test_several_items_are_queued_on_the_gpu(
     host: RemoteHost, offer: Offer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    double, given, queued = CupyDouble(devices=8), inputs(AHEAD), threading.Semaphore(0)
+    double, xs, queued = CupyDouble(devices=8), inputs(AHEAD), threading.Semaphore(0)
     offer(NAME, double.device)
     plan = pl.plan(relu(), [RayDevice(host, NAME)], max_in_flight=AHEAD)
     record, found = double.gpu.record, list[Array]()
@@ -143,7 +146,7 @@ def test_several_items_are_queued_on_the_gpu(
         queued.release()
 
     def take(session: pl.BlockingSession) -> None:
-        with session.stream({"x": x} for x in given) as results:
+        with session.stream({"x": x} for x in xs) as results:
             found.extend(item["y"].copy() for item in results)
 
     with pl.BlockingSession(plan) as session:
@@ -155,48 +158,54 @@ def test_several_items_are_queued_on_the_gpu(
                 assert queued.acquire(timeout=WAIT_S)
             assert not found
         taking.join()
-    assert are_right(found, given)
+    assert are_right(found, xs)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [("cuda:6", NAME), (NAME, "cpu"), ("cpu", NAME), (NAME, "sim:a"), ("sim:a", NAME)],
-)
-def test_results_are_right_over_two_devices_of_a_host(
-    first: str, second: str, seed: int, host: RemoteHost, offer: Offer
+@settings(max_examples=30, deadline=None)
+@given(layered_graphs(), st.integers(0, 15), st.integers(1, 4), st.data())
+def test_graphs_over_devices_of_a_host_are_right_in_any_order_of_streams(
+    graph: Graph, seed: int, in_flight: int, data: st.DataObject
 ) -> None:
-    double, given = CupyDouble(seed, devices=8), inputs(6)
-    for name in ("cuda:6", NAME):
-        offer(name, double.device)
-    one, other = RayDevice(host, first), RayDevice(host, second)
-    b = pl.GraphBuilder("there and back")
-    tensor = b.input("x", "float32", (N,))
-    for name in ("there", "over", "back"):
-        tensor = b.op("Relu", tensor, name=name)
-    b.output("y", tensor)
-    pins = {"there": one.name, "over": other.name, "back": one.name}
-    plan = pl.plan(b.build(), [one, other], pin=pins, max_in_flight=3)
-    assert are_right(streamed(plan, given), given)
+    double, kinds = CupyDouble(seed, devices=8), ("cuda:6", NAME, "cpu", "sim:a")
+    feeds = [
+        {name: np.arange(64, dtype=np.int32) * (item + 2) - 9 for name in graph.inputs}
+        for item in range(6)
+    ]
+    with ExitStack() as stack:
+        for name in kinds[:2]:
+            devices.register(name, double.device)
+            stack.callback(devices.unregister, name)
+        engine = FakeEngine()
+        stack.callback(engine.leave)
+        host = RemoteHost("enc", engine, ActorPlacement(), start_s=WAIT_S)
+        stack.callback(host.close)
+        there = [RayDevice(host, kind) for kind in kinds]
+        places = st.sampled_from([*(device.name for device in there), there[1].name, "cpu"])
+        pins = {node.name: data.draw(places) for node in graph.nodes}
+        plan = pl.plan(graph, [*there, "cpu"], pin=pins, max_in_flight=in_flight)
+        with pl.BlockingSession(plan) as session, session.stream(feeds) as results:
+            for fed, item in zip(feeds, results, strict=True):
+                for name, wanted in pl.run(graph, fed, ["cpu"]).items():
+                    np.testing.assert_array_equal(item[name], wanted)
     assert double.gpu.pageable_copies == 0
 
 
 def test_what_is_written_waits_in_memory_of_its_own(host: RemoteHost, offer: Offer) -> None:
     """Two inputs of one place, both queued before the first is uploaded."""
-    double, given = CupyDouble(devices=8), inputs(2)
+    double, xs = CupyDouble(devices=8), inputs(2)
     offer(NAME, double.device)
     device = RayDevice(host, NAME)
     device.open()
     there = device.view(device.arena(device.name, SPEC.nbytes), 0, SPEC)
     before: list[Event] = []
-    found = [here(np.zeros(N, "float32")) for _ in given]
+    found = [here(np.zeros(N, "float32")) for _ in xs]
     with double.gpu.paused():
-        for x, y in zip(given, found, strict=True):
+        for x, y in zip(xs, found, strict=True):
             before = [device.copy(there, here(x), before)]
             before = [device.copy(y, there, before)]
     before[0].wait(WAIT_S)
     device.close()
-    assert all(np.array_equal(y.array, x) for x, y in zip(given, found, strict=True))
+    assert all(np.array_equal(y.array, x) for x, y in zip(xs, found, strict=True))
 
 
 def test_what_was_read_stays_until_it_is_sent() -> None:
@@ -223,17 +232,17 @@ def test_memory_that_there_is_not_is_an_error_that_says_so() -> None:
 
 def test_a_kernel_that_fails_fails_its_item_alone(host: RemoteHost, offer: Offer) -> None:
     """What follows is queued, and runs, before the host looks at what the kernel says."""
-    double, given, run = CupyDouble(devices=8), inputs(6), itertools.count()
+    double, xs, run = CupyDouble(devices=8), inputs(6), itertools.count()
     offer(NAME, lambda name: _FailingDevice(name, double, run))
     plan = pl.plan(relu(), [RayDevice(host, NAME)], max_in_flight=3)
     found, errors = list[Array](), dict[int, BaseException]()
-    with pl.BlockingSession(plan) as session, session.stream({"x": x} for x in given) as results:
+    with pl.BlockingSession(plan) as session, session.stream({"x": x} for x in xs) as results:
         for item in results:
             if item.error is None:
                 found.append(item["y"].copy())
             else:
                 errors[item.index] = item.error
-    assert are_right(found, given[:2] + given[3:])
+    assert are_right(found, xs[:2] + xs[3:])
     assert list(errors) == [2]
     assert isinstance(errors[2], pl.KernelError)
     assert errors[2].what == "index 9 is outside"
@@ -243,12 +252,12 @@ def test_a_kernel_that_fails_fails_its_item_alone(host: RemoteHost, offer: Offer
 def test_a_host_whose_gpu_breaks_is_replaced_and_nothing_is_lost(
     host: RemoteHost, engine: FakeEngine, offer: Offer
 ) -> None:
-    doubles, given = [CupyDouble(devices=8), CupyDouble(devices=8)], inputs(12)
+    doubles, xs = [CupyDouble(devices=8), CupyDouble(devices=8)], inputs(12)
     offer(NAME, lambda name: doubles[len(engine.actors) - 1].device(name))
     seen: list[SessionEvent] = []
 
     def source() -> Iterator[dict[str, Array]]:
-        for index, x in enumerate(given):
+        for index, x in enumerate(xs):
             if index == 4:
                 doubles[0].gpu.break_next()
             yield {"x": x}
@@ -257,7 +266,7 @@ def test_a_host_whose_gpu_breaks_is_replaced_and_nothing_is_lost(
     with pl.BlockingSession(plan, on_event=seen.append) as session:
         with session.stream(source()) as results:
             found.extend(item["y"].copy() for item in results)
-    assert are_right(found, given)
+    assert are_right(found, xs)
     lost = [str(one.error).splitlines()[0] for one in seen if isinstance(one, DeviceLost)]
     assert lost == [
         f"host 'enc' is lost: device '{NAME}' is lost: cudaErrorIllegalAddress: an illegal memory "
