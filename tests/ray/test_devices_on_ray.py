@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from plait.scheduler.ray.remote.hosts import RemoteHost
 from plait.scheduler.runtime.events import DeviceLost, SessionEvent
 from resources import held, left_since
 
-from .remote_functions import divide, linger
+from .remote_functions import die_once, divide, linger
 
 MB = 1 << 18  # float32 elements
 
@@ -185,6 +186,18 @@ def test_a_host_that_dies_between_items_is_started_again(
                 kill(hosts[1])
     left = {name: n for name, n in left_since(before).items() if "plait" in name}
     assert left == {}
+
+
+@pytest.mark.usefixtures("hosts")
+def test_a_host_whose_worker_dies_is_started_again(tmp_path: Path) -> None:
+    b = pl.GraphBuilder("dying")
+    b.output("y", b.call(die_once, b.input("x", "float32", (2,)), path=str(tmp_path / "died")))
+    plan = pl.plan(b.build(), ["ray:enc/worker:0"])
+    seen: list[SessionEvent] = []
+    with pl.BlockingSession(plan, on_event=seen.append) as session:
+        assert session.run({"x": np.ones(2, "float32")})["y"].tolist() == [1, 1]
+    lost = [str(one.error).splitlines()[0] for one in seen if isinstance(one, DeviceLost)]
+    assert lost == ["host 'enc' is lost: worker:0 died: exited with status 3"]
 
 
 async def test_a_cluster_is_entered_once_and_its_nodes_are_known(ray_cluster: Cluster) -> None:

@@ -3,7 +3,7 @@
 A message lies where the cluster has put it, in memory that a device would copy from slowly, and not
 beside other work. So what is written passes through memory that was made for the device's copies,
 page-locked for a GPU; what is read is sent from there. Each place has as many such buffers as were
-ever in use at a time: one for each place, as a rule, made when it is first used.
+ever in use at a time, one or two as a rule, made when they are first needed.
 """
 
 from __future__ import annotations
