@@ -168,6 +168,7 @@ def by_ort(reading: Reading) -> Work:
 def by_torch(target: Target, reading: Reading, way: ByHand, *, tf32: bool) -> Work:
     """Have each worker take pages from files to results, with CUDA graphs on its own stream."""
     torch, device = torch_for(target, tf32=tf32)
+    torch.cuda.empty_cache()  # of ways that were tried before
     side, batch = reading.side, way.batch
     processes = ProcessPoolExecutor(way.workers, get_context("spawn")) if way.loads_apart else None
     loaded_in = map if processes is None else processes.map

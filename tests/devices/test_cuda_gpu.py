@@ -268,12 +268,13 @@ def _shared_ns(a: Event, b: Event) -> int:
     return min(a.ended_ns, b.ended_ns) - max(a.started_ns, b.started_ns)
 
 
-def test_measured_nodes_add_up_to_their_program(cuda: CudaDevice) -> None:
+def test_measured_nodes_take_no_longer_than_their_program(cuda: CudaDevice) -> None:
     with Rig(cuda, chain("Relu", "Add", n=1_000_000), measure=True) as rig:
         event = rig.compute()
         event.wait(WAIT_S)
     assert event.node_ns is not None
-    assert sum(event.node_ns) == pytest.approx(event.ended_ns - event.started_ns, rel=0.2)
+    # Others may use the GPU between two nodes; what is taken for one is rounded to half a µs.
+    assert 0 < sum(event.node_ns) <= event.ended_ns - event.started_ns + 1000 * len(event.node_ns)
 
 
 def test_the_steady_state_allocates_nothing(cuda: CudaDevice) -> None:
