@@ -327,7 +327,7 @@ def test_calls_of_libraries_are_several_kernels_in_a_stream_that_is_held_up(
     (node,) = graph.nodes
     lowering = Lowering(generates=True, multiplies=True, convolves=True)
     found = lowering.undecided(node, graph.call(node), graph.output_specs(node))
-    assert found is not None
+    assert isinstance(found, StaticConvolution)
     part = Part((node,), (Convolve(found, 0, "x", "w", "y", "workspace"),))
     assert fits_in_queue([part] * count) is fits
 
