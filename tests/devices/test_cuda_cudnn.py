@@ -16,7 +16,7 @@ from cupy_double import CupyDouble
 from fake_cudnn import FakeCudnn
 from fake_gpu import SEEDS
 from plait.devices.cuda import choosing
-from plait.devices.cuda.convolutions import convolution_of
+from plait.devices.cuda.convolutions import StaticConvolution, convolution_of
 from plait.devices.cuda.libraries import RefusedError
 from plait.devices.cuda.lowering import Convolve, Lowering, Multiply, Part, fits_in_queue
 from plait.devices.cuda.trials import Trials
