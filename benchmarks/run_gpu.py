@@ -201,7 +201,7 @@ def sources() -> str:
 
 
 def found_before(path: Path, asked: Mapping[str, Any]) -> dict[str, Answer]:
-    """Return the answers in a file of the same day that need not be asked for again."""
+    """Return the answers in a file of the same day, if the same is asked now."""
     try:
         saved = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -209,7 +209,7 @@ def found_before(path: Path, asked: Mapping[str, Any]) -> dict[str, Answer]:
     if any(saved.get(key) != value for key, value in asked.items()):
         return {}
     answers = (Answer.from_dict(name, each) for name, each in saved["answers"].items())
-    return {each.name: each for each in answers if each.is_final}
+    return {each.name: each for each in answers}
 
 
 class Run:
@@ -239,13 +239,16 @@ class Run:
     def known(self, name: str) -> Answer | None:
         """Return the answer of an earlier run of the day, if there is one that will do."""
         with self._writing:
-            return self._load().get(name)
+            found = self._load().get(name)
+        return found if found is not None and found.is_final else None
 
     def keep(self, answer: Answer) -> None:
-        """Write an answer, or as much of it as there is."""
+        """Write an answer, or as much of it as there is; nothing does not replace anything."""
         with self._writing:
-            self.answers[answer.name] = answer
-            self._load()
+            self.answers[answer.name] = answer  # the file is called after the first of them
+            earlier = self._load().get(answer.name)
+            if earlier is not None and not answer.rows:
+                self.answers[answer.name] = earlier
             found = {name: each.to_dict() for name, each in self.answers.items()}
             write(self.path, {**self._asked, "answers": found})
 

@@ -15,7 +15,7 @@ import run_gpu
 from gpu import conformance
 from gpu.question import Row, rows_apart, rows_in, text_of
 from patience import WAIT_S
-from run_gpu import SIDE_BY_SIDE, UNDER_WAY, Answer, ask, end_session, name_of, summary
+from run_gpu import SIDE_BY_SIDE, UNDER_WAY, Answer, Run, ask, end_session, name_of, summary
 
 ON_CPU = ["--device", "cpu", "--small"]
 
@@ -125,6 +125,24 @@ def test_a_second_run_asks_for_what_the_first_one_did_not_find(
     answers = json.loads(file.read_text())["answers"]
     assert set(answers) == {"about", "launching", "copies"}
     assert run(monkeypatch, tmp_path, "--again") == ["about", "launching", "copies"]
+
+
+def test_what_was_found_in_part_is_kept_until_more_is_found(tmp_path: Path) -> None:
+    about = Answer("about", (Row("device", "Fast GPU 3"),), 1.0)
+    for answer, rows in (
+        (Answer("copies", (Row("half", 1),), 9.0, "took more than 9 s"), 1),
+        (None, 1),
+        (Answer("copies", (), 0.0, "there was no time left"), 1),
+        (Answer("copies", (Row("half", 1), Row("whole", 2)), 9.0), 2),
+    ):
+        one = Run(tmp_path, "gpu", {"sources": "these"})
+        one.keep(about)
+        assert one.known("copies") is None
+        if answer is not None:
+            one.keep(answer)
+        saved = json.loads(one.path.read_text())["answers"]
+        assert len(saved["copies"]["rows"]) == rows
+    assert Run(tmp_path, "gpu", {"sources": "others"}).known("copies") is None
 
 
 def test_questions_that_time_does_not_matter_to_are_asked_at_once(
