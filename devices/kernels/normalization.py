@@ -13,7 +13,7 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .arguments import optional
 from .axes import as_lines, line_scratch
-from .precision import compute_dtype, work_in, work_scratch
+from .precision import compute_dtype, widened_scratch, work_in, work_scratch
 from .registry import ArrayModule, Arrays, kernel
 from .sliding import AxisWindow, slide
 from .steps import Step, in_order
@@ -345,12 +345,7 @@ def lp_normalization(
     )
 
 
-def _squares_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    x = call.spec(0)
-    return (TensorSpec(compute_dtype(x.dtype), x.shape), *work_scratch(x, outputs[0]))
-
-
-@kernel("LRN", scratch=_squares_scratch, binds=True)
+@kernel("LRN", scratch=widened_scratch, binds=True)
 def local_response_normalization(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

@@ -18,7 +18,7 @@ from .axes import as_lines
 from .bounds import limits
 from .maxima import find_places, place_scratch
 from .normalization import raise_to, root_of
-from .precision import compute_dtype, work_scratch
+from .precision import compute_dtype, widened_scratch, work_scratch
 from .registry import ArrayModule, Arrays, kernel
 from .sliding import AxisWindow, axis_windows, slide
 from .steps import Step, in_order
@@ -192,12 +192,7 @@ def global_max_pool(
     return extremum_over(xp, "max", x, (1,), y) if x.size else in_order(())
 
 
-def _plane_power_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    x = call.spec(0)
-    return (TensorSpec(compute_dtype(x.dtype), x.shape), *work_scratch(x, outputs[0]))
-
-
-@kernel("GlobalLpPool", scratch=_plane_power_scratch, binds=True)
+@kernel("GlobalLpPool", scratch=widened_scratch, binds=True)
 def global_lp_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

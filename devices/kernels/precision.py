@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...graph.dtypes import kind_of
+from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .registry import ArrayModule, Arrays
 from .steps import Step, in_order
@@ -67,6 +68,12 @@ def work_scratch(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, ...]:
     """Scratch: a buffer like y in the dtype to compute in, unless y itself is of that dtype."""
     wide = compute_dtype(x.dtype)
     return () if y.dtype == wide else (TensorSpec(wide, y.shape),)
+
+
+def widened_scratch(call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+    """Scratch: one like the input in the dtype to compute in, and what `work_scratch` asks for."""
+    x = call.spec(0)
+    return (TensorSpec(compute_dtype(x.dtype), x.shape), *work_scratch(x, outputs[0]))
 
 
 def work_in(

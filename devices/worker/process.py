@@ -99,11 +99,13 @@ class _Worker:
         self._channel = channel
         self._cancelled = memoryview(flags).cast("q")
         self._objects: dict[int, Any] = {}
-        self._serve: dict[str, Callable[[int], None]] = {
+        self._serve: dict[str, Callable[[WorkerRequest], bytes | None]] = {
             "map": self._map_arena,
             "import": self._import,
             "load": self._load,
             "bind": self._bind,
+            "rebind": self._rebind,
+            "run": self._run,
             "close": self._close,
             "forget": self._forget,
             "end": lambda _: None,
@@ -131,17 +133,11 @@ class _Worker:
     def _do(self, request: WorkerRequest) -> bytes | None:
         """Do what is asked, to its end; return the times of nodes, where these are measured."""
         try:
-            if request.kind == "run":
-                return self._run(request)
-            if request.kind == "rebind":
-                self._rebind(request)
-            else:
-                self._serve[request.kind](request.number)
-            return None
+            return self._serve[request.kind](request)
         finally:
             self._arrays.settle()
 
-    def _map_arena(self, number: int) -> None:
+    def _map_arena(self, request: WorkerRequest) -> None:
         try:
             mapping = _map(self._channel.take_fd())
         except OSError as error:
@@ -149,19 +145,19 @@ class _Worker:
                 f"{self._name!r} cannot map an arena: {error.strerror}",
                 fix="free memory, or lower max_in_flight",
             ) from error
-        self._objects[number] = self._arrays.arena(mapping)
+        self._objects[request.number] = self._arrays.arena(mapping)
 
-    def _import(self, _: int) -> None:
+    def _import(self, _: WorkerRequest) -> None:
         document = self._document()
         sys.path[:], sys.argv[:] = document["path"], document["argv"]
         import_sources([Source(*fields) for fields in document["sources"]])
 
-    def _load(self, number: int) -> None:
+    def _load(self, request: WorkerRequest) -> None:
         mapping = _map(self._channel.take_fd(), writable=False)
         graph = load_bytes(memoryview(mapping), at=f"the graph sent to {self._name}")
-        self._objects[number] = graph, self._arrays.constants(graph)
+        self._objects[request.number] = graph, self._arrays.constants(graph)
 
-    def _bind(self, number: int) -> None:
+    def _bind(self, request: WorkerRequest) -> None:
         document, arrays = self._document(), self._arrays
         graph: Graph
         constants: Mapping[str, Array]
@@ -178,7 +174,7 @@ class _Worker:
         measure: bool = document["measure"]
         if measure:
             steps = [(node, arrays.measured(step)) for node, step in steps]
-        self._objects[number] = BoundProgram(self._name, graph, steps, measure)
+        self._objects[request.number] = BoundProgram(self._name, graph, steps, measure)
 
     def _rebind(self, request: WorkerRequest) -> None:
         try:
@@ -200,13 +196,13 @@ class _Worker:
         program.run(running)
         return None if running.node_ns is None else array("q", running.node_ns).tobytes()
 
-    def _close(self, number: int) -> None:
-        lives: OperatorInstances | None = self._objects.pop(number, None)
+    def _close(self, request: WorkerRequest) -> None:
+        lives: OperatorInstances | None = self._objects.pop(request.number, None)
         if lives is not None:  # else binding failed before there were any
             lives.close()
 
-    def _forget(self, number: int) -> None:
-        self._objects.pop(number, None)
+    def _forget(self, request: WorkerRequest) -> None:
+        self._objects.pop(request.number, None)
 
     def _document(self) -> Any:
         return _unpacked(_map(self._channel.take_fd(), writable=False))

@@ -1,4 +1,6 @@
-"""A real cluster for the tests here: a head and two labelled nodes, on this machine's loopback."""
+"""Clusters for the tests here: a real one, of a head and two labelled nodes on this machine's
+loopback; and a fake one, with a host whose devices are driven in this process.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+from fake_cluster import FakeEngine
+from patience import WAIT_S
 from plait.scheduler.ray import Cluster, RayNode, cluster
+from plait.scheduler.ray.actors import ActorPlacement
+from plait.scheduler.ray.remote.hosts import RemoteHost
 
 NODES = [RayNode({"gpu": "a", "plait-host": "find"}), RayNode({"gpu": "b", "plait-host": "read"})]
 JOINED = ExitStack()
@@ -18,6 +24,20 @@ def ray_cluster() -> Iterator[Cluster]:
     pytest.importorskip("ray", reason="ray is not installed")
     with JOINED:
         yield JOINED.enter_context(cluster("local", nodes=NODES))
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    made = FakeEngine()
+    yield made
+    made.leave()
+
+
+@pytest.fixture
+def host(engine: FakeEngine) -> Iterator[RemoteHost]:
+    made = RemoteHost("enc", engine, ActorPlacement(), start_s=WAIT_S)
+    yield made
+    made.close()
 
 
 @pytest.hookimpl(trylast=True)

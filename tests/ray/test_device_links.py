@@ -33,20 +33,6 @@ N = 64
 SPEC = TensorSpec("float32", (N,))
 
 
-@pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    made = FakeEngine()
-    yield made
-    made.leave()
-
-
-@pytest.fixture
-def host(engine: FakeEngine) -> Iterator[RemoteHost]:
-    made = RemoteHost("enc", engine, ActorPlacement(), start_s=WAIT_S)
-    yield made
-    made.close()
-
-
 def chain() -> pl.Graph:
     b = pl.GraphBuilder("chain")
     x = b.input("x", "float32", (N,))

@@ -51,20 +51,6 @@ AHEAD = 3
 
 
 @pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    made = FakeEngine()
-    yield made
-    made.leave()
-
-
-@pytest.fixture
-def host(engine: FakeEngine) -> Iterator[RemoteHost]:
-    made = RemoteHost("enc", engine, ActorPlacement(), start_s=WAIT_S)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def offer() -> Iterator[Offer]:
     """Return what registers devices until the end of the test."""
     with ExitStack() as stack:
