@@ -90,17 +90,30 @@ class BoundProgram:
         return self._measure
 
     def rebound(self, views: Mapping[str, View]) -> BoundProgram | None:
-        """Return it for other lengths where all it does is to call a function; else None."""
-        if not only_calls(self.graph):
+        """Return it for other lengths, where nothing but calls of functions sees these; else None.
+
+        Parameters
+        ----------
+        views : Mapping of str to View
+            Of what these functions take and return, at least. What is as long as it was also lies
+            where it did.
+        """
+        calls = find_calls(self.graph, views)
+        if calls is None:
             return None
-        node, constants = self.graph.nodes[0], self.graph.constants
+        steps = [
+            (node, self._called(node, views) if node.name in calls else step)
+            for node, step in zip(self._nodes, self._steps, strict=True)
+        ]
+        return BoundProgram(self.device, self.graph, steps, self._measure)
+
+    def _called(self, node: Node, views: Mapping[str, View]) -> Step:
+        constants = self.graph.constants
         if node.op == BOUNDED_CALL:
-            step = bounded_step(node, views, constants)
-        else:
-            assert node.operator.function is not None, "it is called"
-            specs = [views[name].spec if name else None for name in node.outputs]
-            step = function_step(node, node.operator.function, views, constants, specs)
-        return BoundProgram(self.device, self.graph, [(node, step)], self._measure)
+            return bounded_step(node, views, constants)
+        assert node.operator.function is not None, "it is called"
+        specs = [views[name].spec if name else None for name in node.outputs]
+        return function_step(node, node.operator.function, views, constants, specs)
 
     def hand_rows(self, name: str, receive: Receive) -> None:
         """Have somebody receive the rows that a node's generator yields: see `RowWriter`."""
@@ -173,11 +186,25 @@ class BoundProgram:
         return tuple(times.values())
 
 
-def only_calls(graph: Graph) -> bool:
-    """Say whether all that a subgraph does is to call a function, which owns nothing."""
-    node, *others = graph.nodes
-    calls = node.op == BOUNDED_CALL or node.operator.function is not None
-    return calls and not others and not node.operator.owns
+def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | None:
+    """Return the nodes that call functions, if no other one sees other lengths than the graph's.
+
+    None, too, where a function owns something.
+    """
+    calls = {node.name: node for node in graph.nodes if calls_function(node)}
+    if any(node.operator.owns for node in calls.values()):
+        return None
+    tensors = graph.tensors
+    varying = {name for name, view in views.items() if tensors.get(name) not in (view.spec, None)}
+    for node in graph.nodes:
+        if node.name not in calls and not varying.isdisjoint((*node.inputs, *node.outputs)):
+            return None
+    return calls
+
+
+def calls_function(node: Node) -> bool:
+    """Say whether a node is the call of a Python function."""
+    return node.op == BOUNDED_CALL or node.operator.function is not None
 
 
 def kernel_error(

@@ -24,7 +24,7 @@ from ..errors import DeviceLostError
 from ..memory import Arena, SharedArena, View
 from ..operator_instances import OperatorInstances
 from ..owners import Owners
-from ..program import only_calls
+from ..program import find_calls
 from .client import WorkerClient, WorkerEvent
 from .launch import module_path
 from .modules import Source, sources
@@ -43,7 +43,7 @@ class WorkerProgram:
     objects: WorkerObjects
 
     def rebound(self, views: Mapping[str, View]) -> WorkerProgram | None:
-        """Return it for other lengths where all it does is to call a function; else None."""
+        """Return it for other lengths, where only calls of functions see these; else None."""
         return self.objects.rebind(self, views)
 
 
@@ -106,10 +106,12 @@ class WorkerObjects:
         What goes wrong there is raised by whoever runs it. None where it has to be bound anew.
         """
         is_shared = self._describe is None  # numpy's arrays, in files of shared memory
-        if not (is_shared and only_calls(program.graph)):
+        calls = find_calls(program.graph, views) if is_shared else None
+        if calls is None:
             return None
+        seen = {name for node in calls.values() for name in (*node.inputs, *node.outputs)}
         with self._lock:
-            places = {name: self._view(view) for name, view in views.items()}
+            places = {name: self._view(views[name]) for name in seen & views.keys()}
             data = _pack({"program": program.number, "views": places})
             if len(data) > MOST_DATA:
                 return None

@@ -60,6 +60,11 @@ class BoundedShapes:
     plan : Plan
     stage : PlanStage, optional
         Left out, all of the plan has the symbols of its template.
+
+    Attributes
+    ----------
+    is_apart : bool
+        True where no tensor that varies has bytes in common with another one, or scratch beside it.
     """
 
     def __init__(self, plan: Plan, stage: PlanStage | None = None) -> None:
@@ -85,7 +90,7 @@ class BoundedShapes:
         shapes = {name: self._own.tensors[name].static_shape for name in fed}
         self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
         # Shorter tensors take less, but may share bytes, and kernels need buffers, in other ways.
-        self._fit_if_agreed = not (scratch or self._sharing)
+        self.is_apart = not (scratch or self._sharing)
 
     def fit(self, shapes: Shapes) -> Plan | None:
         """Return the plan for inputs of these shapes; None if it does not fit.
@@ -116,7 +121,7 @@ class BoundedShapes:
         """Return the specs of some tensors, for shapes that fit; None where `fit` has to say."""
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
-        found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
+        found = self._formulas.specs_at(shapes, asked) if self.is_apart else None
         return None if found is None else {n: found.get(n, specs[n]) for n in names}
 
     def _inferred(self, shapes: Shapes) -> Graph | None:

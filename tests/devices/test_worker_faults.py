@@ -35,7 +35,7 @@ from plait.graph.errors import GraphError
 from plait.graph.tensor import Array, TensorSpec
 
 from . import worker_functions as functions
-from .worker_bench import Bound, Gate, calls, place, unary
+from .worker_bench import Bound, Gate, calls, place
 
 MANY = 5 * WINDOW
 
@@ -212,7 +212,7 @@ def test_a_program_is_bound_to_other_lengths_while_the_worker_is_at_work(
     bench: Bench, gate: Gate
 ) -> None:
     device = bench.device
-    with Bound(device, calls(functions.scale, n=8, by=3.0)) as bound:
+    with Bound(device, calls(functions.scale, functions.scale, n=8, by=3.0)) as bound:
         first = bench.submit(functions.wait_for, path=gate.path)
         writer = gate.arrived()
         for length in (5, 2):
@@ -224,13 +224,25 @@ def test_a_program_is_bound_to_other_lengths_while_the_worker_is_at_work(
         assert not first.done
         os.close(writer)
         event.wait(WAIT_S)
-        np.testing.assert_array_equal(views["y"].array, [0, 3])
+        np.testing.assert_array_equal(views["y"].array, [0, 9])
 
 
-def test_only_a_function_alone_is_bound_to_other_lengths(bench: Bench) -> None:
-    for graph in (calls(functions.scale, functions.scale), unary("Relu")):
-        with Bound(bench.device, graph) as bound:
-            assert rebound(bound, bound.views) is None
+@pytest.mark.parametrize(("length", "is_bound"), [(2, False), (4, True)])
+def test_lengths_that_a_kernel_sees_take_another_program(
+    bench: Bench, length: int, is_bound: bool
+) -> None:
+    b = pl.GraphBuilder("kernel too")
+    scaled = b.call(functions.scale, b.input("x", "float32", (4,)), name="scale", by=3.0)
+    b.output("y", scaled)
+    b.output("z", b.op("Neg", scaled))
+    with Bound(bench.device, b.build()) as bound:
+        specs = dict.fromkeys(bound.views, TensorSpec("float32", (length,)))
+        program = rebound(bound, place(bench.device, bound.arena, specs))
+        assert (program is not None) == is_bound
+        if is_bound:
+            bound.views["x"].array[...] = np.arange(4)
+            bench.device.submit(program).wait(WAIT_S)
+            np.testing.assert_array_equal(bound.views["z"].array, -3.0 * np.arange(4))
 
 
 def test_whoever_runs_a_program_is_told_why_it_was_not_bound(bench: Bench) -> None:

@@ -256,9 +256,9 @@ async def test_inputs_are_kept_only_where_items_may_run_again(
     """A GPU that is lost does not come back: without another device there is nothing to do."""
     kept, copies_in = list[str](), replays._copies
 
-    def counted(slots: Any, room: Mapping[str, Any]) -> replays.Inputs:
+    def counted(slots: Any, room: Mapping[str, Any], inputs: replays.Inputs) -> replays.Inputs:
         kept.extend(room)
-        return copies_in(slots, room)
+        return copies_in(slots, room, inputs)
 
     monkeypatch.setattr(replays, "_copies", counted)
     b = pl.GraphBuilder("relu")

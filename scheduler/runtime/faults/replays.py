@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from math import prod
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,7 +20,7 @@ from ....devices.exchange import Loan
 from ....graph.dtypes import TEXT
 from ....graph.ir import Node
 from ....graph.nested import acts_outside
-from ....graph.tensor import Array, TensorSpec
+from ....graph.tensor import Array
 from ...plans.partition import Subgraph
 from ...plans.placement import Step
 from ..events import Announcer, ItemReplayed
@@ -169,7 +170,7 @@ class Replays:
         on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
         free = kept.free.setdefault(on_host, [])
         room = _room(slots, on_host, free.pop() if free else {})
-        own = {**inputs, **_copies(slots, room)}
+        own = {**inputs, **_copies(slots, room, inputs)}
         return Attempt(self._count, own, slots, fed=inputs, room=room, free=free)
 
     def drop(self, attempt: Attempt) -> None:
@@ -322,15 +323,16 @@ def _room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
     return found
 
 
-def _copies(slots: Slots, room: Inputs) -> Inputs:
+def _copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
     """Return arrays of an item's shapes in such bytes."""
-    return {name: _as_in(room[name], slots.open_plan.plan.graph.tensors[name]) for name in room}
+    specs = slots.open_plan.plan.graph.tensors
+    return {name: _as_in(room[name], inputs[name].shape, specs[name].dtype) for name in room}
 
 
-def _as_in(room: Array, spec: TensorSpec) -> Array:
-    if spec.dtype == TEXT:
-        return room[: spec.size].reshape(spec.static_shape)
-    return np.ndarray(spec.static_shape, spec.dtype, room)
+def _as_in(room: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if dtype == TEXT:
+        return room[: prod(shape)].reshape(shape)
+    return np.ndarray(shape, dtype, room)
 
 
 def _because(error: DeviceLostError, fix: str) -> DeviceLostError:

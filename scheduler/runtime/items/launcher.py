@@ -142,9 +142,9 @@ class ItemLauncher:
         if turn.bound_ns is not None:
             marks.prepare("binding", *turn.bound_ns)
         try:
-            if open_plan.stages is not None:
+            if slots.stages is not None:
                 index = turn.number % open_plan.period
-                stages = open_plan.stages.of_item(turn.slot, index, marks)
+                stages = slots.stages.of_item(turn.slot, index, marks)
                 feeds = stages.feeds_of(arrays)
             if self._replays.guards(slots):
                 attempt = attempt or self._replays.keep(slots, arrays, owned=item_run.owns_inputs)

@@ -95,6 +95,15 @@ class OpenArenas:
             self.made.update(arenas)
             self._open.push(undo.pop_all())
 
+    def made_for(self, index: int, turned: Turned = frozenset()) -> Arenas:
+        """Return the arenas of a slot that was made, without waiting for other threads."""
+        return {
+            (region.memory, region.name): self.made[
+                region.memory, region.name, copy_of(region, index, turned)
+            ]
+            for region in self._memory.regions
+        }
+
     def holding(self, memory: MemoryPlan) -> OpenArenas:
         """Return arenas for a plan of the same regions, some of which may be larger there.
 

@@ -19,7 +19,7 @@ from ....devices.device import (
 )
 from ....devices.donation import Donation
 from ....devices.errors import DeviceError
-from ....devices.host import HostDevice, may_run_anywhere
+from ....devices.host import HostDevice
 from ....devices.memory import Arena, View
 from ....devices.operator_instances import OperatorInstances
 from ....devices.program import BoundProgram
@@ -59,6 +59,11 @@ class BoundStep(NamedTuple):
     call: Call | None = None
     program: Program | None = None
     views: Mapping[str, View] = MappingProxyType({})
+
+    @property
+    def rebindable(self) -> Rebindable | None:
+        """Its program, where that can be bound to other lengths."""
+        return self.program if self.program and is_rebindable(self.program) else None
 
 
 class BoundSlot(NamedTuple):
@@ -127,7 +132,6 @@ class Bindings:
         agrees = base is not None and base._rules.donated == self._rules.donated
         self._base = base if agrees else None
         self._slots: dict[tuple[int, Turned], Mapping[int, BoundStep]] = {}
-        self._compiles = False
         of_base: Sequence[_BoundStep] = () if self._base is None else self._base._steps
         theirs = {id(one.step): one for one in of_base}
         self._steps: list[_BoundStep] = [
@@ -175,14 +179,18 @@ class Bindings:
             found[number] = bound
         return BoundSlot(slot, found, added)
 
-    def binds_briefly(self, index: int, turned: Turned) -> bool:
-        """Say whether a slot is likely to be bound at once: no device prepares anything for it.
+    @property
+    def only_calls(self) -> bool:
+        """True where steps that are no other plan's may be bound to other lengths by calls alone.
 
-        So it is in the arenas of another plan that has that slot, if whatever sees lengths only
-        calls functions: these are bound to other lengths without compiling.
+        So they are if whatever sees lengths is a function, which programs tell.
         """
-        is_there = self._base is not None and (index, turned) in self._base._slots
-        return is_there and not self._compiles
+        return not self._row_edges and all(
+            not isinstance(one.step.work, Transfer)
+            and not one.step.owns
+            and not self._devices[one.step.device].capabilities.atomic_programs
+            for one in self._own
+        )
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
         """Return the steps that are no other plan's, by number, bound to a slot; none is kept.
@@ -198,8 +206,9 @@ class Bindings:
         self,
         arenas: Arenas,
         before: Mapping[int, BoundStep],
-        programs: Mapping[int, Rebindable | None],
         specs: Mapping[str, TensorSpec],
+        *,
+        compiles: bool = True,
     ) -> dict[int, BoundStep] | None:
         """Return these steps for other lengths of the same nodes; None if that takes planning.
 
@@ -208,10 +217,10 @@ class Bindings:
         arenas : Arenas
         before : Mapping of int to BoundStep
             The steps as they were bound there.
-        programs : Mapping of int to Rebindable or None
-            Those of the steps at some lengths; None where they cannot be had again.
         specs : Mapping of str to TensorSpec
             Of what they touch that is not as it was.
+        compiles : bool, default True
+            Whether programs that cannot be had again are compiled, else there is nothing.
 
         Raises
         ------
@@ -226,10 +235,11 @@ class Bindings:
             for placed, _ in one.touched:
                 if placed[0] in specs:
                     views[placed[0]] = self.view(arenas, device, placed, specs[placed[0]])
-            prototype = programs[step.index]
-            program = None if prototype is None else prototype.rebound(views)
+            old = before[step.index].rebindable
+            program = None if old is None else old.rebound(views)
             if program is None:
-                if device.capabilities.atomic_programs:  # what lies inside is not known
+                # What lies inside of an atomic program is not known.
+                if device.capabilities.atomic_programs or not compiles:
                     return None
                 inner = step.work.graph
                 tensors = {name: specs.get(name, spec) for name, spec in inner.tensors.items()}
@@ -328,11 +338,11 @@ class Bindings:
         if not isinstance(step.work, Transfer):
             named = dict(views)
             # Cheap first: to compile it anew may have to wait for the device to be done.
-            old = None if before is None else before.program
-            program = old.rebound(named) if old is not None and is_rebindable(old) else None
+            program: Program | None = None
+            if before is not None and before.rebindable and _lie_as_before(named, before.views):
+                program = before.rebindable.rebound(named)
             if program is None:
                 program = self._program(device, step.work.graph, named)
-                self._compiles |= not _binds_briefly(step, device)
             return self._launched(step, program, named)
         if step.work.arrives or step.work.leaves:
             return BoundStep(nothing_handed)
@@ -383,6 +393,15 @@ class Bindings:
         return device.compile_with(graph, views, self._lives, measure=self._measure)
 
 
+def _lie_as_before(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
+    """Say whether tensors of the same lengths lie where they did."""
+    for name, view in views.items():
+        old = before[name]
+        if old.spec == view.spec and (old.arena is not view.arena or old.offset != view.offset):
+            return False
+    return True
+
+
 def _rules_of(plan: Plan, devices: Mapping[str, Device]) -> _Rules:
     shares = shares_of_cores(plan)
     scaling = {name: shares[name] for name in shares if isinstance(devices[name], Scaling)}
@@ -393,11 +412,3 @@ def _has_same_nodes(step: Step, other: Step) -> bool:
     if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
         return True
     return step.work.graph.nodes == other.work.graph.nodes
-
-
-def _binds_briefly(step: Step, device: Device) -> bool:
-    """Say whether a device prepares nothing: any thread of this process may call the functions."""
-    if not may_run_anywhere(device) or step.owns:
-        return False
-    assert not isinstance(step.work, Transfer), "it runs a program"
-    return all(node.operator.function is not None for node in step.work.graph.nodes)

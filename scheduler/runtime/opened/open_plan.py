@@ -17,7 +17,7 @@ from ....devices.device import Device, Program
 from ....devices.host import may_run_anywhere
 from ....devices.memory import Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
-from ....graph.tensor import Array
+from ....graph.tensor import Array, TensorSpec
 from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.inline_policy import Estimates
 from ...dispatch.shared_lanes import outlines, shared_lanes
@@ -35,7 +35,7 @@ from .copying import Copy, Feeds, OutputCopies
 from .lanes import OpenLanes
 from .region_guard import RegionGuard
 from .slot import Slot
-from .stage_bindings import StageBindings
+from .stage_bindings import KeptStage, OnSlot, StageBindings
 
 if TYPE_CHECKING:
     from ..items.executor import Execution
@@ -154,7 +154,8 @@ class OpenPlan:
             plan, devices, driver, self._lives, others, measure=measure
         )
         self.item_clock = perf_counter_ns if driver is None else driver.now_ns
-        self.stages = StageBindings(self) if plan.stages else None
+        stages = [KeptStage(self, stage) for stage in plan.stages]
+        self.stages = StageBindings(self, plan.stages, stages) if stages else None
         used = {step.device for step in plan.steps}
         alone = devices[used.pop()] if len(used) == 1 and used <= plan.request.given else None
         self.given = alone if may_run_anywhere(alone) else None
@@ -272,9 +273,45 @@ class OpenPlan:
             slots[index] = slot
         return slot
 
-    def binds_briefly(self, index: int) -> bool:
-        """Say whether a slot is likely to be made at once, in the arenas of another plan."""
-        return self._bindings.binds_briefly(index, self._turned)
+    @property
+    def only_calls(self) -> bool:
+        """True where steps that are bound for this plan alone may be bound again by calls alone."""
+        # Devices and variables have slots of their own kinds, and measured times are of lengths.
+        is_more = self.plan.ends.devices or self.reads or self.keeps or self._measure
+        return not is_more and self._bindings.only_calls
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """All tensors that steps touch which are bound for this plan alone."""
+        return self._bindings.touched
+
+    def on_slot(self, index: int) -> OnSlot:
+        """Return the memory of a slot that was made, and all steps as they were bound there."""
+        # On the loop: whoever makes a slot may have to wait for a worker meanwhile.
+        arenas = self.arenas.made_for(index, self._turned)
+        return OnSlot(arenas, self._bindings.of(index, self._turned, arenas).steps)
+
+    def rebound(
+        self, on_slot: OnSlot, specs: Mapping[str, TensorSpec], *, compiles: bool
+    ) -> dict[int, BoundStep] | None:
+        """Return the steps of this plan alone for other lengths; None if that takes planning.
+
+        Parameters
+        ----------
+        on_slot : OnSlot
+            Of this plan, or of one of the same steps with the same arenas.
+        specs : Mapping of str to TensorSpec
+            Of what they touch that is not as it was.
+        compiles : bool
+            Whether programs that cannot be had again are compiled, else there is nothing.
+
+        Raises
+        ------
+        DeviceError
+            If a device refuses.
+        """
+        arenas, steps = on_slot
+        return self._bindings.rebound(arenas, steps, specs, compiles=compiles)
 
     def turn(self, turned: Turned) -> None:
         """Have slots for where variables are now."""

@@ -14,6 +14,7 @@ import trio
 from ....devices.device import Device
 from ....devices.errors import DeviceMemoryError
 from ....graph.errors import PlaitError, ShapeError
+from ....graph.tensor import Array
 from ...errors import PlanError
 from ...plans.plan import Plan
 from ...plans.regions import Region
@@ -158,6 +159,24 @@ class OpenPlans:
             self._slots.move_to_end((within.key, variant))
         return slots
 
+    def one_off(
+        self,
+        key: Hashable,
+        make: Callable[[int], Plan],
+        variant: int,
+        within: BoundedParent,
+        arrays: Mapping[str, Array],
+    ) -> Slots | None:
+        """Return slots of another open plan for one item; None where it needs the plan of `key`.
+
+        If it has to start again, it gets that one.
+        """
+        base = self.peek(within.key, variant)
+        slots = None if base is None else base.of_one_off(arrays)
+        if slots is not None:
+            self._origins[slots] = PlanProvenance(key, make, None, stands_in=False, within=within)
+        return slots
+
     async def open(
         self,
         key: Hashable,
@@ -248,8 +267,7 @@ class OpenPlans:
                     _mark(marks, "binding", begin_ns, self._driver.now_ns())
                     return found
                 fit = partial(self._resized.make, base, within.shapes, base.following)
-                is_brief = self._resized.is_brief(base)
-                open_plan = await self._make((key, variant), fit, here=is_brief)
+                open_plan = await self._make((key, variant), fit)
                 if self._slots.get((within.key, variant)) is not base:
                     continue  # it was closed or replaced meanwhile
                 if open_plan is None:
@@ -309,14 +327,12 @@ class OpenPlans:
         for _ in list(self._unclosed):
             yield partial(_raise_first, self._unclosed)
 
-    async def _make(
-        self, key: tuple[Hashable, int], make: Callable[[], T], *, here: bool = False
-    ) -> T:
-        """Make a plan, here or on a thread; if there is none for a key, that is found out once."""
+    async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
+        """Make a plan on a thread; if there is none for a key, that is found out once."""
         if key in self._refusals:
             raise copy(self._refusals[key])
         try:
-            return make() if here else await self._driver.on_thread(make)
+            return await self._driver.on_thread(make)
         except (PlanError, ShapeError) as error:
             self._refusals[key] = copy(error)
             if len(self._refusals) > KEPT_REFUSALS:

@@ -5,12 +5,11 @@ They take Python objects and bound programs, and hardly any arenas: many can be 
 
 from __future__ import annotations
 
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from ....devices.device import shares_constants
 from ....devices.errors import DeviceError
@@ -18,11 +17,9 @@ from ....devices.memory import HOST
 from ...planner.bounded_shapes import BoundedShapes
 from ...plans.placement import Transfer
 from ...plans.shapes import Shapes
+from .one_off import one_off_lengths
 from .open_plan import OpenPlan
 from .slots import Slots
-
-BRIEF_NS = 1_000_000
-"""What takes longer to make, in time on the processor, is made on a thread."""
 
 NODE_NBYTES = 4096
 """What a node that is bound takes, about: views, and what its kernel prepares."""
@@ -50,7 +47,6 @@ class ResizedPlans:
         self._taken = _SharedBytes()
         self._slots: OrderedDict[tuple[Hashable, int], _Kept] = OrderedDict()
         self._fittings: WeakKeyDictionary[Slots, BoundedShapes] = WeakKeyDictionary()
-        self._brief: WeakSet[Slots] = WeakSet()
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -63,14 +59,6 @@ class ResizedPlans:
         self._slots.move_to_end((key, variant))
         return found.slots
 
-    def is_brief(self, base: Slots) -> bool:
-        """Say whether what runs in the arenas of a plan is likely to be made at once.
-
-        So it is where only Python functions see lengths, and it has taken little before: to hand it
-        to a thread, and the loop awake again, takes half as long.
-        """
-        return base in self._brief and base.following in base.open_plan.slots
-
     def make(self, base: Slots, shapes: Shapes, following: int) -> OpenPlan | None:
         """Return an open plan for some shapes in the arenas of another; None if it does not fit.
 
@@ -81,8 +69,7 @@ class ResizedPlans:
         ShapeError
             If shapes do not fit together inside the graph.
         """
-        plan, was_brief = base.open_plan.plan, base in self._brief
-        begun_ns = 0 if was_brief else time.thread_time_ns()  # a system call
+        plan = base.open_plan.plan
         if plan.template is None:  # it stands in for one that has symbols
             return None
         fitting = self._fittings.get(base)
@@ -93,11 +80,12 @@ class ResizedPlans:
             return None
         made = base.open_plan.resized(fitted)
         with suppress(DeviceError):  # it is tried again by who needs the slot
+            if made.only_calls and fitting.is_apart:
+                # Bound here once, steps that do not depend on lengths are there for all others.
+                base.open_plan.make_slot(following)
+                made.make_slot(following)
+                base.one_off = one_off_lengths(base.one_off, base.open_plan, made, following)
             made.make_slot(following)
-        if not made.binds_briefly(following):
-            self._brief.discard(base)
-        elif not was_brief and time.thread_time_ns() - begun_ns <= BRIEF_NS:
-            self._brief.add(base)
         return made
 
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:
@@ -116,6 +104,7 @@ class ResizedPlans:
 
     def drop(self, base: Slots) -> None:
         """Forget what runs in the arenas of a plan."""
+        base.one_off = None
         for key in [key for key, kept in self._slots.items() if kept.base is base]:
             kept = self._slots.pop(key)
             self._taken.remove(kept.nbytes)

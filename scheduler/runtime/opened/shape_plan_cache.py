@@ -102,10 +102,12 @@ class ShapePlanCache:
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
         """Return the slots of the one open plan that these inputs need, and what it is fed."""
-        found = self.peek(count, arrays, index)
-        if found[0] is not None and found[0].open_plan.stages is None:  # items tell at their end
+        slots, fed = self.peek(count, arrays, index)
+        if slots is None:
+            slots = self._one_off(count, arrays, index)
+        if slots is not None and slots.stages is None:  # else items tell at their end
             self._open_plans.hit()
-        return found
+        return slots, fed
 
     def peek(
         self, count: int, arrays: Mapping[str, Array], index: int
@@ -120,6 +122,22 @@ class ShapePlanCache:
         if slots is None:
             slots = self._open_plans.peek(self._key(arrays, count), index)
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
+
+    def _one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
+        """Return slots of the plan in whose arenas others run, for an item of lengths of its own.
+
+        To open a plan for some lengths pays if they come again; of files, each has others.
+        """
+        key = self._key(arrays, count)
+        self._check_shapes(key[0])
+        within: BoundedParent | None = None
+        if self.plan.bounds:
+            within = self._within(key, _shapes_of(self.plan, key))
+        elif count in self._first:
+            within = self._parent(self._first[count], key)
+        if within is None:
+            return None
+        return self._open_plans.one_off(key, partial(self._variant, key), index, within, arrays)
 
     async def open(
         self, count: int, arrays: Mapping[str, Array], index: int, marks: Timestamps
@@ -220,9 +238,9 @@ class ShapePlanCache:
         if not self._shares:
             return None
         first = self._first.get(key[1], key)
-        base, make = (_SHARED, first), partial(self._shared, first)
+        parent = self._parent(first, key)
         try:
-            await self._open_plans.open(base, make, index, marks=marks)
+            await self._open_plans.open(parent.key, parent.make, index, marks=marks)
         except ShapeError:  # of these shapes alone, which their own plan will say
             return None
         except PlanError:
@@ -230,7 +248,11 @@ class ShapePlanCache:
             self._shares = False
             return None
         self._first[key[1]] = first
-        return BoundedParent(base, make, _shapes_of(self.plan, key))
+        return parent
+
+    def _parent(self, first: Key, key: Key) -> BoundedParent:
+        shapes = _shapes_of(self.plan, key)
+        return BoundedParent((_SHARED, first), partial(self._shared, first), shapes)
 
     def _shared(self, key: Key, index: int) -> Plan:
         return variant(self._planned_shared(key), index)

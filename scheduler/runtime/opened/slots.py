@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
 import trio
 
-from ....devices.errors import DeviceError
+from ....graph.tensor import Array
 from ...errors import SessionError
 from ...plans.plan import Plan
 from ...plans.regions import ADMISSION
 from ..virtual_time import VirtualTimeDriver
+from .one_off import OneOffLengths
 from .open_plan import OpenPlan
 from .slot import Slot
 
@@ -75,6 +75,10 @@ class Slots:
     ----------
     plan : Plan
         Whose arenas they are: what is planned anew when a device is lost.
+    stages : StageBindings or None
+        What binds their steps to the lengths of an item.
+    one_off : OneOffLengths or None
+        What may stand for plans of other lengths in these arenas, for one item each.
     """
 
     def __init__(
@@ -85,6 +89,8 @@ class Slots:
         base: Slots | None = None,
     ) -> None:
         self.open_plan = open_plan
+        self.stages = open_plan.stages
+        self.one_off: OneOffLengths | None = None
         self.plan: Plan = open_plan.plan if base is None else base.plan
         self._on_thread = on_thread
         self._driver = driver
@@ -132,6 +138,15 @@ class Slots:
                 self.open_plan.make_slot(index, turned)
         if self.open_plan.stages is not None:
             self.open_plan.stages.bind_ahead()
+
+    def of_one_off(self, arrays: Mapping[str, Array]) -> Slots | None:
+        """Return slots for an item of other lengths; None where these need a plan of their own."""
+        one_off = self.one_off  # another thread may exchange it
+        if one_off is None or not one_off.may_bind(arrays):
+            return None
+        made = self.beside(one_off.open_plan)
+        made.stages = one_off
+        return made
 
     def refuse(self) -> None:
         """Give no more slots, and turn away whoever waits for one."""
@@ -217,10 +232,6 @@ class Slots:
             if slot is not None:
                 return Turn(slot, number)
             begin_ns = self._driver.now_ns()
-            if self.open_plan.binds_briefly(index):
-                with suppress(DeviceError):  # for want of memory, say, which the other way may find
-                    slot = self.open_plan.make_slot(index)
-                    return Turn(slot, number, (begin_ns, self._driver.now_ns()))
             slot = await self._on_thread(partial(self.open_plan.make_slot, index))
             return Turn(slot, number, (begin_ns, self._driver.now_ns()))
         except BaseException:

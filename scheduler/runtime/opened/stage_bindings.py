@@ -12,9 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from ....devices.device import Rebindable, is_rebindable
 from ....graph.errors import PlaitError, ShapeError
 from ....graph.tensor import Array
 from ...errors import PlanError
@@ -45,7 +44,7 @@ Lengths: TypeAlias = dict[str, int]
 """Of symbols, as far as an item knows them."""
 
 
-class _BoundStage(NamedTuple):
+class BoundStage(NamedTuple):
     """The steps of a stage at some lengths, bound to a slot, and the shapes of what is fetched."""
 
     steps: Mapping[int, BoundStep]
@@ -53,22 +52,55 @@ class _BoundStage(NamedTuple):
 
 
 class _Rebinding(NamedTuple):
-    """The steps of a stage at some lengths, their programs, and which of their tensors vary."""
+    """The steps of a stage at some lengths, and which of their tensors vary."""
 
     bindings: Bindings
-    programs: Mapping[int, Rebindable | None]
     varying: Sequence[str]
 
 
-class _OnSlot(NamedTuple):
-    """The memory of a slot, and the steps of a stage as they were bound there first."""
+class OnSlot(NamedTuple):
+    """The memory of a slot, and steps as they were bound there first."""
 
     arenas: Arenas
     steps: Mapping[int, BoundStep]
 
 
-class _OpenStage:
+class OpenStage(Protocol):
     """A stage of an open plan.
+
+    Attributes
+    ----------
+    symbols : tuple of str
+        Those of the lengths that it reads.
+    """
+
+    symbols: tuple[str, ...]
+
+    def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
+        """Return its steps for some lengths of its symbols, if they are bound to a slot."""
+        ...
+
+    def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
+        """Bind its steps for some lengths of its symbols to a slot.
+
+        Raises
+        ------
+        ShapeError, PlanError, DeviceError, KernelError
+            If that cannot be done.
+        """
+        ...
+
+    def bind_ahead(self) -> None:
+        """Bind it to some lengths that items may have."""
+        ...
+
+    def clear(self) -> None:
+        """Let go of all programs."""
+        ...
+
+
+class KeptStage:
+    """A stage that is kept bound, for the lengths that were met last.
 
     Attributes
     ----------
@@ -92,19 +124,19 @@ class _OpenStage:
         self._fetched = fetched.difference(*told)
         # By slot and lengths: views are of a slot's memory. What fits at some lengths is the same
         # for all slots.
-        self._kept: OrderedDict[tuple[int, tuple[int, ...]], _BoundStage] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, tuple[int, ...]], BoundStage] = OrderedDict()
         self._at: OrderedDict[tuple[int, ...], tuple[Bindings, Shapes]] = OrderedDict()
         self._again: _Rebinding | None = None
-        self._slots: dict[int, _OnSlot] = {}
+        self._slots: dict[int, OnSlot] = {}
 
-    def find(self, lengths: tuple[int, ...], slot: int) -> _BoundStage | None:
+    def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
         """Return its steps for some lengths of its symbols, if they are bound to a slot."""
         found = self._kept.get((slot, lengths))
         if found is not None:
             self._kept.move_to_end((slot, lengths))
         return found
 
-    def bind(self, lengths: tuple[int, ...], slot: int) -> _BoundStage:
+    def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
         """Bind its steps for some lengths of its symbols to a slot.
 
         Raises
@@ -126,7 +158,7 @@ class _OpenStage:
         if bound is None:
             with self._open_plan.arenas.of(slot) as arenas:
                 bound = self._bind(arenas, lengths, shapes)
-                self._slots.setdefault(slot, _OnSlot(arenas, bound.steps))
+                self._slots.setdefault(slot, OnSlot(arenas, bound.steps))
         self._kept[slot, lengths] = bound
         if len(self._kept) > KEPT_BOUND:
             self._kept.popitem(last=False)
@@ -142,7 +174,7 @@ class _OpenStage:
                 with suppress(PlaitError):  # items of such lengths will tell
                     self.bind(lengths, 0)
 
-    def _bind_again(self, slot: int, shapes: Shapes) -> _BoundStage | None:
+    def _bind_again(self, slot: int, shapes: Shapes) -> BoundStage | None:
         """Bind the programs of other lengths to shorter views; None where that is not enough."""
         again, before = self._again, self._slots.get(slot)
         if again is None or before is None:
@@ -151,26 +183,22 @@ class _OpenStage:
         specs = self._fits.specs_at(shapes, again.varying)
         if specs is None:
             return None
-        steps = again.bindings.rebound(before.arenas, before.steps, again.programs, specs)
+        steps = again.bindings.rebound(before.arenas, before.steps, specs)
         if steps is None:
             return None
-        return _BoundStage(steps, {n: specs[n].static_shape for n in self._fetched & specs.keys()})
+        return BoundStage(steps, {n: specs[n].static_shape for n in self._fetched & specs.keys()})
 
-    def _bind(self, arenas: Arenas, lengths: tuple[int, ...], shapes: Shapes) -> _BoundStage:
+    def _bind(self, arenas: Arenas, lengths: tuple[int, ...], shapes: Shapes) -> BoundStage:
         bindings, fetched = self._at.get(lengths) or self._fit(lengths, shapes)
         steps = bindings.own_of(arenas)
         # Only what was inferred in full knows which programs can be bound again, and which tensors
         # change.
         if self._again is None or bindings is not self._again.bindings:
-            programs = {
-                index: one.program if one.program and is_rebindable(one.program) else None
-                for index, one in steps.items()
-            }
             # Tensors alone: of what is bound again only fixed nodes have scratch, which stays.
             told, specs = self._tensors & (bindings.touched | self._fetched), self._specs
             varying = [n for n in told if not (n in specs and specs[n].is_static)]
-            self._again = _Rebinding(bindings, programs, varying)
-        return _BoundStage(steps, fetched)
+            self._again = _Rebinding(bindings, varying)
+        return BoundStage(steps, fetched)
 
     def _fit(self, lengths: tuple[int, ...], shapes: Shapes) -> tuple[Bindings, Shapes]:
         assert self._fits is not None, "it has symbols"
@@ -203,10 +231,14 @@ class StageBindings:
     Parameters
     ----------
     open_plan : OpenPlan
-        Of a plan with stages.
+    stages : sequence of PlanStage
+        Of its graph.
+    open_stages : sequence of OpenStage
+        The same, open.
 
     Attributes
     ----------
+    open_plan : OpenPlan
     computes : Mapping of int to sequence of (int, ComputedLengths)
         For steps that compute lengths: in which stage, and where they are.
     counts : tuple of int
@@ -217,26 +249,31 @@ class StageBindings:
         Held by whoever binds, and by items that take lengths in.
     """
 
-    def __init__(self, open_plan: OpenPlan) -> None:
+    def __init__(
+        self,
+        open_plan: OpenPlan,
+        stages: Sequence[PlanStage],
+        open_stages: Sequence[OpenStage],
+    ) -> None:
         plan = open_plan.plan
-        self._open_plan = open_plan
-        self._stages = [_OpenStage(open_plan, stage) for stage in plan.stages]
+        self.open_plan = open_plan
+        self._stages = open_stages
         self._limits = {
             (tensor, axis): (symbol, bound)
-            for stage in plan.stages
+            for stage in stages
             for tensor, axis, symbol, bound in stage.limits
         }
         assert plan.placement is not None, "shapes are known"
         step_of = plan.placement.step_of
         self.computes: dict[int, list[tuple[int, ComputedLengths]]] = {}
-        for index, stage in enumerate(plan.stages):
+        for index, stage in enumerate(stages):
             for one in stage.computes:
                 self.computes.setdefault(step_of[one.node].index, []).append((index, one))
-        self.counts = tuple(len(stage.computes) for stage in plan.stages)
-        self.shapes = {one.shapes for stage in plan.stages for one in stage.computes}
+        self.counts = tuple(len(stage.computes) for stage in stages)
+        self.shapes = {one.shapes for stage in stages for one in stage.computes}
         self._inputs = {
             name: stage.template.tensors[name].shape or ()
-            for stage in plan.stages
+            for stage in stages
             if stage.template is not None
             for name in stage.template.inputs
             if name in plan.graph.inputs
@@ -245,7 +282,7 @@ class StageBindings:
 
     def of_item(self, slot: Slot, index: int, marks: Timestamps) -> ItemStages:
         """Return the stages of an item that is to start on a slot, which has that number."""
-        return ItemStages(self, slot, index, marks, self._open_plan.item_clock)
+        return ItemStages(self, slot, index, marks, self.open_plan.item_clock)
 
     def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
         """Return the lengths of inputs whose shapes were checked."""
@@ -280,13 +317,13 @@ class StageBindings:
                     raise contradiction_error(tensor, symbol, length, lengths[symbol])
             yield tensor, shape
 
-    def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[_BoundStage, bool]:
+    def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
         """Bind a stage's own steps to a slot, and say whether they were; the lock is held.
 
         Raises
         ------
         ShapeError, PlanError, DeviceError, KernelError
-            As `_OpenStage.bind`.
+            As `OpenStage.bind`.
         """
         open_stage = self._stages[stage]
         known = tuple([lengths[symbol] for symbol in open_stage.symbols])

@@ -1,0 +1,186 @@
+"""Steps bound to lengths of inputs for one item, where nothing but calls of functions sees these.
+
+The item runs on an open plan for lengths that are nowhere shorter, by programs that are bound again
+to the beginnings of tensors. Files are of such lengths: hardly two have the same, and to open a
+plan for each of them takes longer than most of what runs on it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ....graph.ir import Graph
+from ....graph.tensor import Array, TensorSpec
+from ...plans.stages import PlanStage
+from .binding import BoundStep
+from .stage_bindings import KEPT_BOUND, BoundStage, Lengths, OnSlot, StageBindings
+
+if TYPE_CHECKING:
+    from .open_plan import OpenPlan
+
+
+class OneOffLengths(StageBindings):
+    """Binds an open plan to lengths that no item had lately, and keeps nothing but these lengths.
+
+    Parameters
+    ----------
+    open_plan : OpenPlan
+    made : OpenPlan
+        Has the same steps, some of which are its own: those that see lengths.
+    template : Graph
+        Theirs with symbols, each of which is the length of an input.
+
+    Attributes
+    ----------
+    longest : Mapping of str to int
+        Up to these there is room.
+    """
+
+    def __init__(self, open_plan: OpenPlan, made: OpenPlan, template: Graph) -> None:
+        self.longest = lengths_in(template, open_plan)
+        self._whole = _OneOffStage(open_plan, made, template, tuple(self.longest))
+        stage = PlanStage(open_plan.plan.graph, template, (), (), {})
+        super().__init__(open_plan, [stage], [self._whole])
+        self._met: OrderedDict[tuple[int, ...], None] = OrderedDict()
+
+    def may_bind(self, arrays: Mapping[str, Array]) -> bool:
+        """Say whether inputs fit in, and no item had their lengths lately.
+
+        Lengths that come again are likely to come often, and are worth a plan of their own.
+        """
+        lengths = self.of_inputs(arrays)
+        return _is_within(lengths, self.longest) and tuple(lengths.values()) not in self._met
+
+    def can_bind(self, slot: int) -> bool:
+        """Say whether nothing but functions sees lengths; to be asked of a slot that was made."""
+        shorter = {symbol: max(length - 1, 0) for symbol, length in self.longest.items()}
+        return self._whole.can_bind(shorter, slot)
+
+    def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
+        """Return the lengths of inputs whose shapes were checked."""
+        lengths = super().of_inputs(arrays)
+        return {symbol: lengths[symbol] for symbol in self.longest}
+
+    def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
+        """Bind the steps to a slot for one item; the lock is held.
+
+        Raises
+        ------
+        DeviceError, KernelError
+            If a device refuses.
+        """
+        self._met[tuple(lengths.values())] = None
+        if len(self._met) > KEPT_BOUND:
+            self._met.popitem(last=False)
+        return super().bind(stage, lengths, slot)
+
+
+class _OneOffStage:
+    """All steps of an open plan, of which those that see lengths are bound for each item.
+
+    Attributes
+    ----------
+    symbols : tuple of str
+        Of the lengths of inputs.
+    """
+
+    def __init__(
+        self, open_plan: OpenPlan, made: OpenPlan, template: Graph, symbols: tuple[str, ...]
+    ) -> None:
+        self._open_plan, self._made = open_plan, made
+        self.symbols = symbols
+        self._fetched = set(template.outputs)
+        seen = made.touched | self._fetched
+        self._varying = {
+            name: spec
+            for name, spec in template.tensors.items()
+            if name in seen and not spec.is_static
+        }
+        self._slots: dict[int, OnSlot] = {}
+
+    def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
+        """Return None: nothing is kept."""
+
+    def can_bind(self, lengths: Lengths, slot: int) -> bool:
+        """Say whether the steps can be bound to such lengths without compiling."""
+        return self._steps(self._specs(lengths), slot, compiles=False) is not None
+
+    def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
+        """Bind the steps to a slot that was made."""
+        specs = self._specs(dict(zip(self.symbols, lengths, strict=True)))
+        steps = self._steps(specs, slot)
+        assert steps is not None, "there are no atomic programs"
+        fetched = self._fetched & specs.keys()
+        return BoundStage(steps, {name: specs[name].static_shape for name in fetched})
+
+    def _specs(self, lengths: Lengths) -> dict[str, TensorSpec]:
+        return {name: _at(spec, lengths) for name, spec in self._varying.items()}
+
+    def _steps(
+        self, specs: Mapping[str, TensorSpec], slot: int, *, compiles: bool = True
+    ) -> dict[int, BoundStep] | None:
+        on_slot = self._slots.get(slot)
+        if on_slot is None:
+            on_slot = self._slots[slot] = self._open_plan.on_slot(slot)
+        return self._made.rebound(on_slot, specs, compiles=compiles)
+
+    def bind_ahead(self) -> None:
+        """Do nothing: to bind calls of functions takes no time that could be saved."""
+
+    def clear(self) -> None:
+        """Let go of all programs."""
+        self._slots.clear()
+
+
+def _at(spec: TensorSpec, lengths: Lengths) -> TensorSpec:
+    dims = spec.shape or ()
+    return TensorSpec(spec.dtype, [lengths[dim] if isinstance(dim, str) else dim for dim in dims])
+
+
+def one_off_lengths(
+    known: OneOffLengths | None, base: OpenPlan, made: OpenPlan, slot: int
+) -> OneOffLengths | None:
+    """Return what binds items of any lengths up to the longest of an open plan so far.
+
+    Parameters
+    ----------
+    known : OneOffLengths or None
+        What did so before.
+    base, made : OpenPlan
+        A plan for the largest lengths, or for the first ones, and one in its arenas.
+    slot : int
+        One that both have.
+    """
+    template = base.plan.template
+    assert template is not None, "others run in its arenas"
+    longest = lengths_in(template, base) if known is None else known.longest
+    # Each tensor fits in if the lengths of inputs do, and is as long as they say: it is of no
+    # other lengths.
+    if any(
+        spec.shape is None or not all(isinstance(dim, int) or dim in longest for dim in spec.shape)
+        for spec in template.tensors.values()
+    ):
+        return None
+    if not _is_within(lengths_in(template, made), longest):
+        known = OneOffLengths(made, made, template)
+    found = known or OneOffLengths(base, made, template)
+    return found if found.can_bind(slot) else None
+
+
+def lengths_in(template: Graph, open_plan: OpenPlan) -> Lengths:
+    """Return the lengths of the inputs of a plan, by the symbols in a template of its graph."""
+    tensors = open_plan.plan.graph.tensors
+    return {
+        dim: length
+        for name in template.inputs
+        for dim, length in zip(
+            template.tensors[name].shape or (), tensors[name].static_shape, strict=True
+        )
+        if isinstance(dim, str)
+    }
+
+
+def _is_within(lengths: Lengths, longest: Lengths) -> bool:
+    return all(length <= longest[symbol] for symbol, length in lengths.items())
