@@ -17,6 +17,7 @@ from itertools import count, takewhile
 from typing import NamedTuple
 
 from ...devices.device import scratch_name, scratch_specs, support
+from ...devices.program import calls_function
 from ...graph.aliasing import Run, runs_of
 from ...graph.ir import Graph, Node
 from ...graph.tensor import TensorSpec
@@ -63,8 +64,8 @@ class BoundedShapes:
 
     Attributes
     ----------
-    is_apart : bool
-        True where no tensor that varies has bytes in common with another one, or scratch beside it.
+    only_calls : bool
+        True where all that sees lengths, as shapes or as values, is functions that are called.
     """
 
     def __init__(self, plan: Plan, stage: PlanStage | None = None) -> None:
@@ -90,7 +91,8 @@ class BoundedShapes:
         shapes = {name: self._own.tensors[name].static_shape for name in fed}
         self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
         # Shorter tensors take less, but may share bytes, and kernels need buffers, in other ways.
-        self.is_apart = not (scratch or self._sharing)
+        self._fit_if_agreed = not (scratch or self._sharing)
+        self.only_calls = self._fit_if_agreed and all(map(calls_function, self._own.nodes))
 
     def fit(self, shapes: Shapes) -> Plan | None:
         """Return the plan for inputs of these shapes; None if it does not fit.
@@ -121,7 +123,7 @@ class BoundedShapes:
         """Return the specs of some tensors, for shapes that fit; None where `fit` has to say."""
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
-        found = self._formulas.specs_at(shapes, asked) if self.is_apart else None
+        found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
         return None if found is None else {n: found.get(n, specs[n]) for n in names}
 
     def _inferred(self, shapes: Shapes) -> Graph | None:

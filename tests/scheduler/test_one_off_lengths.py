@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.runtime.opened import resized_plans
+from plait.scheduler.runtime.opened import one_off, resized_plans
 
 WIDTH = 3
 MOST = 40
@@ -109,9 +109,10 @@ async def stream(session: pl.Session, lengths: Sequence[tuple[int, int]]) -> Non
     lengths=st.lists(st.tuples(st.integers(0, MOST), st.integers(0, MOST)), min_size=6),
     in_flight=st.integers(1, 3),
     bounded=st.booleans(),
+    most=st.integers(0, 2),
 )
 def test_items_of_any_lengths_have_the_right_results(
-    devices: Any, lengths: list[tuple[int, int]], in_flight: int, bounded: bool
+    devices: Any, lengths: list[tuple[int, int]], in_flight: int, bounded: bool, most: int
 ) -> None:
     bounds: Any = {"n": (0, MOST), "m": (0, MOST)} if bounded else None
     pins = {"halves": "worker:0", "sums": "worker:0"} if "worker:0" in devices else {}
@@ -122,11 +123,13 @@ def test_items_of_any_lengths_have_the_right_results(
             async with pl.Session(plan) as session:
                 await stream(session, lengths * 2)
 
-    trio.run(main)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(one_off, "MOST_ITEMS", most)
+        trio.run(main)
 
 
 @pytest.mark.parametrize("device", ["cpu", "worker:0"])
-async def test_only_lengths_that_come_again_get_a_plan_of_their_own(
+async def test_only_lengths_that_come_again_and_again_get_a_plan_of_their_own(
     device: str, made: list[Any]
 ) -> None:
     pins = {"halves": device, "sums": device}
@@ -142,9 +145,9 @@ async def test_only_lengths_that_come_again_get_a_plan_of_their_own(
             await stream(session, [(7, 7)])
             made.clear()
             await stream(session, [(n, MOST - n) for n in range(1, MOST)])
-            assert made == []
-            for seed in range(4):
-                fed = feeds(5, 5, seed)
+            for count in range(one_off.MOST_ITEMS + 2):
+                assert len(made) == (count > one_off.MOST_ITEMS)
+                fed = feeds(5, 5, count)
                 check(await session.run(fed), fed)
             assert made == [{"x": (5, WIDTH), "y": (5,)}]
 
@@ -161,16 +164,23 @@ async def test_without_bounds_only_the_longest_so_far_get_a_plan(made: list[Any]
     assert [shapes["x"][0] for shapes in made] == [7, 9, 8, 20]
 
 
-async def test_what_other_nodes_see_gets_a_plan_for_each_length(made: list[Any]) -> None:
+@pytest.mark.parametrize("sees", ["tensor", "length"])
+async def test_what_other_nodes_see_gets_a_plan_for_each_length(sees: str, made: list[Any]) -> None:
     b = pl.GraphBuilder("seen")
-    half = b.call(halves, b.input("x", "float32", ("n", WIDTH)), name="halves")
-    b.output("y", b.op("Neg", half))
+    x = b.input("x", "float32", ("n", WIDTH))
+    half = b.call(halves, x, name="halves")
+    if sees == "tensor":
+        b.output("y", b.op("Neg", half))
+    else:
+        b.output("y", b.call(sums, half, b.op("Shape", x), name="sums"))
     plan = pl.plan(b.build(), "cpu", bounds={"n": MOST})
     with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session:
             for n in (3, 5, 4):
-                x = feeds(n, 0)["x"]
-                np.testing.assert_array_equal((await session.run({"x": x}))["y"], -x / 2)
+                fed = feeds(n, 0)["x"]
+                sum_ = (fed / 2).sum(axis=0, keepdims=True) + n + WIDTH
+                wanted = -fed / 2 if sees == "tensor" else sum_
+                np.testing.assert_array_equal((await session.run({"x": fed}))["y"], wanted)
     assert len(made) == 3
 
 

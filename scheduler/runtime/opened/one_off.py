@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from .open_plan import OpenPlan
 
 
+MOST_ITEMS = 8
+"""Of the same lengths before these get a plan: to open one takes some eight times as long."""
+
+
 class OneOffLengths(StageBindings):
-    """Binds an open plan to lengths that no item had lately, and keeps nothing but these lengths.
+    """Binds an open plan to lengths that few items had lately, and keeps nothing of it.
 
     Parameters
     ----------
@@ -43,15 +47,16 @@ class OneOffLengths(StageBindings):
         self._whole = _OneOffStage(open_plan, made, template, tuple(self.longest))
         stage = PlanStage(open_plan.plan.graph, template, (), (), {})
         super().__init__(open_plan, [stage], [self._whole])
-        self._met: OrderedDict[tuple[int, ...], None] = OrderedDict()
+        self._counts: OrderedDict[tuple[int, ...], int] = OrderedDict()
 
     def may_bind(self, arrays: Mapping[str, Array]) -> bool:
-        """Say whether inputs fit in, and no item had their lengths lately.
+        """Say whether inputs fit in, and few items had their lengths lately.
 
-        Lengths that come again are likely to come often, and are worth a plan of their own.
+        Lengths that come again and again are worth a plan of their own.
         """
         lengths = self.of_inputs(arrays)
-        return _is_within(lengths, self.longest) and tuple(lengths.values()) not in self._met
+        count = self._counts.get(tuple(lengths.values()), 0)
+        return count < MOST_ITEMS and _is_within(lengths, self.longest)
 
     def can_bind(self, slot: int) -> bool:
         """Say whether nothing but functions sees lengths; to be asked of a slot that was made."""
@@ -71,9 +76,10 @@ class OneOffLengths(StageBindings):
         DeviceError, KernelError
             If a device refuses.
         """
-        self._met[tuple(lengths.values())] = None
-        if len(self._met) > KEPT_BOUND:
-            self._met.popitem(last=False)
+        key = tuple(lengths.values())
+        self._counts[key] = self._counts.pop(key, 0) + 1  # as the latest
+        if len(self._counts) > KEPT_BOUND:
+            self._counts.popitem(last=False)
         return super().bind(stage, lengths, slot)
 
 
@@ -164,8 +170,11 @@ def one_off_lengths(
     ):
         return None
     if not _is_within(lengths_in(template, made), longest):
-        known = OneOffLengths(made, made, template)
-    found = known or OneOffLengths(base, made, template)
+        found = OneOffLengths(made, made, template)
+    elif known is None:
+        found = OneOffLengths(base, made, template)
+    else:
+        return known
     return found if found.can_bind(slot) else None
 
 

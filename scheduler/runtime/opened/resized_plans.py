@@ -80,7 +80,7 @@ class ResizedPlans:
             return None
         made = base.open_plan.resized(fitted)
         with suppress(DeviceError):  # it is tried again by who needs the slot
-            if made.only_calls and fitting.is_apart:
+            if made.only_calls and fitting.only_calls:
                 # Bound here once, steps that do not depend on lengths are there for all others.
                 base.open_plan.make_slot(following)
                 made.make_slot(following)
