@@ -302,10 +302,25 @@ def summed(x: Any) -> Any:
     return x.sum(keepdims=True)
 
 
+@pl.operator(
+    pl.TensorSpec("float32", ("n", WIDTH)),
+    inputs=[
+        pl.TensorSpec("float32", ("n", WIDTH)),
+        pl.TensorSpec("float32", (WIDTH,)),
+        pl.TensorSpec("int64", (2,)),
+    ],
+    name="bounded_sessions.scaled",
+)
+def scaled(x: Any, weights: Any, sizes: Any) -> Any:
+    return x * sizes[0].astype(x.dtype) + weights
+
+
 @pytest.mark.parametrize("device", ["cpu", "worker:0"])
+@pytest.mark.parametrize("sees_length", [False, True])
 async def test_functions_are_bound_to_further_lengths_without_compiling(
-    device: str, monkeypatch: pytest.MonkeyPatch
+    device: str, sees_length: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Unless they read a length: that is a constant, and another one for each."""
     compiled = [0]
     for kind in (CpuDevice, WorkerDevice):
         compile_ = kind.compile
@@ -315,14 +330,19 @@ async def test_functions_are_bound_to_further_lengths_without_compiling(
             return compile_(*given, **more)
 
         monkeypatch.setattr(kind, "compile", counted)
+    b = pl.GraphBuilder("scaled")
+    x, weights = b.input("x", "float32", ("n", WIDTH)), np.arange(WIDTH, dtype=np.float32)
+    b.output("y", b.call(scaled, x, weights, b.op("Shape", x) if sees_length else [2, 2]))
     with trio.fail_after(WAIT_S):
-        async with pl.Session(pl.plan(function_alone(), device, bounds={"n": 64})) as session:
+        async with pl.Session(pl.plan(b.build(), device, bounds={"n": 64})) as session:
             await session.run(rows(64))
             before = compiled[0]
             for length in (5, 7, 64, 3):
-                result = await session.run(rows(length))
-                assert result["y"].item() == rows(length)["x"].sum()
-    assert compiled[0] == before
+                fed = rows(length)
+                result = await session.run(fed)
+                scale = np.float32(length if sees_length else 2)
+                np.testing.assert_array_equal(result["y"], fed["x"] * scale + weights)
+    assert compiled[0] - before == (3 if sees_length else 0)
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=["met once", "with a plan of its own"])

@@ -106,8 +106,11 @@ def _own(value: Any) -> Any:
 
 
 def _is_constant(value: Any) -> bool:
-    """Say whether an array lies in bytes, as of a file that was read, which nobody can change."""
-    while isinstance(value, np.ndarray):
+    """Say whether an array lies in bytes, as of a file that was read, which nobody can change.
+
+    Arrays that come from another process lie in bytes, too: numpy lets these be changed.
+    """
+    while isinstance(value, np.ndarray) and not value.flags.writeable:
         value = value.base
     return isinstance(value, bytes)
 

@@ -138,11 +138,11 @@ class Bindings:
             theirs.get(id(step)) or self._bound_step(step) for step in plan.steps
         ]
         self._own = [one for one in self._steps if id(one.step) not in theirs]
-        # Those that have the base's nodes, at other lengths.
+        # Those that do what the base's do, at other lengths.
         self._resized = {
             one.step.index
             for one in self._own
-            if of_base and _has_same_nodes(one.step, of_base[one.step.index].step)
+            if of_base and _does_the_same(one.step, of_base[one.step.index].step)
         }
 
     def _rules_for(self, plan: Plan) -> _Rules:
@@ -412,3 +412,14 @@ def _has_same_nodes(step: Step, other: Step) -> bool:
     if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
         return True
     return step.work.graph.nodes == other.work.graph.nodes
+
+
+def _does_the_same(step: Step, other: Step) -> bool:
+    """Say whether steps compute the same but for lengths, which may be among the constants."""
+    if isinstance(step.work, Transfer) or isinstance(other.work, Transfer):
+        return True
+    constants, others = step.work.graph.constants, other.work.graph.constants
+    are_same = constants.keys() == others.keys() and all(
+        array is others[name] for name, array in constants.items()
+    )
+    return are_same and _has_same_nodes(step, other)

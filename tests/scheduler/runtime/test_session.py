@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,14 @@ def read_only_array(content: bytes) -> Any:
     return array
 
 
+def unpickled_array(content: bytes) -> Any:
+    """Return an array that numpy has let lie in the bytes it was read from, and lets be changed."""
+    array = pickle.loads(pickle.dumps(np.frombuffer(content * 20, np.uint8).copy(), protocol=4))
+    assert isinstance(array.base, bytes)
+    assert array.flags.writeable
+    return array
+
+
 def test_bytes_are_fed_without_a_copy() -> None:
     content = bytes(range(100))
     on_them = np.frombuffer(content, np.uint8)
@@ -139,9 +148,18 @@ def test_bytes_are_fed_without_a_copy() -> None:
         assert np.shares_memory(kept, on_them)
 
 
-@pytest.mark.parametrize("kind", [bytearray, read_only_array])
+def view_of_unpickled_array(content: bytes) -> Any:
+    view = unpickled_array(content)[3:]
+    view.flags.writeable = False
+    return view
+
+
+@pytest.mark.parametrize(
+    "kind", [bytearray, read_only_array, unpickled_array, view_of_unpickled_array]
+)
 def test_what_may_be_changed_is_copied_while_it_waits(kind: Callable[[bytes], Any]) -> None:
-    content = np.asarray(memoryview(kind(bytes(range(100)))))
+    """By arrays that come from another process, too: those of a pool lie in bytes."""
+    content = np.asarray(kind(bytes(range(100))))
     room = InputStagingPool().room_for({"file": content})
     assert not np.shares_memory(copied({"file": content}, room)["file"], content)
 
