@@ -30,7 +30,7 @@ from .cublas import Cublas, find_cublas
 from .cublas import version_of as cublas_version
 from .cudnn import Cudnn, find_cudnn
 from .cudnn import version_of as cudnn_version
-from .driver import CuPy, cuda_names, find_device, unavailable_error
+from .driver import CuPy, cuda_names, find_device, start_error
 from .exchange import CudaExchange, is_on_device
 from .ipc import describe
 from .lowering import Lowering, fits_in_queue
@@ -138,7 +138,7 @@ class CudaDevice(QueuedDevice[_Opened]):
                 # What needs no context, which takes memory and time: most who ask only plan.
                 properties = cupy.cuda.runtime.getDeviceProperties(self._index)
             except Exception as error:
-                raise unavailable_error(error, self.name) from error
+                raise start_error(error, cupy, self.name) from error
             self._capabilities = Capabilities(
                 memory=self._memory,
                 accesses=frozenset({self._memory}),
@@ -174,13 +174,13 @@ class CudaDevice(QueuedDevice[_Opened]):
                     make_stream = self._stream_maker(cupy, share)
                     queues = open_queues(cupy, self._index, self.name, make_stream)
             except Exception as error:
-                raise unavailable_error(error, self.name) from error
+                raise start_error(error, cupy, self.name) from error
             try:
                 self._open = self._equip(cupy, queues, make_stream)
             except Exception as error:
                 # Half opened, it would keep threads that nobody ends.
                 queues.close()
-                raise unavailable_error(error, self.name) from error
+                raise start_error(error, cupy, self.name) from error
             self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:

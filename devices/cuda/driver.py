@@ -92,9 +92,17 @@ def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
     ------
     DeviceUnavailableError
         If CuPy, the driver or the device is missing.
+    DeviceLostError
+        If it was broken in this process.
     """
     cupy = cupy or load_cupy()
-    count = count_devices(cupy)
+    try:
+        count = count_devices(cupy)
+    except DeviceUnavailableError as error:
+        cause = error.__cause__
+        if cause is not None and _code(cause, cupy) in STICKY:
+            raise lost_error(cause, name) from cause
+        raise
     if index >= count:
         raise DeviceUnavailableError(
             f"there is no device {name!r}: CUDA finds {count}",
@@ -127,8 +135,13 @@ def lost_error(error: BaseException, device: str, at: str | None = None) -> Devi
     return lost_device_error(error, device, at, "compute-sanitizer finds the kernel that broke it")
 
 
-def unavailable_error(error: Exception, device: str) -> DeviceUnavailableError:
-    """Return the error of a device that was found but does not start."""
+def start_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
+    """Return the error of a device that was found but does not start.
+
+    Its kernels may have broken it, for all of this process, before anybody opened it again.
+    """
+    if _code(error, cupy) in STICKY:
+        return lost_error(error, device)
     fix = "look at nvidia-smi; the driver must be new enough for the CuPy installed"
     return failures.unavailable_error(error, device, fix)
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import plait as pl
 import pytest
 from cupy_double import CupyDouble, OutOfMemoryError
 from fake_cuda_errors import (
@@ -93,8 +94,24 @@ def test_a_name_without_a_number_is_no_device(name: str) -> None:
 
 
 def test_a_gpu_that_does_not_start_is_unavailable(double: CupyDouble) -> None:
-    double.cuda.Stream = lambda non_blocking: (_ for _ in ()).throw(CUDARuntimeError(700))
-    with pytest.raises(DeviceUnavailableError, match=r"'cuda:0' does not start: .*Illegal"):
+    double.cuda.Stream = lambda non_blocking: (_ for _ in ()).throw(CUDARuntimeError(INVALID_VALUE))
+    with pytest.raises(DeviceUnavailableError, match=r"'cuda:0' does not start: .*Invalid"):
+        double.device().open()
+
+
+def test_a_gpu_that_was_broken_in_this_process_is_lost_to_who_opens_it(double: CupyDouble) -> None:
+    graph = chain("Relu")
+    double.gpu.break_next()
+    with pytest.raises(DeviceLostError):
+        pl.run(graph, some_items(graph, 1)[0], double.device())
+    with pytest.raises(DeviceLostError, match=r"(?s)'cuda:0' is lost: .*start a new process"):
+        double.device().open()
+
+    def answer() -> int:  # any call may
+        raise CUDARuntimeError(ILLEGAL_ADDRESS)
+
+    double.cuda.runtime.getDeviceCount = answer  # type: ignore[method-assign]
+    with pytest.raises(DeviceLostError, match="'cuda:0' is lost"):
         double.device().open()
 
 

@@ -260,6 +260,20 @@ def test_a_host_whose_gpu_breaks_is_replaced_and_nothing_is_lost(
     ]
 
 
+def test_a_host_whose_gpu_broke_while_it_was_idle_is_replaced_by_who_opens_it(
+    host: RemoteHost, engine: FakeEngine, offer: Offer
+) -> None:
+    doubles, xs = [CupyDouble(devices=8), CupyDouble(devices=8)], inputs(3)
+    offer(NAME, lambda name: doubles[len(engine.actors) - 1].device(name))
+    plan = pl.plan(relu(), [RayDevice(host, NAME)], max_in_flight=2)
+    assert are_right(streamed(plan, xs), xs)
+    doubles[0].gpu.break_next()
+    with pytest.raises(pl.DeviceLostError):  # somebody else in its process
+        pl.run(relu(), {"x": xs[0]}, [doubles[0].device("cuda:7")])
+    assert are_right(streamed(plan, xs), xs)
+    assert len(engine.actors) == 2
+
+
 class _FailingDevice(CudaDevice):
     """In the third of all its runs a kernel leaves a word in its trap."""
 

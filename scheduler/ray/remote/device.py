@@ -157,7 +157,11 @@ class RayDevice:
                 return
             link = self._host.link()
             # May fail, and leaves what was open before, lost or not, as it is.
-            number = link.ask("open", self._kind, self._host.cores)
+            try:
+                number = link.ask("open", self._kind, self._host.cores)
+            except DeviceLostError:  # while nobody asked for it, as its GPU may have been
+                link = self._host.link()
+                number = link.ask("open", self._kind, self._host.cores)
             link.names[number] = self._kind, self.name
             # What was lost stays until then: whoever uses it meanwhile is told that it is.
             self._forget()

@@ -209,13 +209,13 @@ class HostLink:
     def _replied(self, asked: _Ask, value: Any, error: BaseException | None) -> None:
         """Take the answer to something that was asked; on a thread of the engine's."""
         self._heard_s = time.monotonic()
-        if isinstance(error, DeviceLostError):
-            self._answers.put((None, error))  # which answers everybody
-            return
         if error is None:
             value, described = value
             if described is not None:
                 error = rebuild(described, f"host {self.name!r}")
+        if isinstance(error, DeviceLostError):  # the host, or a GPU there for as long as it lives
+            self._answers.put((None, error))  # which answers everybody
+            return
         with self._changed:
             self._asked.discard(asked)
         asked.value, asked.error = value, error
