@@ -65,6 +65,7 @@ class WorkerObjects:
         self._describe = describe
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
+        self._numbering = threading.Lock()
         self._arenas: WeakKeyDictionary[Arena, int] = WeakKeyDictionary()
         self._graphs: dict[int, int] = {}  # by id: hashing a graph would hash all of it
         self._lives: WeakKeyDictionary[OperatorInstances, int] = WeakKeyDictionary()
@@ -96,7 +97,7 @@ class WorkerObjects:
                 "measure": measure,
                 "views": {name: self._view(view) for name, view in views.items()},
             }
-            number = next(self._numbers)
+            number = self._number()
             self._call("bind", number, _pack(document))
         return self._program(graph, number)
 
@@ -106,19 +107,31 @@ class WorkerObjects:
         What goes wrong there is raised by whoever runs it. None where it has to be bound anew.
         """
         is_shared = self._describe is None  # numpy's arrays, in files of shared memory
+        # Without the lock, which is held by whoever waits for the worker to bind something.
         calls = find_calls(program.graph, views) if is_shared else None
         if calls is None:
             return None
         seen = {name for node in calls.values() for name in (*node.inputs, *node.outputs)}
-        with self._lock:
-            places = {name: self._view(views[name]) for name in seen & views.keys()}
-            data = _pack({"program": program.number, "views": places})
-            if len(data) > MOST_DATA:
-                return None
-            number = next(self._numbers)
-            # Requests are served in order, so that it is bound before anybody has it run.
-            self._client.put(WorkerEvent("rebind", number, data=data))
+        found = {name: views[name] for name in seen & views.keys()}
+        if not self._are_shared(found):
+            return None
+        places = {name: self._view(view) for name, view in found.items()}
+        data = _pack({"program": program.number, "views": places})
+        if len(data) > MOST_DATA:
+            return None
+        number = self._number()
+        # Requests are served in order, so that it is bound before anybody has it run.
+        self._client.put(WorkerEvent("rebind", number, data=data))
         return self._program(program.graph, number)
+
+    def _are_shared(self, views: Mapping[str, View]) -> bool:
+        """Say whether the process reaches all that views lie in."""
+        return all(view.arena in self._arenas for view in views.values())
+
+    def _number(self) -> int:
+        """Return a number for an object that the process is to make."""
+        with self._numbering:
+            return next(self._numbers)
 
     def _program(self, graph: Graph, number: int) -> WorkerProgram:
         program = WorkerProgram(graph, self._client, number, self)
@@ -135,7 +148,7 @@ class WorkerObjects:
     def _graph(self, graph: Graph) -> int:
         key = id(graph)
         if key not in self._graphs:
-            number = next(self._numbers)
+            number = self._number()
             self._call("load", number, dump_bytes(graph))
             self._graphs[key] = number
             self._owners.add(graph, number)
@@ -145,7 +158,7 @@ class WorkerObjects:
     def _life(self, lives: OperatorInstances) -> int:
         """Return the number of what nodes own there; it is closed as what they own here is."""
         if lives not in self._lives:
-            self._lives[lives] = number = next(self._numbers)
+            self._lives[lives] = number = self._number()
             lives.on_close(partial(self._end_lives, number))
         return self._lives[lives]
 
@@ -156,7 +169,7 @@ class WorkerObjects:
     def share(self, arena: Arena) -> int:
         """Return the number of an arena that the process reaches from now on."""
         if arena not in self._arenas:
-            number = next(self._numbers)
+            number = self._number()
             if self._describe is None:
                 assert isinstance(arena, SharedArena), f"a worker cannot map {arena.memory!r}"
                 self._client.call("map", number, arena)

@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,41 @@ def test_lengths_that_a_kernel_sees_take_another_program(
             bound.views["x"].array[...] = np.arange(4)
             bench.device.submit(program).wait(WAIT_S)
             np.testing.assert_array_equal(bound.views["z"].array, -3.0 * np.arange(4))
+
+
+def test_a_program_is_bound_to_other_lengths_while_somebody_waits_for_one_to_be_compiled(
+    bench: Bench, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop binds to other lengths, threads compile: it must not wait with them."""
+    device, call, asked = bench.device, worker_client.WorkerClient.call, threading.Event()
+
+    def observed(*arguments: Any) -> None:
+        asked.set()
+        call(*arguments)
+
+    with Bound(device, calls(functions.scale, n=8, by=3.0)) as bound, ThreadPoolExecutor() as pool:
+        first = bench.submit(functions.wait_for, path=gate.path)
+        writer = gate.arrived()
+        try:
+            monkeypatch.setattr(worker_client.WorkerClient, "call", observed)
+            other = calls(functions.scale, n=8, by=5.0)
+            compiled = pool.submit(device.compile, other, bound.views)
+            assert asked.wait(WAIT_S)
+            program = pool.submit(rebound, bound, bound.views).result(WAIT_S)
+            assert not compiled.done()
+            assert not first.done
+        finally:
+            os.close(writer)
+        for each, factor in ((program, 3), (compiled.result(WAIT_S), 5)):
+            bound.views["x"].array[...] = np.arange(8)
+            device.submit(each).wait(WAIT_S)
+            np.testing.assert_array_equal(bound.views["y"].array, np.arange(8) * factor)
+
+
+def test_only_a_function_alone_is_bound_to_other_lengths(bench: Bench) -> None:
+    for graph in (calls(functions.scale, functions.scale), unary("Relu")):
+        with Bound(bench.device, graph) as bound:
+            assert rebound(bound, bound.views) is None
 
 
 def test_whoever_runs_a_program_is_told_why_it_was_not_bound(bench: Bench) -> None:
