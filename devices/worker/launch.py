@@ -80,10 +80,10 @@ def launch(
     with ExitStack() as undo:
         flags = SharedArena(WINDOW * array("q").itemsize)
         undo.callback(flags.close)
-        ours, theirs = socket.socketpair()
-        channel = Channel(ours)
-        undo.callback(channel.close)
         try:
+            ours, theirs = socket.socketpair()
+            channel = Channel(ours)
+            undo.callback(channel.close)
             with theirs:
                 process = _spawn(name, cores, bound, module, theirs.fileno(), flags.fd)
             undo.callback(end, process, kill=True)

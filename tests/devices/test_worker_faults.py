@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import sys
 import threading
@@ -571,6 +572,22 @@ def test_an_interpreter_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     with pytest.raises(DeviceUnavailableError, match=r"cannot be started: .*No such file"):
         WorkerDevice("worker:0").open()
+
+
+@pytest.mark.parametrize("spare", range(4))
+def test_a_worker_that_too_few_files_are_left_for(spare: int) -> None:
+    """Whatever takes the last one, the error is plait's, and nothing stays open."""
+    before, (soft, hard) = os.listdir("/proc/self/fd"), resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)  # descriptors may have gaps: this is the lowest that is free
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, hard))
+    try:
+        with pytest.raises(pl.DeviceError, match="Too many open files"):
+            WorkerDevice("worker:0").open()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
