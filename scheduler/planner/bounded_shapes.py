@@ -92,7 +92,8 @@ class BoundedShapes:
         self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
         # Shorter tensors take less, but may share bytes, and kernels need buffers, in other ways.
         self._fit_if_agreed = not (scratch or self._sharing)
-        self.only_calls = self._fit_if_agreed and all(map(calls_function, self._own.nodes))
+        # Of the template: a shape that is read is a node there, and a constant at some lengths.
+        self.only_calls = self._fit_if_agreed and all(map(calls_function, self._part.nodes))
 
     def fit(self, shapes: Shapes) -> Plan | None:
         """Return the plan for inputs of these shapes; None if it does not fit.

@@ -276,12 +276,6 @@ def test_a_program_is_bound_to_other_lengths_while_somebody_waits_for_one_to_be_
             np.testing.assert_array_equal(bound.views["y"].array, np.arange(8) * factor)
 
 
-def test_only_a_function_alone_is_bound_to_other_lengths(bench: Bench) -> None:
-    for graph in (calls(functions.scale, functions.scale), unary("Relu")):
-        with Bound(bench.device, graph) as bound:
-            assert rebound(bound, bound.views) is None
-
-
 def test_whoever_runs_a_program_is_told_why_it_was_not_bound(bench: Bench) -> None:
     with Bound(bench.device, calls(functions.scale)) as bound:
         # No place for the result.
