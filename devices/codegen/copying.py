@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from .indexing import contiguous, coordinates, index_type, merged, offset
 from .kernel import THREADS, Kernel, Parameter, groups_of
+from .types import literal
 
 WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
 """Unsigned integers by their bytes."""
@@ -44,6 +45,7 @@ def copy(
     *,
     read: int = 0,
     written: int = 0,
+    flips: bool = False,
 ) -> Kernel:
     """Return the kernel that copies a box of elements.
 
@@ -59,10 +61,13 @@ def copy(
         C order when left out.
     read, written : int
         Which input and output of the node.
+    flips : bool
+        Whether the highest bit of each byte is turned over: bytes without a sign, less 128.
     """
     end = target or Layout(contiguous(shape))
-    lengths, ours, theirs = merged(shape, source.strides, end.strides)
-    box = _widened(_Box(itemsize, lengths, Layout(ours, source.base), Layout(theirs, end.base)))
+    lengths, *strides = merged(shape, source.strides, end.strides)
+    ours, theirs = map(Layout, strides, (source.base, end.base))
+    box = _widened(_Box(itemsize, lengths, ours, theirs, flips))
     word = WORDS[box.itemsize]
     parameters = (Parameter("x", word, "input", read), Parameter("y", word, "output", written))
     rows = _rows(box)
@@ -77,6 +82,13 @@ class _Box(NamedTuple):
     shape: tuple[int, ...]
     source: Layout
     target: Layout
+    flips: bool
+
+    @property
+    def flipped(self) -> str:
+        """What is done to each word."""
+        mask = int.from_bytes(b"\x80" * self.itemsize, "little")
+        return f" ^ {literal(mask, WORDS[self.itemsize])}" if self.flips else ""
 
     @property
     def ctype(self) -> str:
@@ -90,15 +102,16 @@ class _Box(NamedTuple):
 
 def _widened(box: _Box) -> _Box:
     """Return the box in words of twice the size, for as long as runs are made of such words."""
-    itemsize, shape, *layouts = box
+    itemsize, shape = box.itemsize, box.shape
     if itemsize == max(WORDS) or not shape or shape[-1] % 2:
         return box
     halved = []
-    for strides, base in layouts:
+    for strides, base in (box.source, box.target):
         if strides[-1] != 1 or any(number % 2 for number in (*strides[:-1], base)):
             return box
         halved.append(Layout((*(stride // 2 for stride in strides[:-1]), 1), base // 2))
-    return _widened(_Box(2 * itemsize, (*shape[:-1], shape[-1] // 2), *halved))
+    source, target = halved
+    return _widened(_Box(2 * itemsize, (*shape[:-1], shape[-1] // 2), source, target, box.flips))
 
 
 def _plain(box: _Box) -> str:
@@ -108,7 +121,7 @@ def _plain(box: _Box) -> str:
         f"if (i >= {prod(box.shape)}) return;",
         *coordinates("i", box.shape, "k", c),
         f"y[{offset(box.target.strides, 'k', box.target.base)}] = "
-        f"x[{offset(box.source.strides, 'k', box.source.base)}];",
+        f"x[{offset(box.source.strides, 'k', box.source.base)}]{box.flipped};",
     ]
     return "\n".join(lines)
 
@@ -153,4 +166,5 @@ for ({c} n = first; n < {_TILE}; n += {step})
 BARRIER;
 for ({c} n = first; n < {_TILE}; n += {step})
     if (row + n < {box.shape[rows]} && column + lane < {box.shape[last]})
-        y[{where[1]} + (row + n) * ({box.target.strides[rows]}) + column + lane] = tile[lane][n];"""
+        y[{where[1]} + (row + n) * ({box.target.strides[rows]}) + column + lane] =
+            tile[lane][n]{box.flipped};"""

@@ -63,9 +63,19 @@ def takes_epilogue(op: str) -> bool:
     return _generators.find(op) is not None
 
 
-def generate_with(node: Node, call: Call, outputs: Specs, epilogue: Epilogue, title: str) -> Code:
-    """Return the code of a node and its epilogue; the title is added to that of the kernels."""
-    code = _generators[node.op](call, outputs, epilogue)
+def generate_with(
+    node: Node,
+    call: Call,
+    outputs: Specs,
+    epilogue: Epilogue,
+    title: str,
+    generator: Generator | None = None,
+) -> Code:
+    """Return the code of a node and its epilogue; the title is added to that of the kernels.
+
+    The `generator` is the operator's own, if left out.
+    """
+    code = (generator or _generators[node.op])(call, outputs, epilogue)
     others = {parameter.name for parameter in epilogue.parameters}
 
     def completed(kernel: Kernel) -> Kernel:
@@ -81,9 +91,10 @@ def generate_with(node: Node, call: Call, outputs: Specs, epilogue: Epilogue, ti
 
 
 def _alone(generator: Generator, call: Call, outputs: Specs) -> Code:
-    return generator(call, outputs, _storing(outputs[0]))
+    return generator(call, outputs, storing(outputs[0]))
 
 
-def _storing(y: TensorSpec) -> Epilogue:
+def storing(y: TensorSpec) -> Epilogue:
+    """Return the epilogue that writes results as they are."""
     written = Parameter("y", ctype(y.dtype), "output", 0)
     return Epilogue((written,), lambda at, value: [store(y.dtype, "y", at, value)])

@@ -12,17 +12,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count, takewhile
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
 from ...graph.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
-from .composition import Made, chained, compose
+from .composition import Chain, Made, chained, compose
 from .epilogue import generate_with, takes_epilogue
 from .formulas import Member, has_formula
 from .pieces import Launch, Piece, launches, piece_of, transfers_of, working_nodes
 from .registry import why_not
+
+Launching: TypeAlias = Callable[[Node, Chain], tuple[Launch, ...] | None]
 
 MOST_NODES = 64
 MOST_WITH_PRODUCT = 17
@@ -40,6 +43,7 @@ def fused(
     *,
     epilogues: Callable[[Node], bool] | None = None,
     begun: Callable[[Node], Member | None] | None = None,
+    launching: Launching | None = None,
 ) -> tuple[Piece | Node, ...]:
     """Return a static subgraph's pieces in order; a node itself where no kernel is generated.
 
@@ -47,7 +51,8 @@ def fused(
     generated kernels, and may have an epilogue; none, if left out. `begun` says of others what is
     to be done with what a library leaves in their output: the member reads that by the output's
     name and `LEFT`. They come back as nodes, in their places, and once more in a piece with nodes
-    behind them, if there are any.
+    behind them, if there are any. `launching` gives the launches of a product with an epilogue,
+    where its own generator does not.
     """
     working = working_nodes(graph, views)
     members = {} if begun is None else {node.name: begun(node) for node in working}
@@ -62,7 +67,7 @@ def fused(
         # Where the last of a group stood: what it reads is there by then, and nobody needs its
         # results sooner.
         if node.name in last:
-            found.append(last[node.name].piece())
+            found.append(last[node.name].piece(launching))
         elif node.name in rests:
             found.append(node)
         elif node.name not in inside:
@@ -82,7 +87,7 @@ class _Group:
         self.outputs = {node.outputs[0] for node in nodes}
         self._graph = graph
 
-    def piece(self) -> Piece:
+    def piece(self, launching: Launching | None) -> Piece:
         """Return what computes the nodes: one kernel, but for products whose depth is split."""
         if not self.products:
             kernel, tensors = compose(self.members, self.stored)
@@ -90,9 +95,12 @@ class _Group:
         (product,) = self.products
         made = product.outputs[0]
         chain = chained(Made(made, self._graph.tensors[made]), self.members, self.stored)
-        call, outputs = self._graph.call(product), self._graph.output_specs(product)
-        code = generate_with(product, call, outputs, chain.epilogue, chain.title)
-        return Piece(tuple(self.nodes), launches(product, code, chain.tensors))
+        found = None if launching is None else launching(product, chain)
+        if found is None:
+            call, outputs = self._graph.call(product), self._graph.output_specs(product)
+            code = generate_with(product, call, outputs, chain.epilogue, chain.title)
+            found = launches(product, code, chain.tensors)
+        return Piece(tuple(self.nodes), found)
 
     @cached_property
     def stored(self) -> tuple[str, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
+from ...graph.windows import resolve_window
 from .convolution import Convolution, sliding_of
 from .epilogue import Epilogue, generates_product
 from .folds import extreme
@@ -16,174 +18,236 @@ from .types import literal, load
 
 EXACT_DEPTH = (1 << 31) // (255 * 255)
 """So many products of bytes can be added up in 32 bits."""
+LOWERED = 128
+"""What bytes without a sign are lowered by, to be such with one; their zero points are, too."""
+
+FACTORS = {
+    "MatMulInteger": (0, 1),
+    "QLinearMatMul": (0, 3),
+    "ConvInteger": (1, 0),
+    "QLinearConv": (3, 0),
+}
+"""Which inputs are multiplied, a by b. Of convolutions, a is the weights, with a row for each
+feature, and b the images."""
+
+_NUMBERS = {
+    "MatMulInteger": {"a_zero": 2, "b_zero": 3},
+    "ConvInteger": {"b_zero": 2, "a_zero": 3},
+    "QLinearMatMul": {
+        "a_scale": 1, "a_zero": 2, "b_scale": 4, "b_zero": 5, "y_scale": 6, "y_zero": 7
+    },
+    "QLinearConv": {
+        "b_scale": 1, "b_zero": 2, "a_scale": 4, "a_zero": 5, "y_scale": 6, "y_zero": 7, "y_bias": 8
+    },
+}  # fmt: skip
+"""Which inputs are scales, zero points and biases, of which tensor."""
 
 
-class _Numbers:
-    """Scales and zero points of a node: one for all, or one for each row, column or feature."""
+class ElementPlace(NamedTuple):
+    """Where an element of a product is, as C.
 
-    def __init__(self, call: Call, names: dict[str, int]) -> None:
+    Attributes
+    ----------
+    row, column : str
+    of_a, of_b, of_y : str, optional
+        Which row or column in all of the stack, where factors are stacks.
+    """
+
+    row: str
+    column: str
+    of_a: str = ""
+    of_b: str = ""
+    of_y: str = ""
+
+
+class NodeScales:
+    """Scales, zero points and biases of a node: one for all, or for each row, column or feature."""
+
+    def __init__(self, op: str, call: Call) -> None:
         self._call = call
-        self._known = {name: index for name, index in names.items() if call.has(index)}
+        self._known = {name: index for name, index in _NUMBERS[op].items() if call.has(index)}
+        self._factors = dict(zip("ab", FACTORS[op], strict=True))
 
     @property
     def parameters(self) -> list[Parameter]:
+        """The inputs that they are."""
         return [input_of(self._call.spec(i), name, i) for name, i in self._known.items()]
+
+    def has(self, name: str) -> bool:
+        """Say whether there is such a number."""
+        return name in self._known
 
     def is_single(self, name: str) -> bool:
         """True when there is one for all, or none."""
         return name not in self._known or self._spec(name).size == 1
 
-    def read(self, name: str, vector: str, stack: str = "") -> str:
-        """Return one of them, by its index in a vector, or in a stack of vectors."""
-        spec = self._spec(name)
+    def read(self, name: str, place: ElementPlace) -> str:
+        """Return one of them, by the place of an element of the product."""
+        spec, of = self._spec(name), name[0]
+        vector = place.column if of == "b" else place.row
+        stack = {"a": place.of_a, "b": place.of_b, "y": place.of_y}[of]
         index = "0" if spec.size == 1 else vector if len(spec.static_shape) == 1 else stack
         return load(spec.dtype, name, index)
 
-    def without(self, zero: str, value: str, vector: str, stack: str = "") -> str:
-        """Return an expression less its zero point."""
-        if zero not in self._known:
-            return f"(i32){value}"
-        return f"(i32){value} - (i32){self.read(zero, vector, stack)}"
+    def without_zero(self, factor: str, value: str, place: ElementPlace) -> str:
+        """Return an element of a factor, ``"a"`` or ``"b"``, less its zero point."""
+        name = f"{factor}_zero"
+        return f"(i32){value}" + (f" - (i32){self.read(name, place)}" if self.has(name) else "")
+
+    def lowered_by(self, factor: str) -> int:
+        """Return how much a factor's bytes are lowered to have a sign."""
+        return LOWERED if self._call.spec(self._factors[factor]).dtype.name == "uint8" else 0
+
+    def is_around_zero(self, factor: str) -> bool:
+        """True when all zero points of a factor whose bytes have a sign are known to be 0."""
+        name, by = f"{factor}_zero", self.lowered_by(factor)
+        if not self.has(name):
+            return by == 0
+        value = self._call.value(self._known[name])
+        return value is not None and bool((value == by).all())
+
+    def lowered_zero(self, factor: str, place: ElementPlace) -> str:
+        """Return the zero point of a factor whose bytes have a sign, modulo 2³²."""
+        name, by = f"{factor}_zero", self.lowered_by(factor)
+        given = f"(i32){self.read(name, place)}" if self.has(name) else "0"
+        return f"(u32)({given} - {by})"
 
     def _spec(self, name: str) -> TensorSpec:
         return self._call.spec(self._known[name])
 
 
-def _sum_type(depth: int) -> str:
-    return "u32" if depth < EXACT_DEPTH else "u64"
+def byte_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Matrices | None:
+    """Return a node as a product of matrices, whose first two parameters are its factors.
+
+    None where it is none: convolutions are, of all weights and each image, whose windows are single
+    cells.
+    """
+    if op not in FACTORS or ("Conv" in op and not _has_single_cells(op, call)):
+        return None
+    return _matrices(op, call, outputs[0], epilogue)
 
 
-def _quantized(
-    total: str, factor: str, zero: str, y: TensorSpec, at: str, epilogue: Epilogue
+def _has_single_cells(op: str, call: Call) -> bool:
+    w, x = (call.spec(index).static_shape for index in FACTORS[op])
+    window, _ = resolve_window(x[2:], call.attributes, w[2:])
+    assert window is not None, "static shapes"
+    moves, pads = (*window.kernel, *window.strides), (*window.pads_begin, *window.pads_end)
+    return call.attributes["group"] == 1 and not any(pads) and all(n == 1 for n in moves)
+
+
+def _matrices(op: str, call: Call, y: TensorSpec, epilogue: Epilogue) -> Matrices:
+    scales = NodeScales(op, call)
+    a, b = (call.spec(index) for index in FACTORS[op])
+    if "Conv" in op:
+        (features, channels), cells = a.static_shape[:2], math.prod(b.static_shape[2:])
+        left, right = Stack((), features, channels), Stack(b.static_shape[:1], channels, cells)
+        batch = right.batch
+    else:
+        left, right = left_stack(a), right_stack(b)
+        batch = product_batch(left, right)
+        # One tall matrix where no row has numbers of its own.
+        if all(map(scales.is_single, ("a_scale", "a_zero", "y_scale", "y_zero"))):
+            left, batch = stretched(left, right, batch)
+    depth = max(left.columns, 1)
+
+    def place(row: str = "", column: str = "") -> ElementPlace:
+        starts = f"a_start / {depth} + {row}", f"b_start / {depth} + {column}"
+        return ElementPlace(row, column, *starts, f"batch * {left.rows} + {row}")
+
+    def finish(row: str, column: str, total: str) -> list[str]:
+        at = f"(batch * {left.rows} + {row}) * {right.columns} + {column}"
+        return _finish(scales, depth, y, epilogue, at, total, place(row, column))
+
+    return Matrices(
+        left,
+        right,
+        batch,
+        _sum_type(scales, depth),
+        lambda at, row: scales.without_zero("a", f"a[{at}]", place(row=row)),
+        lambda at, column: scales.without_zero("b", f"b[{at}]", place(column=column)),
+        finish,
+        (*_factors(op, call), *epilogue.parameters, *scales.parameters),
+    )
+
+
+def _factors(op: str, call: Call) -> list[Parameter]:
+    pairs = zip("ab", FACTORS[op], strict=True)
+    return [input_of(call.spec(index), name, index) for name, index in pairs]
+
+
+def _finish(
+    scales: NodeScales,
+    depth: int,
+    y: TensorSpec,
+    epilogue: Epilogue,
+    at: str,
+    total: str,
+    place: ElementPlace,
 ) -> list[str]:
-    """Return the statements that scale an integer, add a zero point, saturate and hand it over."""
+    """Return the statements that hand a sum over, quantized again if there is a scale for that."""
+    if not scales.has("y_scale"):
+        return epilogue.write(at, f"(i32){total}")
+    names = "a_scale", "b_scale", "y_scale", "y_zero"
+    scale_a, scale_b, scale_y, zero = (scales.read(name, place) for name in names)
+    whole = f"({'i32' if depth < EXACT_DEPTH else 'i64'}){total}"
+    if scales.has("y_bias"):
+        whole = f"((i64){whole} + {scales.read('y_bias', place)})"
+    factor = f"(f32){scale_a} * (f32){scale_b} / (f32){scale_y}"
     low, high = (literal(extreme(y.dtype, name), "f32") for name in ("min", "max"))
     return [
-        f"const f32 real = rint((f32){total} * ({factor})) + (f32){zero};",
+        f"const f32 real = rint((f32){whole} * ({factor})) + (f32){zero};",
         *epilogue.write(at, f"(i32)fmin(fmax(real, {low}), {high})"),
     ]
 
 
-def _multiplied(
-    call: Call, y: TensorSpec, factors: tuple[int, int], numbers: _Numbers, rows: tuple[str, ...]
-) -> tuple[Stack, Stack, tuple[int, ...]]:
-    """Return the stacks; as one tall matrix where no row has numbers of its own."""
-    left, right = left_stack(call.spec(factors[0])), right_stack(call.spec(factors[1]))
-    batch = product_batch(left, right)
-    if all(map(numbers.is_single, rows)):
-        left, batch = stretched(left, right, batch)
-    return left, right, batch
+def _sum_type(scales: NodeScales, depth: int) -> str:
+    """Return what to add up in: integers are wanted modulo 2³², reals are made of whole sums."""
+    return "u64" if scales.has("y_scale") and depth >= EXACT_DEPTH else "u32"
+
+
+def _matmul(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
+    return _matrices(op, call, outputs[0], epilogue).code()
+
+
+def _conv(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
+    scales, y = NodeScales(op, call), outputs[0]
+    w, x = (call.spec(index) for index in FACTORS[op])
+    depth = math.prod(w.static_shape[1:])
+    return Convolution(
+        x.static_shape[0],
+        x.static_shape[1],
+        y.static_shape[1],
+        call.attributes["group"],
+        sliding_of(call, x, w, y),
+        _sum_type(scales, depth),
+        lambda at: scales.without_zero("b", f"b[{at}]", ElementPlace("", "0")),
+        lambda at, feature: scales.without_zero("a", f"a[{at}]", ElementPlace(feature, "")),
+        lambda at, feature, total: _finish(
+            scales, depth, y, epilogue, at, total, ElementPlace(feature, "0")
+        ),
+        (*_factors(op, call), *epilogue.parameters, *scales.parameters),
+    ).code()
 
 
 @generates_product("MatMulInteger")
 def matmul_integer(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = (a - zero point) · (b - zero point), modulo 2³²."""
-    a, b, y = call.spec(0), call.spec(1), outputs[0]
-    numbers = _Numbers(call, {"a_zero": 2, "b_zero": 3})
-    left, right, batch = _multiplied(call, y, (0, 1), numbers, ("a_zero",))
-
-    def finish(row: str, column: str, total: str) -> list[str]:
-        at = f"(batch * {left.rows} + {row}) * {right.columns} + {column}"
-        return epilogue.write(at, f"(i32){total}")
-
-    depth = max(left.columns, 1)
-    return Matrices(
-        left,
-        right,
-        batch,
-        "u32",
-        lambda at, row: numbers.without("a_zero", f"a[{at}]", row, f"a_start / {depth} + {row}"),
-        lambda at, col: numbers.without("b_zero", f"b[{at}]", col, f"b_start / {depth} + {col}"),
-        finish,
-        (input_of(a, "a"), input_of(b, "b", 1), *epilogue.parameters, *numbers.parameters),
-    ).code()
-
-
-_LINEAR = {"a_scale": 1, "a_zero": 2, "b_scale": 4, "b_zero": 5, "y_scale": 6, "y_zero": 7}
+    return _matmul("MatMulInteger", call, outputs, epilogue)
 
 
 @generates_product("QLinearMatMul")
 def qlinear_matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = (a - zero point) · (b - zero point), quantized again by the output's scale."""
-    a, b, y = call.spec(0), call.spec(3), outputs[0]
-    numbers = _Numbers(call, _LINEAR)
-    by_row = ("a_scale", "a_zero", "y_scale", "y_zero")
-    left, right, batch = _multiplied(call, y, (0, 3), numbers, by_row)
-    depth = max(left.columns, 1)
-
-    def finish(row: str, column: str, total: str) -> list[str]:
-        line = f"batch * {left.rows} + {row}"
-        scale_a = numbers.read("a_scale", row, f"a_start / {depth} + {row}")
-        scale_b = numbers.read("b_scale", column, f"b_start / {depth} + {column}")
-        scale_y, zero = (numbers.read(name, row, line) for name in ("y_scale", "y_zero"))
-        factor = f"(f32){scale_a} * (f32){scale_b} / (f32){scale_y}"
-        at = f"({line}) * {right.columns} + {column}"
-        return _quantized(f"({_signed(left.columns)}){total}", factor, zero, y, at, epilogue)
-
-    return Matrices(
-        left,
-        right,
-        batch,
-        _sum_type(left.columns),
-        lambda at, row: numbers.without("a_zero", f"a[{at}]", row, f"a_start / {depth} + {row}"),
-        lambda at, col: numbers.without("b_zero", f"b[{at}]", col, f"b_start / {depth} + {col}"),
-        finish,
-        (input_of(a, "a"), input_of(b, "b", 3), *epilogue.parameters, *numbers.parameters),
-    ).code()
-
-
-def _signed(depth: int) -> str:
-    return "i32" if depth < EXACT_DEPTH else "i64"
+    return _matmul("QLinearMatMul", call, outputs, epilogue)
 
 
 @generates_product("ConvInteger")
 def conv_integer(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = Σ (x - zero point) · (w - zero point) over windows, modulo 2³²; the padding adds 0."""
-    x, w, y = call.spec(0), call.spec(1), outputs[0]
-    numbers = _Numbers(call, {"x_zero": 2, "w_zero": 3})
-    return Convolution(
-        x.static_shape[0],
-        x.static_shape[1],
-        y.static_shape[1],
-        call.attributes["group"],
-        sliding_of(call, x, w, y),
-        "u32",
-        lambda at: numbers.without("x_zero", f"x[{at}]", "0"),
-        lambda at, feature: numbers.without("w_zero", f"w[{at}]", feature),
-        lambda at, feature, total: epilogue.write(at, f"(i32){total}"),
-        (input_of(x), input_of(w, "w", 1), *epilogue.parameters, *numbers.parameters),
-    ).code()
-
-
-_LINEAR_CONV = {"x_scale": 1, "x_zero": 2, "w_scale": 4, "w_zero": 5, "y_scale": 6, "y_zero": 7}
+    return _conv("ConvInteger", call, outputs, epilogue)
 
 
 @generates_product("QLinearConv")
 def qlinear_conv(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = Σ (x - zero point) · (w - zero point) + b, quantized again by the output's scale."""
-    x, w, y = call.spec(0), call.spec(3), outputs[0]
-    numbers = _Numbers(call, {**_LINEAR_CONV, "b": 8})
-    depth = math.prod(w.static_shape[1:])
-
-    def finish(at: str, feature: str, total: str) -> list[str]:
-        scale_w = numbers.read("w_scale", feature)
-        scale_x, scale_y, zero = (
-            numbers.read(name, "0") for name in ("x_scale", "y_scale", "y_zero")
-        )
-        factor = f"(f32){scale_x} * (f32){scale_w} / (f32){scale_y}"
-        bias = f" + {numbers.read('b', feature)}" if call.has(8) else ""
-        whole = f"((i64)({_signed(depth)}){total}{bias})"
-        return _quantized(whole, factor, zero, y, at, epilogue)
-
-    return Convolution(
-        x.static_shape[0],
-        x.static_shape[1],
-        y.static_shape[1],
-        call.attributes["group"],
-        sliding_of(call, x, w, y),
-        _sum_type(depth),
-        lambda at: numbers.without("x_zero", f"x[{at}]", "0"),
-        lambda at, feature: numbers.without("w_zero", f"w[{at}]", feature),
-        finish,
-        (input_of(x), input_of(w, "w", 3), *epilogue.parameters, *numbers.parameters),
-    ).code()
+    return _conv("QLinearConv", call, outputs, epilogue)

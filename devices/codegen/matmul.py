@@ -85,6 +85,11 @@ class Matrices:
     parameters: tuple[Parameter, ...]
 
     @property
+    def product_shape(self) -> tuple[int, int, int]:
+        """How many products there are, and their rows and columns."""
+        return math.prod(self.batch), self.left.rows, self.right.columns
+
+    @property
     def index(self) -> str:
         """The C type of indices."""
         sizes = [math.prod(stack.batch) * stack.size for stack in (self.left, self.right)]
@@ -105,7 +110,7 @@ class Matrices:
             return self._by_lines(self.right, self._times_row)
         return self._product().code()
 
-    def _starts(self) -> tuple[str, ...]:
+    def starts(self) -> tuple[str, ...]:
         """Return the statements that declare where the factors of a batch begin."""
         c, statements = self.index, coordinates("batch", self.batch, "n", self.index)
         for name, stack in (("a", self.left), ("b", self.right)):
@@ -137,7 +142,7 @@ class Matrices:
             self.ctype,
             lambda column: [],
             self.finish,
-            self._starts(),
+            self.starts(),
             c,
         )
 
@@ -156,7 +161,7 @@ class Matrices:
             f"const {self.index} batch = line / {max(count, 1)};",
             f"const {self.index} row = {row.format(max(count, 1))};",
             f"const {self.index} column = {column.format(max(count, 1))};",
-            *self._starts(),
+            *self.starts(),
         )
         # Sums start at -0, which changes no number; of nothing at all, the sum is to be 0.
         total = f"(total + {literal(0, self.ctype)})"

@@ -98,6 +98,11 @@ class StaticAttention(NamedTuple):
         return scores if self.dtype == "float32" else (*scores, TensorSpec(self.dtype, room))
 
     @property
+    def products(self) -> frozenset[Product]:
+        """What cuBLAS may refuse."""
+        return frozenset({self.scores, self.values})
+
+    @property
     def at_once(self) -> int:
         """Heads whose scores there is room for."""
         stack = self._per_product

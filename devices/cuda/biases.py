@@ -49,7 +49,7 @@ def biased(graph: Graph, node: Node, product: Product, behind: Sequence[Node]) -
     behind : sequence of Node
         All of those that are computed together right behind it, if there are any.
     """
-    if product.dtype not in DTYPES or product.batch > 1 or product.turn is not None:
+    if product.dtype not in DTYPES or product.batch > 1:
         return None
     nodes = (node, *behind)
     bias = _own_row(node, product)

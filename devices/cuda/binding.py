@@ -26,8 +26,8 @@ from .arrays import CupyArrays
 from .cublas import Cublas, Places
 from .cudnn import Cudnn
 from .driver import CuPy
-from .lowering import Convolve, Multiply, Part, Queued
 from .modules import Arguments, Module, Modules
+from .parts import Convolve, Multiply, Part, Queued
 from .shares import MakeStream
 
 Launcher = Callable[[Step], object]

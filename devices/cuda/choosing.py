@@ -1,6 +1,6 @@
 """The choice, by measured time, of what computes a node: cuDNN, cuBLAS or our own kernels.
 
-Convolutions and attention have one.
+Convolutions, attention and products of bytes have one.
 
 They are timed as they run later, as recordings, when a plan is first opened; what is found is kept
 with the compiled kernels, for this hardware and these versions. So choices, and with them the last
@@ -10,14 +10,13 @@ bits of results, are the same for later processes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from ...graph.ir import Graph, Node
-from ...graph.tensor import Array
 from ..cache_folder import is_off
+from ..constants import ConstantStore
 from .convolutions import StaticConvolution
 from .cubins import kept
 from .cudnn import Cudnn
@@ -57,7 +56,7 @@ class Chooser:
         self._versions = versions
         self._lock = threading.Lock()  # two that measure at once would measure each other
 
-    def choose(self, graph: Graph, constants: Mapping[str, Array], stream: Any) -> None:
+    def choose(self, graph: Graph, constants: ConstantStore, stream: Any) -> None:
         """Choose for the nodes of a static subgraph, unless measuring is off."""
         if is_off(FIGURES):
             return
@@ -79,17 +78,19 @@ class Chooser:
         found: Choosable,
         node: Node,
         graph: Graph,
-        constants: Mapping[str, Array],
+        constants: ConstantStore,
         stream: Any,
     ) -> bytes:
         """Return the fastest way of computing a node, as it is kept."""
         alone = graph.extract([node], node.name)
         spent: dict[Way, float] = {}
+        given = {**alone.constants, **self._lowering.constants(alone)}  # as either way reads them
+        arrays, _held = constants.place(given)
         with self._trials.room(alone, self._lowering, stream) as views:
             for way in self._ways(found, node, graph):
                 parts = self._lowering.choosing(found, way).parts(alone, views)
                 with suppress(RefusedError):
-                    spent[way] = self._trials.time(alone, parts, views, constants, stream)
+                    spent[way] = self._trials.time(alone, parts, views, arrays, stream)
         library, engine = min(spent, key=spent.__getitem__, default=GENERATED)
         return f"{library} {engine}".encode()
 

@@ -33,11 +33,12 @@ from .cudnn import version_of as cudnn_version
 from .driver import CuPy, cuda_names, find_device, start_error
 from .exchange import CudaExchange, is_on_device
 from .ipc import describe
-from .lowering import Lowering, fits_in_queue
+from .lowering import Lowering
 from .memory import ALIGNMENT, CudaArena, HostPins
 from .modules import Compiler, Modules
 from .names import parsed, share_of
 from .nvrtc import compile_cubin
+from .parts import fits_in_queue
 from .peers import Peers, is_direct, peer_memories
 from .queues import open_queues
 from .shares import CudaCore, MakeStream, Share, find_share, load_core, stream_maker
@@ -237,12 +238,13 @@ class CudaDevice(QueuedDevice[_Opened]):
         """Upload constants, compile and bind kernels, and record them as CUDA graphs."""
         opened = self._opened()
         with opened.queues.current() as stream:
-            constants, batches = opened.constants.place(subgraph.constants)
             if opened.chooser is not None:
-                opened.chooser.choose(subgraph, constants, stream)
-            parts = self._lowering.parts(subgraph, views)
-            while not opened.warmer.warm(subgraph, parts, constants, stream):
+                opened.chooser.choose(subgraph, opened.constants, stream)
+            is_warm = False
+            while not is_warm:
+                constants, batches = opened.constants.place(self._lowering.constants(subgraph))
                 parts = self._lowering.parts(subgraph, views)
+                is_warm = opened.warmer.warm(subgraph, parts, constants, stream)
             capture = self._graphs and not measure  # no event ends a node within a graph
             steps, held, traps = opened.binder.bind(
                 subgraph, parts, views, constants, stream, capture=capture

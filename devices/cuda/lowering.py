@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from itertools import groupby, zip_longest
@@ -10,11 +11,11 @@ from typing import NamedTuple, TypeAlias
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
-from ...graph.tensor import TensorSpec
+from ...graph.tensor import Array, TensorSpec
 from .. import program as programs
 from ..codegen import registry as generated
 from ..codegen.attention_weights import attention_weights
-from ..codegen.composition import compose
+from ..codegen.composition import Chain, compose
 from ..codegen.formulas import Member, has_formula
 from ..codegen.fusing import LEFT, fused
 from ..codegen.kernel import Code
@@ -23,49 +24,20 @@ from ..device import Support, scratch_name
 from ..memory import View
 from .attention import StaticAttention, attention_of
 from .biases import biased, meets
+from .byte_products import ByteProduct, PreparedConstants, byte_product_of
 from .convolutions import StaticConvolution, convolution_of
+from .parts import Convolve, Multiply, Part, Queued
 from .products import Product, product_of
 from .support import why_no_array, why_not
 
-HELD_AT_MOST = 512
-"""Kernels and marks in a stream that is held up: CUDA takes 1024 before it blocks the queue."""
-MOST_KERNELS = 6
-"""Of a call of a library: cuDNN turns three tensors, and may add up parts of sums."""
-
-
-class Multiply(NamedTuple):
-    """A product, and the tensors, the workspace and the bias it is given, by name.
-
-    `starts` are the bytes before what it reads in `a` and `b`, and writes in `y`.
-    """
-
-    product: Product
-    a: str
-    b: str
-    y: str
-    workspace: str
-    bias: str = ""
-    starts: tuple[int, int, int] = (0, 0, 0)
-
-
-class Convolve(NamedTuple):
-    """A convolution, the number of cuDNN's engine, and its tensors and workspace, by name."""
-
-    convolution: StaticConvolution
-    engine: int
-    x: str
-    w: str
-    y: str
-    workspace: str
-
-
-Queued: TypeAlias = Transfer | Launch | Multiply | Convolve
-Choosable: TypeAlias = StaticConvolution | StaticAttention
-"""What several can compute, of whom the fastest is chosen."""
+Choosable: TypeAlias = StaticConvolution | StaticAttention | ByteProduct
+ByProducts: TypeAlias = StaticAttention | ByteProduct
+"""What several can compute, of whom the fastest is chosen; the latter are products for cuBLAS, with
+kernels around them."""
 
 
 class Way(NamedTuple):
-    """What computes a convolution, or an attention.
+    """What computes a convolution, an attention, or a product of bytes.
 
     Attributes
     ----------
@@ -79,34 +51,6 @@ class Way(NamedTuple):
 
 
 GENERATED, BY_CUBLAS, BY_CUDNN = map(Way, ("generated", "cublas", "cudnn"))
-
-
-class Part(NamedTuple):
-    """Nodes that are computed together.
-
-    Attributes
-    ----------
-    nodes : tuple of Node
-        The last one is the one that errors and times name.
-    queued : tuple of Transfer, Launch, Multiply or Convolve, or None
-        What a stream is given, which can be captured; None where CuPy runs a kernel of its own.
-    """
-
-    nodes: tuple[Node, ...]
-    queued: tuple[Queued, ...] | None
-
-    @property
-    def node(self) -> Node:
-        """The last node."""
-        return self.nodes[-1]
-
-    @property
-    def of_libraries(self) -> Part | None:
-        """What is not queued by our own kernels, but by CuPy's or libraries; None without any."""
-        if self.queued is None:
-            return self
-        calls = tuple(item for item in self.queued if isinstance(item, Multiply | Convolve))
-        return Part(self.nodes, calls) if calls else None
 
 
 class Lowering:
@@ -131,6 +75,7 @@ class Lowering:
         self._tf32 = tf32
         self._refused: set[Product | StaticConvolution] = set()
         self._chosen: dict[Choosable, Way] = {}
+        self._prepared = PreparedConstants()
 
     def refuse(self, item: Multiply | Convolve) -> None:
         """Leave what is like this to generated kernels from now on."""
@@ -141,7 +86,7 @@ class Lowering:
             self._refused.add(item.product if item.product.is_biased else item.product.bare)
 
     def choose(self, found: Choosable, way: Way) -> None:
-        """Have convolutions, or attention, like this computed in a way from now on."""
+        """Have what is like this computed in a way from now on."""
         self._chosen[found] = way
 
     def choosing(self, found: Choosable, way: Way) -> Lowering:
@@ -152,12 +97,12 @@ class Lowering:
 
     def undecided(self, node: Node, call: Call, outputs: Specs) -> Choosable | None:
         """Return what a node is, while what computes it is still to be chosen."""
-        found = self._convolution(node, call, outputs) or self._attention(node, call, outputs)
+        found = self._convolution(node, call, outputs) or self._by_products(node, call, outputs)
         return None if found in self._chosen or found in self._refused else found
 
     def others(self, node: Node, call: Call, outputs: Specs) -> tuple[Way, ...]:
         """Return what computes a node besides cuDNN."""
-        by_product = self._product(node, call, outputs) or self._attention(node, call, outputs)
+        by_product = self._product(node, call, outputs) or self._by_products(node, call, outputs)
         products = () if by_product is None else (BY_CUBLAS,)
         return products if generated.why_not(node, call) else (*products, GENERATED)
 
@@ -178,7 +123,7 @@ class Lowering:
         product = product_of(node, call, outputs) if self.multiplies else None
         convolution = self._convolution(node, call, outputs)
         if convolution is None:
-            library = product or self._attention(node, call, outputs)
+            library = product or self._by_products(node, call, outputs)
             return own if library is None else (*own, *library.scratch)
         nbytes = [each.workspace_nbytes for each in (product, convolution) if each is not None]
         return (*own, TensorSpec("uint8", (max(nbytes),)))  # for whichever it will be
@@ -190,6 +135,19 @@ class Lowering:
 
         return tuple(_Assembly(self, graph, views).parts())
 
+    def constants(self, graph: Graph) -> dict[str, Array]:
+        """Return the constants that the parts of a subgraph read, and what is made of them."""
+        made: dict[str, Array] = {}
+        readers = Counter(name for node in graph.nodes for name in node.inputs)
+        for node in graph.nodes:
+            found = self.work(node, graph.call(node), graph.output_specs(node))
+            if isinstance(found, ByteProduct):
+                for name, factor in found.constants(node):
+                    made |= self._prepared.of(name, graph.constants[name], factor)
+                    readers[name] -= factor.is_packed
+        kept = graph.constants.items()
+        return {n: one for n, one in kept if readers[n] or n in graph.outputs} | made
+
     def own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of a node that no library computes."""
         if self.generates and generated.why_not(node, call) is None:
@@ -198,10 +156,10 @@ class Lowering:
 
     def work(self, node: Node, call: Call, outputs: Specs) -> Product | Choosable | None:
         """Return what a library has to do for a node; None where a kernel is generated."""
-        attention = self._attention(node, call, outputs)
-        if attention is not None:
-            is_refused = {attention.scores, attention.values} & self._refused
-            return None if is_refused or self._chosen.get(attention) == GENERATED else attention
+        found = self._by_products(node, call, outputs)
+        if found is not None:
+            is_refused = not self._refused.isdisjoint(found.products)
+            return None if is_refused or self._chosen.get(found) == GENERATED else found
         product = self._product(node, call, outputs)
         convolution = self._convolution(node, call, outputs)
         if convolution is None or convolution in self._refused:
@@ -228,8 +186,11 @@ class Lowering:
         library = "cuDNN" if isinstance(found, StaticConvolution) else "cuBLAS"
         return f"{library} computes it, unless something else is faster"
 
-    def _attention(self, node: Node, call: Call, outputs: Specs) -> StaticAttention | None:
-        return attention_of(node, call, outputs, tf32=self._tf32) if self.multiplies else None
+    def _by_products(self, node: Node, call: Call, outputs: Specs) -> ByProducts | None:
+        if not self.multiplies:
+            return None
+        attention = attention_of(node, call, outputs, tf32=self._tf32)
+        return attention or byte_product_of(node, call, outputs)
 
     def _convolution(self, node: Node, call: Call, outputs: Specs) -> StaticConvolution | None:
         return convolution_of(node, call, outputs, tf32=self._tf32) if self.convolves else None
@@ -247,7 +208,10 @@ class _Assembly:
         self._graph = graph
         self._views = views
         self._items = fused(
-            graph, views, epilogues=lambda node: self._work(node) is None, begun=self._rest
+            *(graph, views),
+            epilogues=self._takes_epilogue,
+            begun=self._rest,
+            launching=self._finish,
         )
         pieces = [item for item in self._items if isinstance(item, Piece)]
         self._gone_on_with = {node.name for piece in pieces for node in piece.nodes[:-1]}
@@ -269,16 +233,31 @@ class _Assembly:
             yield joined or self._part(item)
 
     def _work(self, node: Node) -> Product | Choosable | None:
-        return self._lowering.work(node, self._graph.call(node), self._graph.output_specs(node))
+        return self._lowering.work(node, *self._asked(node))
+
+    def _takes_epilogue(self, node: Node) -> bool:
+        found = self._work(node)
+        return found is None or (isinstance(found, ByteProduct) and not found.is_final)
 
     def _rest(self, node: Node) -> Member | None:
         found = self._work(node)
-        if found is None or isinstance(found, StaticAttention):
+        if isinstance(found, Product | StaticConvolution):
+            return _added(self._graph, node, found)
+        return None
+
+    def _finish(self, node: Node, chain: Chain | None = None) -> tuple[Launch, ...] | None:
+        """Return what goes on with the sums of bytes; None where a node is something else."""
+        found, (call, outputs) = self._work(node), self._asked(node)
+        if not isinstance(found, ByteProduct):
             return None
-        return _added(self._graph, node, found)
+        return found.finish(node, call, outputs, self._scratch_from(node), chain)
 
     def _part(self, item: Piece | Node) -> Part:
         nodes, queued = item if isinstance(item, Piece) else ((item,), None)
+        sums = self._sums(nodes)
+        if sums is not None:
+            behind = queued if len(nodes) > 1 else self._finish(nodes[0])
+            return Part(nodes, (*sums, *(behind or ())))
         node, found = nodes[-1], self._work(nodes[-1])
         if found is None:
             return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
@@ -287,11 +266,20 @@ class _Assembly:
             return Part(nodes, tuple(_attend(node, self._graph.call(node), found, scratch)))
         if isinstance(found, Product):
             return Part(nodes, _multiply(node, found.bare if is_begun else found, scratch))
+        assert isinstance(found, StaticConvolution)
         (x, w, *_), (y,) = node.inputs, node.outputs
         workspace = scratch_name(node, scratch)
         call = Convolve(found, self._lowering.engine(found), x, w, y, workspace)
         added = None if is_begun else _added(self._graph, node, found)
         return Part(nodes, (call,) if added is None else (call, _alone(added)))
+
+    def _sums(self, nodes: Sequence[Node]) -> tuple[Queued, ...] | None:
+        """Return what multiplies bytes for one of the nodes; None where none does."""
+        for node in nodes:
+            found, first = self._work(node), self._scratch_from(node)
+            if isinstance(found, ByteProduct):
+                return tuple(found.multiply(node, first))
+        return None
 
     def _joined(self, node: Node, behind: Sequence[Node]) -> Part | None:
         """Return a product with what cuBLAS computes of the nodes behind it, if that is all."""
@@ -310,8 +298,10 @@ class _Assembly:
 
     def _scratch_from(self, node: Node) -> int:
         """Return how many scratch buffers of a node come before those of libraries."""
-        call, outputs = self._graph.call(node), self._graph.output_specs(node)
-        return len(self._lowering.own_scratch(node, call, outputs))
+        return len(self._lowering.own_scratch(node, *self._asked(node)))
+
+    def _asked(self, node: Node) -> tuple[Call, Specs]:
+        return self._graph.call(node), self._graph.output_specs(node)
 
 
 def _usual(convolution: StaticConvolution, product: Product | None) -> Way:
@@ -362,14 +352,9 @@ def _in_place(item: Transfer | Launch) -> Transfer | Launch:
 
 def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
     """Return what multiplies; its scratch buffers are those from a number on."""
-    workspace, *turned = (scratch_name(node, scratch + i) for i in range(len(product.scratch)))
     a, b = (node.inputs[factor.operand] for factor in (product.a, product.b))
-    before: tuple[Queued, ...] = ()
-    if product.fill is not None:
-        before += launches(node, Code((product.fill,)))
-    if product.turn is not None:
-        (b,) = turned
-        before += launches(node, Code((product.turn,)), {"y": b})
+    before = () if product.fill is None else launches(node, Code((product.fill,)))
+    workspace = scratch_name(node, scratch)
     return (*before, Multiply(product, a, b, node.outputs[0], workspace))
 
 
@@ -378,9 +363,8 @@ def _attend(
 ) -> Iterator[Multiply | Launch]:
     """Yield what is queued for attention: the scores of some heads, their weights, the results."""
     q, k, v = node.inputs[:3]
-    workspace, scores, *apart = (
-        scratch_name(node, scratch + i) for i in range(len(attention.scratch))
-    )
+    buffers = range(scratch, scratch + len(attention.scratch))
+    workspace, scores, *apart = (scratch_name(node, number) for number in buffers)
     (weights,) = apart or (scores,)
     heads, by_keys, by_values = attention.at_once, attention.scores, attention.values
     for _, some in groupby(attention.blocks(), lambda block: block.head // heads):
@@ -394,13 +378,3 @@ def _attend(
         for block in blocks:
             starts = block.weights, block.v, block.y
             yield Multiply(by_values, weights, v, node.outputs[0], workspace, starts=starts)
-
-
-def fits_in_queue(parts: Sequence[Part]) -> bool:
-    """Say whether all of these parts, and a mark behind each, can be queued before any begins."""
-    queued = [part.queued for part in parts]
-    if None in queued:  # what CuPy computes may wait for the GPU meanwhile
-        return False
-    items = [item for each in queued for item in each or ()]
-    calls = sum(isinstance(item, Multiply | Convolve) for item in items)
-    return len(parts) + len(items) + calls * (MOST_KERNELS - 1) <= HELD_AT_MOST

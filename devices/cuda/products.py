@@ -13,18 +13,12 @@ from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
-from ..codegen.copying import Layout, copy
 from ..codegen.indexing import INDEX_LIMIT, broadcast, coordinates, index_type, offset
 from ..codegen.kernel import THREADS, Kernel, Parameter, groups_of
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 CELLS = {2: "u16", 4: "u32", 8: "u64"}
 """What elements of that many bytes are copied as."""
-QUANTUM = 4
-"""cuBLAS takes int8 matrices whose rows are a multiple of that long."""
-TURNED_FROM = 32
-"""Rows of a product from which on it is worth turning b, as an estimate: turning takes as long as
-reading it twice."""
 ALIGNMENT = 256
 """Bytes that addresses are multiples of, unless a product says else: what cuBLAS assumes."""
 
@@ -84,8 +78,6 @@ class Product(NamedTuple):
         From which shape input 2 is broadcast to the output, where it is added, times `beta`.
     fill : Kernel or None
         Writes that into the output.
-    turn : Kernel or None
-        Writes b with its columns as rows where cuBLAS reads it from: into the last scratch buffer.
     is_biased, is_rectified : bool
         Whether cuBLAS adds a row to each row, and whether it then cuts off what is below zero.
     result : Result or None
@@ -105,7 +97,6 @@ class Product(NamedTuple):
     beta: float = 0.0
     added: tuple[int, ...] | None = None
     fill: Kernel | None = None
-    turn: Kernel | None = None
     is_biased: bool = False
     is_rectified: bool = False
     result: Result | None = None
@@ -122,12 +113,8 @@ class Product(NamedTuple):
 
     @property
     def scratch(self) -> tuple[TensorSpec, ...]:
-        """The workspace, and b where it is turned."""
-        workspace = TensorSpec("uint8", (self.workspace_nbytes,))
-        if self.turn is None:
-            return (workspace,)
-        stacked = self.batch if self.b.stride else 1
-        return workspace, TensorSpec(self.dtype, (stacked, self.n, self.k))
+        """The workspace."""
+        return (TensorSpec("uint8", (self.workspace_nbytes,)),)
 
     @property
     def workspace_nbytes(self) -> int:
@@ -140,19 +127,15 @@ def product_of(node: Node, call: Call, outputs: Specs) -> Product | None:
     """Return a node of static shapes as cuBLAS sees it, None if it is nothing for cuBLAS."""
     rule = _RULES.get(node.op)
     product = None if rule is None else rule(call, outputs[0])
-    if product is None or not _fits(product, exact=node.op == "MatMulInteger"):
+    if product is None or product.dtype not in FLOATS or not fits(product):
         return None
     return product
 
 
-def _fits(product: Product, *, exact: bool) -> bool:
-    """Say whether cuBLAS takes such matrices; `exact` asks for int8 factors and int32 sums."""
+def fits(product: Product) -> bool:
+    """Say whether cuBLAS takes matrices of such sizes."""
     sizes = (product.m, product.n, product.k, product.batch)
-    if min(sizes) < 1 or max(sizes) >= INDEX_LIMIT:
-        return False
-    if exact:
-        return product.n % QUANTUM == 0 and product.k % QUANTUM == 0
-    return product.dtype in FLOATS
+    return min(sizes) >= 1 and max(sizes) < INDEX_LIMIT
 
 
 def _matmul(call: Call, output: TensorSpec) -> Product | None:
@@ -168,29 +151,6 @@ def _matmul(call: Call, output: TensorSpec) -> Product | None:
         return None
     left, right = Factor(0, stride=0 if of_a == 1 else m * k), Factor(1, stride=k * n)
     return Product(dtype, left, right, m, n, k, batch)
-
-
-def _matmul_integer(call: Call, output: TensorSpec) -> Product | None:
-    zeros = (call.value(index) for index in (2, 3) if call.has(index))
-    if any(zero is None or zero.any() for zero in zeros):
-        return None
-    if {call.spec(0).dtype.name, call.spec(1).dtype.name} != {"int8"}:
-        return None
-    product = _matmul(call, output)
-    if product is None or product.m < TURNED_FROM or not _fits(product, exact=True):
-        return product
-    return _turned(product)
-
-
-def _turned(product: Product) -> Product:
-    """Have cuBLAS find the columns of b as rows: tensor cores multiply int8 in no other form.
-
-    That is "TN" (cuBLAS, cublasGemmEx), all matrices being what they are to it, columns first.
-    """
-    k, n, stride = product.k, product.n, product.b.stride
-    stacked = product.batch if stride else 1
-    turn = copy("turn", 1, (stacked, n, k), Layout((stride, 1, n)), read=product.b.operand)
-    return product._replace(b=product.b._replace(transposed=True), turn=turn)
 
 
 def _gemm(call: Call, output: TensorSpec) -> Product | None:
@@ -245,5 +205,4 @@ _RULES: dict[str, Callable[[Call, TensorSpec], Product | None]] = {
     "Conv": _pointwise,
     "Gemm": _gemm,
     "MatMul": _matmul,
-    "MatMulInteger": _matmul_integer,
 }

@@ -15,8 +15,9 @@ from ..program import BoundProgram
 from .binding import Binder
 from .driver import CuPy
 from .libraries import RefusedError
-from .lowering import Lowering, Part
+from .lowering import Lowering
 from .memory import ALIGNMENT, CudaArena
+from .parts import Part
 
 CALLS, ROUNDS = 8, 5
 """How many calls are timed at once, and how often: the fastest round is the least disturbed one."""

@@ -8,7 +8,8 @@ from typing import Any
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from .libraries import RefusedError
-from .lowering import Convolve, Lowering, Multiply, Part
+from .lowering import Lowering
+from .parts import Convolve, Multiply, Part
 from .trials import Trials
 
 

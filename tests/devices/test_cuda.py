@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from patience import WAIT_S
 from plait import devices
 from plait.devices.cuda.device import CudaDevice
-from plait.devices.cuda.lowering import HELD_AT_MOST
+from plait.devices.cuda.parts import HELD_AT_MOST
 from plait.devices.cuda.queues import CudaBackend
 from plait.devices.errors import (
     DeviceMemoryError,

@@ -61,22 +61,6 @@ PRODUCTS: dict[str, tuple[Array, Make]] = {
     "a stack and a matrix": (STACK, lambda b, x: b.op("MatMul", x, numbers(6, 5))),
     "stacks": (STACK, lambda b, x: b.op("MatMul", x, numbers(2, 3, 6, 5))),
     "a matrix and a stack": (X, lambda b, x: b.op("MatMul", x, numbers(3, 6, 5))),
-    "bytes": (
-        numbers(4, 8, dtype="int8"),
-        lambda b, x: b.op("MatMulInteger", x, numbers(8, 4, dtype="int8")),
-    ),
-    "many rows of bytes": (
-        numbers(40, 8, dtype="int8"),
-        lambda b, x: b.op("MatMulInteger", x, numbers(8, 12, dtype="int8")),
-    ),
-    "stacks of bytes": (
-        numbers(2, 40, 8, dtype="int8"),
-        lambda b, x: b.op("MatMulInteger", x, numbers(2, 8, 12, dtype="int8")),
-    ),
-    "bytes around zero": (
-        numbers(4, 8, dtype="int8"),
-        lambda b, x: b.op("MatMulInteger", x, numbers(8, 4, dtype="int8"), np.int8(0)),
-    ),
     "Gemm": (X, lambda b, x: b.op("Gemm", x, numbers(6, 5))),
     "Gemm, all of it": (
         X,
@@ -106,18 +90,6 @@ OTHERS: dict[str, tuple[Array, Make]] = {
     "bytes to bytes": (
         numbers(4, 8, dtype="int8"),
         lambda b, x: b.op("MatMul", x, numbers(8, 4, dtype="int8")),
-    ),
-    "bytes in odd rows": (
-        numbers(4, 6, dtype="int8"),
-        lambda b, x: b.op("MatMulInteger", x, numbers(6, 5, dtype="int8")),
-    ),
-    "bytes around three": (
-        numbers(4, 8, dtype="int8"),
-        lambda b, x: b.op("MatMulInteger", x, numbers(8, 4, dtype="int8"), np.int8(3)),
-    ),
-    "bytes without a sign": (
-        numbers(4, 8, dtype="uint8"),
-        lambda b, x: b.op("MatMulInteger", x, numbers(8, 4, dtype="int8")),
     ),
     "no terms": (numbers(4, 0), lambda b, x: b.op("MatMul", x, numbers(0, 5))),
     "padded": (IMAGE, lambda b, x: b.op("Conv", x, numbers(2, 3, 1, 1), pads=[1, 0, 0, 0])),
@@ -205,7 +177,7 @@ def answering(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeCublas, "cublasLtMatmul", lambda self, *given: status)
 
 
-@pytest.mark.parametrize("name", ["matrices", "stacks", "Gemm, all of it", "many rows of bytes"])
+@pytest.mark.parametrize("name", ["matrices", "stacks", "Gemm, all of it"])
 def test_products_that_cublas_refuses_are_generated(
     double: CupyDouble, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -271,17 +243,6 @@ def test_a_product_that_breaks_cublas_names_its_node(
         with pytest.raises(KernelError, match="fails: CUBLAS_STATUS_EXECUTION_FAILED") as raised:
             Rig(device, graph_of(*PRODUCTS["matrices"]))
     assert "matmul" in str(raised.value.at).lower()
-
-
-@pytest.mark.parametrize(("rows", "form"), [(4, "NN"), (40, "TN")])
-def test_many_rows_of_bytes_are_multiplied_in_the_form_of_tensor_cores(
-    double: CupyDouble, rows: int, form: str
-) -> None:
-    library, x = Library(double), numbers(rows, 8, dtype="int8")
-    make = PRODUCTS["many rows of bytes"][1]
-    with Rig(double.generating(cublas=library), graph_of(x, make)):
-        pass
-    assert library.cublas.forms == {form}
 
 
 def test_kernels_of_ours_are_not_compiled_to_warm_up_cublas(double: CupyDouble) -> None:

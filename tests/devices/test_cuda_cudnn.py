@@ -18,7 +18,8 @@ from fake_gpu import SEEDS
 from plait.devices.cuda import choosing
 from plait.devices.cuda.convolutions import StaticConvolution, convolution_of
 from plait.devices.cuda.libraries import RefusedError
-from plait.devices.cuda.lowering import Convolve, Lowering, Multiply, Part, fits_in_queue
+from plait.devices.cuda.lowering import Lowering
+from plait.devices.cuda.parts import Convolve, Multiply, Part, fits_in_queue
 from plait.devices.cuda.trials import Trials
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -162,10 +163,10 @@ def told(monkeypatch: pytest.MonkeyPatch, times: Mapping[str, float]) -> list[st
 
 def way_of(parts: Sequence[Part]) -> str:
     """Return what computes a node."""
-    ((first, *_),) = (part.queued or () for part in parts)
-    if isinstance(first, Convolve):
-        return f"cudnn {first.engine}"
-    return "cublas" if isinstance(first, Multiply) else "generated"
+    (queued,) = (part.queued or () for part in parts)
+    if isinstance(queued[0], Convolve):
+        return f"cudnn {queued[0].engine}"
+    return "cublas" if any(isinstance(each, Multiply) for each in queued) else "generated"
 
 
 @pytest.mark.usefixtures("folder")

@@ -16,7 +16,7 @@ from generated_cases import all_cases
 from patience import WAIT_S
 from plait import devices
 from plait.devices.cpu import CpuDevice
-from plait.devices.cuda import attention
+from plait.devices.cuda import attention, byte_products
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError
@@ -29,6 +29,9 @@ from .rig import Rig, chain, evaluate, some_items
 from .test_cuda_attention import CASES as ATTENTIONS
 from .test_cuda_attention import TOLERANCE, defined, feeds_of
 from .test_cuda_biases import LAYERS
+from .test_cuda_byte_products import OTHERS as QUANTIZED
+from .test_cuda_byte_products import PRODUCTS as BYTES
+from .test_cuda_byte_products import exactly
 from .test_cuda_cublas import PRODUCTS, numbers
 from .test_cuda_cublas import graph_of as product_graph
 from .test_cuda_cudnn import CONVOLUTIONS
@@ -102,6 +105,19 @@ def test_products_of_whole_numbers_are_exact(way: CudaDevice, name: str) -> None
     x, make = PRODUCTS[name]
     graph = product_graph(x, make)
     np.testing.assert_array_equal(on(way, graph, {"x": x})["y"], on_cpu(graph, {"x": x})["y"])
+
+
+@pytest.mark.parametrize("name", [*BYTES, *QUANTIZED])
+def test_products_of_bytes_have_the_bits_of_generated_kernels(
+    cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(byte_products, "LEAST", 0)
+    case = BYTES.get(name) or QUANTIZED[name]
+    with opened(cublas=None) as generating:
+        expected = on(generating, case.graph, case.feeds)["y"]
+    np.testing.assert_array_equal(on(cuda, case.graph, case.feeds)["y"], expected)
+    if name in BYTES:
+        np.testing.assert_array_equal(expected, exactly(case))
 
 
 @pytest.mark.parametrize("name", [*LAYERS, *CONVOLUTIONS])

@@ -26,6 +26,7 @@ from plait.devices.errors import DeviceUnavailableError, KernelError
 from plait.graph.ir import Graph
 
 from .rig import Rig, chain
+from .test_cuda_byte_products import kernels as around_bytes
 from .test_cuda_cublas import PRODUCTS, graph_of, product
 
 
@@ -47,8 +48,8 @@ def kernels() -> tuple[Kernel, ...]:
             queued = piece.queued if isinstance(piece, Piece) else ()
             found += [item.kernel for item in queued if isinstance(item, Launch)]
     products = (product(graph_of(*given)) for given in PRODUCTS.values())
-    around = (kernel for each in products if each is not None for kernel in (each.fill, each.turn))
-    found += [kernel for kernel in around if kernel is not None]
+    fills = (each.fill for each in products if each is not None)
+    found += [kernel for kernel in (*fills, *around_bytes()) if kernel is not None]
     return tuple({kernel.name: kernel for kernel in found}.values())
 
 

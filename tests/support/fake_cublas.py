@@ -210,7 +210,8 @@ class FakeCublas:
         adds, _ = EPILOGUES[operation.given[7]]
         if a.kind != b.kind or (a.kind, d.kind) not in kinds or (adds and d.kind not in BIASED):
             return NOT_SUPPORTED
-        if a.kind == 3 and any(length % 4 for length in (k, a.leading, b.leading)):
+        lengths = (m, k, a.leading, b.leading, d.leading)
+        if a.kind == 3 and any(length % 4 for length in lengths):
             return NOT_SUPPORTED
         return SUCCESS
 

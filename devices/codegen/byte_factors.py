@@ -1,0 +1,95 @@
+"""Kernels around products of bytes with a sign that something else multiplies.
+
+In front, bytes without a sign are lowered by 128, and rows are filled up; behind, sums lose what
+zero points have added to them:
+
+    Σ (a - za)(b - zb) = Σ ab - za Σ b - zb Σ a + K za zb
+
+All is modulo 2³², which is what sums of integers are defined in; sums that are to be whole are
+those of a product whose depth `integer_products.EXACT_DEPTH` limits.
+"""
+
+from __future__ import annotations
+
+from ...graph.operator import Call, Specs
+from .cells import cells
+from .copying import WORDS, Layout, copy
+from .epilogue import Epilogue
+from .folds import sum_of
+from .integer_products import ElementPlace, NodeScales, byte_matrices
+from .kernel import Code, Parameter
+from .lines import Lines
+from .sweeps import LineFold, line_code
+
+SUMS, SUMS_A, SUMS_B, PARTS = "sums", "sums_a", "sums_b", "parts_total"
+"""Parameters that are no tensors of the node: sums of products, of rows, and of parts of rows."""
+
+
+def pack(
+    number: int, shape: tuple[int, int, int], room: tuple[int, int], turns: bool, lowered: int
+) -> Code:
+    """Return the code that writes matrices as rows of bytes with a sign, filled up with zeros.
+
+    Parameters
+    ----------
+    number : int
+        Which input of the node.
+    shape : tuple of int
+        How many matrices, and what is to be written of each: rows, and their depth.
+    room : tuple of int
+        Rows and depth with what fills them up; what is in rows behind the last one is undefined.
+    turns : bool
+        Whether rows are columns of the input.
+    lowered : int
+        How much the input's bytes are lowered: by 128, if they have no sign.
+    """
+    (stack, rows, depth), (height, width) = shape, room
+    source = Layout((rows * depth, *((1, rows) if turns else (depth, 1))))
+    target = Layout((height * width, width, 1))
+    packed = copy("pack", 1, shape, source, target, read=number, flips=bool(lowered))
+    if width == depth:
+        return Code((packed,))
+    y = Parameter("y", WORDS[1], "output", 0)
+    fill = f"y[k0 * {width} + {depth} + k1] = 0;"
+    lines = stack * height, width - depth
+    return Code((packed, cells("fill_up", lines, (y,), (fill,), (stack * height * width,))))
+
+
+def sum_up(number: int, shape: tuple[int, int, int], turns: bool, lowered: int) -> Code:
+    """Return the code that adds up the rows that `pack` writes, modulo 2³²."""
+    stack, rows, depth = shape
+    lines = Lines((stack, depth, rows), (1,)) if turns else Lines((stack, rows, depth), (2,))
+    x, y = (
+        Parameter("x", "u8" if lowered else "i8", "input", number),
+        Parameter("y", "u32", "output", 0),
+    )
+    total = LineFold("total", sum_of("u32"), lambda at: f"(u32)((i32)x[{at}] - {lowered})")
+    return line_code("row_sums", lines, (x, y), (total,), once=("y[line] = total;",))
+
+
+def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row: int) -> Code:
+    """Return the code that makes the node's results of sums, which lie in rows of a length."""
+    m, scales = byte_matrices(op, call, outputs, epilogue), NodeScales(op, call)
+    assert m is not None, "it is multiplied as one"
+    depth, around = max(m.left.columns, 1), {side: scales.is_around_zero(side) for side in "ab"}
+    of_a, of_b = f"a_start / {depth} + row", f"b_start / {depth} + column"
+    place = ElementPlace("row", "column", of_a, of_b)
+    zero_a, zero_b = (scales.lowered_zero(side, place) for side in "ab")
+    total, read = f"(u32){SUMS}[(batch * {m.left.rows} + row) * {row} + column]", [SUMS]
+    if not around["a"]:
+        total, read = f"{total} - {zero_a} * (u32){SUMS_B}[{of_b}]", [*read, SUMS_B]
+    if not around["b"]:
+        total, read = f"{total} - {zero_b} * (u32){SUMS_A}[{of_a}]", [*read, SUMS_A]
+    if not any(around.values()):
+        total = f"{total} + {depth}U * {zero_a} * {zero_b}"
+    statements = [
+        "const index batch = k0, row = k1, column = k2;",
+        *m.starts(),
+        f"const u32 total = {total};",
+        *m.finish("row", "column", "total"),
+    ]
+    given = (Parameter(name, "i32", "input", 0) for name in read)
+    size = m.product_shape
+    parameters = (*given, *m.parameters[2:])
+    sizes = size[0] * size[1] * row, m.left.size * size[0], m.right.size * size[0]
+    return Code((cells("finish_product", size, parameters, statements, sizes=sizes),))

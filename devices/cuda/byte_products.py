@@ -1,0 +1,277 @@
+"""Products of bytes, around zero points of any kind, and how they look to cuBLAS.
+
+Tensor cores multiply bytes with a sign whose rows, and columns, are a multiple of four long and lie
+one behind the other: that is "TN" (cuBLAS, cublasLtMatmul), all matrices being what they are to it,
+columns first. So factors that are not like this are packed first, and what zero points have added
+to the sums is taken off behind the product, by the kernel that goes on with them. Of constants that
+is done once.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ...graph.ir import Node
+from ...graph.operator import Call, Specs
+from ...graph.tensor import Array, TensorSpec
+from ..codegen.byte_factors import PARTS, SUMS, finish_product, pack, sum_up
+from ..codegen.composition import Chain
+from ..codegen.epilogue import Epilogue, generate_with, storing
+from ..codegen.integer_products import FACTORS, LOWERED, NodeScales, byte_matrices
+from ..codegen.kernel import Code
+from ..codegen.pieces import Launch, launches
+from ..codegen.registry import why_not
+from ..device import scratch_name
+from .parts import Multiply, Queued
+from .products import Factor, Product, fits
+
+LEAST = 100_000_000
+"""Operations, as an estimate: for less, the time is that of three launches. Not measured yet."""
+MOST_DEPTH = (1 << 31) // (128 * 128) - 1
+"""So many products of bytes with a sign can be added up in 32 bits, so that it makes no difference
+what cuBLAS does with sums that cannot."""
+QUANTUM = 4
+"""Rows and columns are filled up to a multiple of that many."""
+
+
+class ByteFactor(NamedTuple):
+    """A factor of a product of bytes.
+
+    Attributes
+    ----------
+    side : {"a", "b"}
+        The left or the right one; columns of that are to become rows.
+    operand : int
+        Which input of the node it is.
+    stack, rows, depth : int
+        How many matrices there are, how many rows the product takes of each, how long they are.
+    is_unsigned, is_constant : bool
+    is_summed : bool
+        Whether its rows are added up, as the other factor's zero point is not known to be 0.
+    """
+
+    side: str
+    operand: int
+    stack: int
+    rows: int
+    depth: int
+    is_unsigned: bool
+    is_constant: bool
+    is_summed: bool
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Rows and depth of a matrix for cuBLAS."""
+        return self.rows if self.side == "a" else _filled(self.rows), _filled(self.depth)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether it has to be written once more, for cuBLAS to read it."""
+        return self.side == "b" or self.is_unsigned or self.depth % QUANTUM != 0
+
+    @property
+    def stride(self) -> int:
+        """Elements from one matrix to the next; 0 when all products share it."""
+        return math.prod(self.room) if self.stack > 1 else 0
+
+    @property
+    def sums(self) -> str:
+        """What sums of its rows are called."""
+        return f"{SUMS}_{self.side}"
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """What is made of it: matrices that cuBLAS reads instead, and sums of rows."""
+        return ((self.side,) if self.is_packed else ()) + ((self.sums,) if self.is_summed else ())
+
+    @property
+    def codes(self) -> dict[str, tuple[TensorSpec, Code]]:
+        """What is made of it for each item, by name, and how."""
+        if self.is_constant:
+            return {}
+        shape, turns = (self.stack, self.rows, self.depth), self.side == "b"
+        packed = TensorSpec("int8", (self.stack, *self.room))
+        sums = TensorSpec("int32", (self.stack * self.rows,))
+        lowered = LOWERED if self.is_unsigned else 0
+        found = {
+            self.side: (packed, pack(self.operand, shape, self.room, turns, lowered)),
+            self.sums: (sums, sum_up(self.operand, shape, turns, lowered)),
+        }
+        return {name: found[name] for name in self.made}
+
+    def prepared(self, array: Array) -> dict[str, Array]:
+        """Return the same of a constant."""
+        rows = array.reshape(self.stack, self.rows, self.depth)
+        if self.side == "b":
+            rows = array.reshape(self.stack, self.depth, self.rows).swapaxes(1, 2)
+        signed = (rows ^ LOWERED).view(np.int8) if self.is_unsigned else rows
+        packed = np.zeros((self.stack, *self.room), np.int8)
+        packed[:, : self.rows, : self.depth] = signed
+        found = {self.side: packed, self.sums: signed.sum(2, dtype=np.int32).reshape(-1)}
+        return {name: found[name] for name in self.made}
+
+
+class ByteProduct(NamedTuple):
+    """A node of static shapes that multiplies bytes.
+
+    Attributes
+    ----------
+    op : str
+    a, b : ByteFactor
+    batch : int
+    is_final : bool
+        Whether the sums are the node's results, as they lie.
+    """
+
+    op: str
+    a: ByteFactor
+    b: ByteFactor
+    batch: int
+    is_final: bool
+
+    @property
+    def operations(self) -> int:
+        """How many products and sums there are."""
+        return 2 * self.batch * self.a.rows * self.b.rows * self.a.depth
+
+    @property
+    def product(self) -> Product:
+        """What cuBLAS computes."""
+        (m, k), (n, _) = self.a.room, self.b.room
+        left = Factor(self.a.operand, stride=self.a.stride)
+        right = Factor(self.b.operand, transposed=True, stride=self.b.stride)
+        return Product("int8", left, right, m, n, k, self.batch)
+
+    @property
+    def products(self) -> frozenset[Product]:
+        """What cuBLAS may refuse."""
+        return frozenset({self.product})
+
+    @property
+    def scratch(self) -> tuple[TensorSpec, ...]:
+        """The workspace, what is made of factors, and the sums."""
+        return tuple(self._buffers.values())
+
+    @property
+    def _buffers(self) -> dict[str, TensorSpec]:
+        found = {"workspace": TensorSpec("uint8", (self.product.workspace_nbytes,))}
+        for name, (spec, code) in self._codes.items():
+            parts = {f"{name}/{PARTS}": each for each in code.scratch}
+            found |= {name: spec, **parts}
+        if not self.is_final:
+            found[SUMS] = TensorSpec("int32", (self.batch * self.a.rows, self.b.room[0]))
+        return found
+
+    def multiply(self, node: Node, first: int) -> Iterator[Queued]:
+        """Yield what is queued up to the sums; scratch buffers are those from a number on."""
+        names = self._names(node, first)
+        for name, (_, code) in self._codes.items():
+            named = {"y": names[name], PARTS: names.get(f"{name}/{PARTS}", "")}
+            yield from launches(node, code, named)
+        y = node.outputs[0] if self.is_final else names[SUMS]
+        yield Multiply(self.product, names["a"], names["b"], y, names["workspace"])
+
+    def finish(
+        self, node: Node, call: Call, outputs: Specs, first: int, chain: Chain | None = None
+    ) -> tuple[Launch, ...]:
+        """Return what makes results of the sums, and goes on with a chain of nodes."""
+        if self.is_final:
+            return ()
+
+        def generate(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
+            return finish_product(self.op, call, outputs, epilogue, self.b.room[0])
+
+        names = self._names(node, first)
+        if chain is None:
+            return launches(node, generate(call, outputs, storing(outputs[0])), names)
+        code = generate_with(node, call, outputs, chain.epilogue, chain.title, generate)
+        return launches(node, code, {**names, **chain.tensors})
+
+    def constants(self, node: Node) -> Iterator[tuple[str, ByteFactor]]:
+        """Yield the factors that are constants of which something is made, and their names."""
+        for factor in (self.a, self.b):
+            if factor.is_constant and factor.made:
+                yield node.inputs[factor.operand], factor
+
+    @property
+    def _codes(self) -> dict[str, tuple[TensorSpec, Code]]:
+        return self.a.codes | self.b.codes
+
+    def _names(self, node: Node, first: int) -> dict[str, str]:
+        """Return tensors, scratch buffers and what constants become, by what they are here."""
+        names = {each.side: node.inputs[each.operand] for each in (self.a, self.b)}
+        for name, factor in self.constants(node):
+            names |= {what: made_of(name, what) for what in factor.made}
+        buffers = enumerate(self._buffers, first)
+        return names | {name: scratch_name(node, number) for number, name in buffers}
+
+
+class PreparedConstants:
+    """What is made of constants, once for as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakValueDictionary[tuple[int, ByteFactor, str], Array] = (
+            weakref.WeakValueDictionary()
+        )
+
+    def of(self, name: str, array: Array, factor: ByteFactor) -> dict[str, Array]:
+        """Return what a product reads of a constant, by the names of that."""
+        keys = {what: (id(array), factor, what) for what in factor.made}
+        found = {what: self._made.get(key) for what, key in keys.items()}
+        made = {what: one for what, one in found.items() if one is not None}
+        if len(made) < len(keys):
+            made = factor.prepared(array)
+            for what, key in keys.items():
+                self._made[key] = made[what]
+                # Another array may get the identity of this one, once that is gone.
+                weakref.finalize(array, self._made.pop, key, None).atexit = False
+        return {made_of(name, what): one for what, one in made.items()}
+
+
+def made_of(name: str, what: str) -> str:
+    """Return the name of what is made of a constant; no tensor has it."""
+    return f"{name}\0{what}"
+
+
+def byte_product_of(node: Node, call: Call, outputs: Specs) -> ByteProduct | None:
+    """Return a node of static shapes as cuBLAS sees it, None if it is nothing for cuBLAS."""
+    if node.op not in FACTORS or why_not(node, call) is not None:  # what it refuses is generated
+        return None
+    m = byte_matrices(node.op, call, outputs, storing(outputs[0]))
+    if m is None or m.ctype != "u32" or not 0 < m.left.columns <= MOST_DEPTH:
+        return None
+    of_a, of_b, batch = (math.prod(each) for each in (m.left.batch, m.right.batch, m.batch))
+    rows, columns, stacks = m.left.rows, m.right.columns, (of_a, of_b)
+    if of_b == 1:  # one tall product
+        rows, batch, stacks = batch * rows, 1, (1, 1)
+    elif of_a not in (1, batch) or of_b != batch:
+        return None
+    scales = NodeScales(node.op, call)
+    around = {side: scales.is_around_zero(side) for side in "ab"}
+    operands, lines = dict(zip("ab", FACTORS[node.op], strict=True)), (rows, columns)
+    a, b = (
+        ByteFactor(
+            *(side, operand, stack, length, m.left.columns),
+            is_unsigned=scales.lowered_by(side) > 0,
+            is_constant=call.value(operand) is not None,
+            is_summed=not around[other],
+        )
+        for (side, operand), other, stack, length in zip(
+            operands.items(), "ba", stacks, lines, strict=True
+        )
+    )
+    is_final = all(around.values()) and outputs[0].dtype == np.int32 and not columns % QUANTUM
+    found = ByteProduct(node.op, a, b, batch, is_final)
+    is_alone = is_final and all(each.is_constant or not each.made for each in (a, b))
+    if not fits(found.product) or (found.operations < LEAST and not is_alone):
+        return None
+    return found
+
+
+def _filled(length: int) -> int:
+    return -(-length // QUANTUM) * QUANTUM
