@@ -82,6 +82,35 @@ def layers(target: Target) -> Iterator[Row]:
                     yield Row(f"{title}: {what}", seconds * 1e6, "µs")
 
 
+def quantized(m: int, k: int, n: int) -> Graph:
+    """Return `COUNT` dense layers of one input, as dynamic quantization makes them."""
+    b = pl.GraphBuilder("quantized layers")
+    x = b.input("x", "float32", (m, k))
+    values, scale, zero = b.op("DynamicQuantizeLinear", x, outputs=["bytes", "scale", "zero"])
+    for number in range(COUNT):
+        sums = b.op("MatMulInteger", values, numbers("int8", k, n), zero, np.int8(0))
+        reals = b.op("Mul", b.op("Cast", sums, to="float32"), scale)
+        b.output(f"y{number}", b.op("Relu", b.op("Add", reals, numbers("float32", n))))
+    return b.build()
+
+
+def around_zero_points(target: Target) -> Iterator[Row]:
+    """What quantized layers take, and whether cuBLAS gives the bits of generated kernels."""
+    ways: dict[str, dict[str, Any]] = {"quantized layer": {}}
+    if target.is_cuda:
+        ways["quantized layer by generated kernels"] = {"cublas": None}
+    sizes = (512, 1024, 1024), (128, 768, 3072), (8, 4096, 4096)
+    for m, k, n in target.size(sizes, ((4, 9, 6),)):
+        graph, feeds = quantized(m, k, n), {"x": numbers("float32", m, k)}
+        found = []
+        for what, options in ways.items():
+            with target.opened(**options) as device, loaded(device, graph) as run:
+                found.append(b"".join(each.tobytes() for each in run.run(feeds).values()))
+                seconds = run.times(target.size(0.02, 0.001), rounds=3).total_s / COUNT
+            yield Row(f"{m} x {k} x {n}: {what}", seconds * 1e6, "µs")
+        yield fact(f"{m} x {k} x {n}: the same bits", len(set(found)) == 1, True)
+
+
 def captures(target: Target) -> Iterator[Row]:
     """Whether CuPy's own products can be captured: why plait calls cuBLAS itself."""
     cupy = target.cupy()
@@ -101,4 +130,4 @@ def captures(target: Target) -> Iterator[Row]:
 
 
 if __name__ == "__main__":
-    answer(rates, layers, errors, captures)
+    answer(rates, layers, around_zero_points, errors, captures)

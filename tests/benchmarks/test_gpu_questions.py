@@ -55,7 +55,7 @@ QUESTIONS = {
     "copies": ("planned",),
     "rounding": ("bits",),
     "integers": ("definitions",),
-    "products": ("rates", "errors"),
+    "products": ("rates", "around_zero_points", "errors"),
     "overlap": ("frames", "beside_numpy"),
     "convolutions": ("shapes",),
     "attention": ("shapes",),
