@@ -82,33 +82,44 @@ def layers(target: Target) -> Iterator[Row]:
                     yield Row(f"{title}: {what}", seconds * 1e6, "µs")
 
 
-def quantized(m: int, k: int, n: int) -> Graph:
-    """Return `COUNT` dense layers of one input, as dynamic quantization makes them."""
-    b = pl.GraphBuilder("quantized layers")
-    x = b.input("x", "float32", (m, k))
-    values, scale, zero = b.op("DynamicQuantizeLinear", x, outputs=["bytes", "scale", "zero"])
+def quantized(title: str, x: tuple[int, ...], w: tuple[int, ...]) -> Graph:
+    """Return `COUNT` layers of one input, as dynamic quantization makes them."""
+    b = pl.GraphBuilder(title)
+    given = b.input("x", "float32", x)
+    values, scale, zero = b.op("DynamicQuantizeLinear", given, outputs=["bytes", "scale", "zero"])
     for number in range(COUNT):
-        sums = b.op("MatMulInteger", values, numbers("int8", k, n), zero, np.int8(0))
+        factors, row = (values, numbers("int8", *w), zero), numbers("float32", w[-1])
+        if len(w) == 2:
+            sums = b.op("MatMulInteger", *factors)
+        else:
+            sums = b.op("ConvInteger", *factors, pads=[w[2] // 2, w[3] // 2] * 2)
+            row = numbers("float32", w[0], 1, 1)
         reals = b.op("Mul", b.op("Cast", sums, to="float32"), scale)
-        b.output(f"y{number}", b.op("Relu", b.op("Add", reals, numbers("float32", n))))
+        b.output(f"y{number}", b.op("Relu", b.op("Add", reals, row)))
     return b.build()
 
 
 def around_zero_points(target: Target) -> Iterator[Row]:
     """What quantized layers take, and whether cuBLAS gives the bits of generated kernels."""
-    ways: dict[str, dict[str, Any]] = {"quantized layer": {}}
+    ways: dict[str, dict[str, Any]] = {"quantized": {}}
     if target.is_cuda:
-        ways["quantized layer by generated kernels"] = {"cublas": None}
-    sizes = (512, 1024, 1024), (128, 768, 3072), (8, 4096, 4096)
-    for m, k, n in target.size(sizes, ((4, 9, 6),)):
-        graph, feeds = quantized(m, k, n), {"x": numbers("float32", m, k)}
-        found = []
+        ways["quantized, by generated kernels"] = {"cublas": None}
+    layers = {
+        "512 x 1024 x 1024": ((512, 1024), (1024, 1024)),
+        "128 x 768 x 3072": ((128, 768), (768, 3072)),
+        "8 x 4096 x 4096": ((8, 4096), (4096, 4096)),
+        "single cells, 256 to 64 channels, 8 x 56 x 56": ((8, 256, 56, 56), (64, 256, 1, 1)),
+        "3x3, 64 to 64 channels, 8 x 56 x 56": ((8, 64, 56, 56), (64, 64, 3, 3)),
+    }
+    small = {"4 x 9 x 6": ((4, 9), (9, 6)), "3x3": ((1, 3, 4, 5), (2, 3, 3, 3))}
+    for title, (x, w) in target.size(layers, small).items():
+        graph, feeds, found = quantized(title, x, w), {"x": numbers("float32", *x)}, set()
         for what, options in ways.items():
             with target.opened(**options) as device, loaded(device, graph) as run:
-                found.append(b"".join(each.tobytes() for each in run.run(feeds).values()))
+                found.add(b"".join(each.tobytes() for each in run.run(feeds).values()))
                 seconds = run.times(target.size(0.02, 0.001), rounds=3).total_s / COUNT
-            yield Row(f"{m} x {k} x {n}: {what}", seconds * 1e6, "µs")
-        yield fact(f"{m} x {k} x {n}: the same bits", len(set(found)) == 1, True)
+            yield Row(f"{title}: {what}", seconds * 1e6, "µs")
+        yield fact(f"{title}: the same bits", len(found) == 1, True)
 
 
 def captures(target: Target) -> Iterator[Row]:

@@ -11,18 +11,23 @@ those of a product whose depth `integer_products.EXACT_DEPTH` limits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...graph.operator import Call, Specs
 from .cells import cells
 from .copying import WORDS, Layout, copy
 from .epilogue import Epilogue
 from .folds import sum_of
+from .indexing import coordinates
 from .integer_products import ElementPlace, NodeScales, byte_matrices
 from .kernel import Code, Parameter
 from .lines import Lines
 from .sweeps import LineFold, line_code
+from .windows import Sliding
 
-SUMS, SUMS_A, SUMS_B, PARTS = "sums", "sums_a", "sums_b", "parts_total"
-"""Parameters that are no tensors of the node: sums of products, of rows, and of parts of rows."""
+SUMS, SUMS_A, SUMS_B, PARTS, PACKED = "sums", "sums_a", "sums_b", "parts_total", "packed"
+"""Parameters that are no tensors of the node: sums of products, of rows, and of parts of rows, and
+what cells of windows were packed into."""
 
 
 def pack(
@@ -55,16 +60,84 @@ def pack(
     return Code((packed, cells("fill_up", lines, (y,), (fill,), (stack * height * width,))))
 
 
-def sum_up(number: int, shape: tuple[int, int, int], turns: bool, lowered: int) -> Code:
-    """Return the code that adds up the rows that `pack` writes, modulo 2³²."""
+def pack_windows(
+    number: int,
+    zero: int | None,
+    stack: int,
+    sliding: Sliding,
+    depth: int,
+    room: tuple[int, int],
+    lowered: int,
+) -> Code:
+    """Return the code that writes the cells of windows as `pack` writes rows.
+
+    Parameters
+    ----------
+    number, zero : int
+        Which inputs of the node are the images, and their zero point if there is one: that is what
+        cells outside of an image are.
+    stack : int
+        How many images there are.
+    sliding : Sliding
+    depth : int
+        Cells of a window, of all channels.
+    room : tuple of int
+    lowered : int
+        As those of `pack`.
+    """
+    (height, width), given, c = room, "u8" if lowered else "i8", "index"
+    parameters = [Parameter("x", given, "input", number), Parameter("y", "u32", "output", 0)]
+    if zero is not None:
+        parameters.append(Parameter("zero", given, "input", zero))
+    tap, cell = sliding.tap(c), sliding.read("", c)
+    planes = depth // sliding.taps
+    image = f"x[(k0 * {planes} + k / {sliding.taps}) * {sliding.cells} + {cell.offset}]"
+    outside = "0" if zero is None else "zero[0]"
+    value = f"{cell.condition} ? {image} : {outside}" if cell.condition else image
+    statements = [
+        *sliding.place("k1", "", c),
+        "u32 word = 0;",
+        "#pragma unroll",
+        "for (i32 j = 0; j < 4; j++) {",
+        "const index k = k2 * 4 + j;",
+        f"if (k < {depth}) {{",
+        *coordinates(f"(k % {sliding.taps})", sliding.steps, "u", c),
+        *tap.statements,
+        *cell.statements,
+        f"word |= (u32)(u8)(({value}) - {lowered}) << 8 * j;",
+        "}}",
+        f"y[(k0 * {height} + k1) * {width // 4} + k2] = word;",
+    ]
+    size = stack * max(height * width, planes * sliding.cells)
+    shape = stack, sliding.planes, width // 4
+    return Code((cells("pack_windows", shape, parameters, statements, (size,)),))
+
+
+def sum_up(
+    number: int, shape: tuple[int, int, int], height: int, turns: bool, lowered: int
+) -> Code:
+    """Return the code that adds up the rows that `pack` writes, modulo 2³².
+
+    From one matrix to the next there is room for as many sums as for rows: `height`.
+    """
     stack, rows, depth = shape
     lines = Lines((stack, depth, rows), (1,)) if turns else Lines((stack, rows, depth), (2,))
-    x, y = (
-        Parameter("x", "u8" if lowered else "i8", "input", number),
-        Parameter("y", "u32", "output", 0),
-    )
-    total = LineFold("total", sum_of("u32"), lambda at: f"(u32)((i32)x[{at}] - {lowered})")
-    return line_code("row_sums", lines, (x, y), (total,), once=("y[line] = total;",))
+    x = Parameter("x", "u8" if lowered else "i8", "input", number)
+    at = f"line / {rows} * {height} + line % {rows}"
+    return _sums(lines, x, lambda i: f"(i32)x[{i}] - {lowered}", at)
+
+
+def sum_up_packed(stack: int, room: tuple[int, int]) -> Code:
+    """Return the code that adds up the rows that `pack_windows` has written."""
+    height, width = room
+    x = Parameter(PACKED, "i8", "input", 0)
+    return _sums(Lines((stack * height, width), (1,)), x, lambda i: f"{PACKED}[{i}]", "line")
+
+
+def _sums(lines: Lines, x: Parameter, element: Callable[[str], str], at: str) -> Code:
+    y = Parameter("y", "u32", "output", 0)
+    total = LineFold("total", sum_of("u32"), lambda i: f"(u32)({element(i)})")
+    return line_code("row_sums", lines, (x, y), (total,), once=(f"y[{at}] = total;",))
 
 
 def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row: int) -> Code:
@@ -74,10 +147,11 @@ def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row:
     depth, around = max(m.left.columns, 1), {side: scales.is_around_zero(side) for side in "ab"}
     of_a, of_b = f"a_start / {depth} + row", f"b_start / {depth} + column"
     place = ElementPlace("row", "column", of_a, of_b)
+    sum_b = f"b_start / {m.right.size} * {row} + column"
     zero_a, zero_b = (scales.lowered_zero(side, place) for side in "ab")
     total, read = f"(u32){SUMS}[(batch * {m.left.rows} + row) * {row} + column]", [SUMS]
     if not around["a"]:
-        total, read = f"{total} - {zero_a} * (u32){SUMS_B}[{of_b}]", [*read, SUMS_B]
+        total, read = f"{total} - {zero_a} * (u32){SUMS_B}[{sum_b}]", [*read, SUMS_B]
     if not around["b"]:
         total, read = f"{total} - {zero_b} * (u32){SUMS_A}[{of_a}]", [*read, SUMS_A]
     if not any(around.values()):

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
-from ...graph.windows import resolve_window
 from .convolution import Convolution, sliding_of
 from .epilogue import Epilogue, generates_product
 from .folds import extreme
@@ -15,6 +14,7 @@ from .kernel import Code, Parameter
 from .matmul import Matrices, Stack, left_stack, product_batch, right_stack, stretched
 from .reduction import input_of
 from .types import literal, load
+from .windows import Sliding
 
 EXACT_DEPTH = (1 << 31) // (255 * 255)
 """So many products of bytes can be added up in 32 bits."""
@@ -77,6 +77,10 @@ class NodeScales:
         """Say whether there is such a number."""
         return name in self._known
 
+    def number(self, name: str) -> int | None:
+        """Return which input one of them is."""
+        return self._known.get(name)
+
     def is_single(self, name: str) -> bool:
         """True when there is one for all, or none."""
         return name not in self._known or self._spec(name).size == 1
@@ -119,28 +123,32 @@ class NodeScales:
 def byte_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Matrices | None:
     """Return a node as a product of matrices, whose first two parameters are its factors.
 
-    None where it is none: convolutions are, of all weights and each image, whose windows are single
-    cells.
+    None where it is none. Convolutions without groups are, of all weights and each image: that has
+    a column for each output, with the cells of its window.
     """
-    if op not in FACTORS or ("Conv" in op and not _has_single_cells(op, call)):
+    if op not in FACTORS or call.attributes.get("group", 1) != 1:
         return None
     return _matrices(op, call, outputs[0], epilogue)
 
 
-def _has_single_cells(op: str, call: Call) -> bool:
-    w, x = (call.spec(index).static_shape for index in FACTORS[op])
-    window, _ = resolve_window(x[2:], call.attributes, w[2:])
-    assert window is not None, "static shapes"
+def windows_of(op: str, call: Call, y: TensorSpec) -> Sliding | None:
+    """Return the windows of a convolution's columns; None where these are those of the image."""
+    if "Conv" not in op:
+        return None
+    w, x = (call.spec(index) for index in FACTORS[op])
+    sliding = sliding_of(call, x, w, y)
+    window = sliding.window
     moves, pads = (*window.kernel, *window.strides), (*window.pads_begin, *window.pads_end)
-    return call.attributes["group"] == 1 and not any(pads) and all(n == 1 for n in moves)
+    return sliding if any(pads) or any(n != 1 for n in moves) else None
 
 
 def _matrices(op: str, call: Call, y: TensorSpec, epilogue: Epilogue) -> Matrices:
     scales = NodeScales(op, call)
     a, b = (call.spec(index) for index in FACTORS[op])
     if "Conv" in op:
-        (features, channels), cells = a.static_shape[:2], math.prod(b.static_shape[2:])
-        left, right = Stack((), features, channels), Stack(b.static_shape[:1], channels, cells)
+        features, terms = a.static_shape[0], math.prod(a.static_shape[1:])
+        left = Stack((), features, terms)
+        right = Stack(b.static_shape[:1], terms, math.prod(y.static_shape[2:]))
         batch = right.batch
     else:
         left, right = left_stack(a), right_stack(b)

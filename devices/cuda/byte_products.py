@@ -19,13 +19,23 @@ import numpy as np
 from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from ..codegen.byte_factors import PARTS, SUMS, finish_product, pack, sum_up
+from ..codegen.byte_factors import (
+    PACKED,
+    PARTS,
+    SUMS,
+    finish_product,
+    pack,
+    pack_windows,
+    sum_up,
+    sum_up_packed,
+)
 from ..codegen.composition import Chain
 from ..codegen.epilogue import Epilogue, generate_with, storing
-from ..codegen.integer_products import FACTORS, LOWERED, NodeScales, byte_matrices
+from ..codegen.integer_products import FACTORS, LOWERED, NodeScales, byte_matrices, windows_of
 from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, launches
 from ..codegen.registry import why_not
+from ..codegen.windows import Sliding
 from ..device import scratch_name
 from .parts import Multiply, Queued
 from .products import Factor, Product, fits
@@ -35,8 +45,11 @@ LEAST = 100_000_000
 MOST_DEPTH = (1 << 31) // (128 * 128) - 1
 """So many products of bytes with a sign can be added up in 32 bits, so that it makes no difference
 what cuBLAS does with sums that cannot."""
-QUANTUM = 4
-"""Rows and columns are filled up to a multiple of that many."""
+MOST_NBYTES = 128 << 20
+"""Of cells of windows, each of which is written as often as windows have it."""
+ROWS, DEPTH = 4, 16
+"""Rows of b, and the depth, are filled up to a multiple of that many: cuBLAS takes rows of results,
+and of bytes, that are a multiple of four long, and is faster where they begin at 16 bytes."""
 
 
 class ByteFactor(NamedTuple):
@@ -53,6 +66,10 @@ class ByteFactor(NamedTuple):
     is_unsigned, is_constant : bool
     is_summed : bool
         Whether its rows are added up, as the other factor's zero point is not known to be 0.
+    sliding : Sliding or None
+        Whose windows' cells are the rows, where they are not an image's.
+    zero : int or None
+        Which input is what cells outside of an image are.
     """
 
     side: str
@@ -63,16 +80,19 @@ class ByteFactor(NamedTuple):
     is_unsigned: bool
     is_constant: bool
     is_summed: bool
+    sliding: Sliding | None = None
+    zero: int | None = None
 
     @property
     def room(self) -> tuple[int, int]:
         """Rows and depth of a matrix for cuBLAS."""
-        return self.rows if self.side == "a" else _filled(self.rows), _filled(self.depth)
+        rows = self.rows if self.side == "a" else _filled(self.rows, ROWS)
+        return rows, _filled(self.depth, DEPTH)
 
     @property
     def is_packed(self) -> bool:
         """Whether it has to be written once more, for cuBLAS to read it."""
-        return self.side == "b" or self.is_unsigned or self.depth % QUANTUM != 0
+        return self.side == "b" or self.is_unsigned or self.depth % DEPTH != 0
 
     @property
     def stride(self) -> int:
@@ -96,12 +116,20 @@ class ByteFactor(NamedTuple):
             return {}
         shape, turns = (self.stack, self.rows, self.depth), self.side == "b"
         packed = TensorSpec("int8", (self.stack, *self.room))
-        sums = TensorSpec("int32", (self.stack * self.rows,))
+        sums = TensorSpec("int32", (self.stack * self.room[0],))
         lowered = LOWERED if self.is_unsigned else 0
-        found = {
-            self.side: (packed, pack(self.operand, shape, self.room, turns, lowered)),
-            self.sums: (sums, sum_up(self.operand, shape, turns, lowered)),
-        }
+        if self.sliding is None:
+            codes = (
+                pack(self.operand, shape, self.room, turns, lowered),
+                sum_up(self.operand, shape, self.room[0], turns, lowered),
+            )
+        else:
+            images = self.operand, self.zero, self.stack, self.sliding
+            codes = (
+                pack_windows(*images, self.depth, self.room, lowered),
+                sum_up_packed(self.stack, self.room),
+            )
+        found = {self.side: (packed, codes[0]), self.sums: (sums, codes[1])}
         return {name: found[name] for name in self.made}
 
     def prepared(self, array: Array) -> dict[str, Array]:
@@ -112,7 +140,7 @@ class ByteFactor(NamedTuple):
         signed = (rows ^ LOWERED).view(np.int8) if self.is_unsigned else rows
         packed = np.zeros((self.stack, *self.room), np.int8)
         packed[:, : self.rows, : self.depth] = signed
-        found = {self.side: packed, self.sums: signed.sum(2, dtype=np.int32).reshape(-1)}
+        found = {self.side: packed, self.sums: packed.sum(2, dtype=np.int32).reshape(-1)}
         return {name: found[name] for name in self.made}
 
 
@@ -171,7 +199,8 @@ class ByteProduct(NamedTuple):
         """Yield what is queued up to the sums; scratch buffers are those from a number on."""
         names = self._names(node, first)
         for name, (_, code) in self._codes.items():
-            named = {"y": names[name], PARTS: names.get(f"{name}/{PARTS}", "")}
+            parts = names.get(f"{name}/{PARTS}", "")
+            named = {"y": names[name], PACKED: names["b"], PARTS: parts}
             yield from launches(node, code, named)
         y = node.outputs[0] if self.is_final else names[SUMS]
         yield Multiply(self.product, names["a"], names["b"], y, names["workspace"])
@@ -265,7 +294,13 @@ def byte_product_of(node: Node, call: Call, outputs: Specs) -> ByteProduct | Non
             operands.items(), "ba", stacks, lines, strict=True
         )
     )
-    is_final = all(around.values()) and outputs[0].dtype == np.int32 and not columns % QUANTUM
+    sliding = windows_of(node.op, call, outputs[0])
+    if sliding is not None:
+        if math.prod(b.room) * b.stack > MOST_NBYTES:
+            return None
+        zero = scales.number("b_zero")
+        b = b._replace(is_constant=False, sliding=sliding, zero=zero)
+    is_final = all(around.values()) and outputs[0].dtype == np.int32 and not columns % ROWS
     found = ByteProduct(node.op, a, b, batch, is_final)
     is_alone = is_final and all(each.is_constant or not each.made for each in (a, b))
     if not fits(found.product) or (found.operations < LEAST and not is_alone):
@@ -273,5 +308,5 @@ def byte_product_of(node: Node, call: Call, outputs: Specs) -> ByteProduct | Non
     return found
 
 
-def _filled(length: int) -> int:
-    return -(-length // QUANTUM) * QUANTUM
+def _filled(length: int, quantum: int) -> int:
+    return -(-length // quantum) * quantum

@@ -19,6 +19,7 @@ from plait.devices.cuda import byte_products
 from plait.devices.cuda.byte_products import MOST_DEPTH, ByteProduct, byte_product_of
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.cuda.parts import Multiply
+from plait.devices.formal.device import FormalDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from pocl import pocl_device
@@ -146,9 +147,12 @@ def linear(a_dtype: str, b_dtype: str, *, of_rows: bool) -> Case:
     return Case("QLinearMatMul", (*left, *right, *made), frozenset({1, 3, 4, 5, 6, 7}))
 
 
-def convolved(op: str, dtype: str, w_dtype: str, bias: bool = False, batch: int = 3) -> Case:
+def convolved(
+    op: str, dtype: str, w_dtype: str, *, bias: bool = False, batch: int = 3, cells: int = 1
+) -> Case:
+    """Return a convolution by windows of as many cells."""
     random = np.random.default_rng(1)
-    x, w = drawn((batch, 6, 5, 3), dtype, 1), drawn((7, 6, 1, 1), w_dtype, 2)
+    x, w = drawn((batch, 6, 5, 3), dtype, 1), drawn((7, 6, cells, 1), w_dtype, 2)
     zero, w_zero = drawn((), dtype, 3), drawn((7,), w_dtype, 4)
     if op == "ConvInteger":
         return Case(op, (x, w, zero, w_zero), frozenset({1, 3}))
@@ -167,6 +171,7 @@ OTHERS = {
         "QLinearMatMul by rows": linear(a, b, of_rows=True),
         "ConvInteger": convolved("ConvInteger", a, b),
         "QLinearConv": convolved("QLinearConv", a, b),
+        "QLinearConv of windows": convolved("QLinearConv", a, b, cells=3),
         "QLinearConv with a bias": convolved("QLinearConv", a, b, bias=True, batch=1),
     }.items()
 }
@@ -184,6 +189,45 @@ def test_what_is_quantized_again_has_the_bits_of_generated_kernels(
     expected = computed(case, pl.devices.find("cpu"))
     assert np.abs(found.astype(int) - expected).max() <= case.op.startswith("QLinear")
     assert len(np.unique(found)) > 3
+
+
+def slid(
+    dtype: str,
+    spatial: tuple[int, ...],
+    kernel: tuple[int, ...],
+    *,
+    zero: bool = True,
+    w_zero: int = 0,
+    channels: int = 6,
+    **attributes: Any,
+) -> Case:
+    """Return a convolution of 6 channels to 9 by weights of int8."""
+    x, w = drawn((2, 6, *spatial), dtype, 1), drawn((9, channels, *kernel), "int8", 2)
+    point = drawn((), dtype, 3) if zero else None
+    inputs = x, w, point, np.int8(w_zero).reshape(())
+    return Case("ConvInteger", inputs, frozenset({1, 3}), attributes)
+
+
+WINDOWS = {
+    "plain": slid("uint8", (6, 5), (3, 2)),
+    "around other weights": slid("uint8", (6, 5), (3, 3), w_zero=-7, pads=[1, 1, 1, 1]),
+    "lines around other weights": slid("int8", (170,), (5,), w_zero=9, strides=[3]),
+    "padded": slid("uint8", (6, 5), (3, 3), pads=[1, 1, 1, 1]),
+    "padded with a sign": slid("int8", (6, 5), (3, 3), pads=[1, 0, 2, 1]),
+    "padded around nothing": slid("uint8", (6, 5), (3, 3), zero=False, auto_pad="SAME_LOWER"),
+    "apart": slid("uint8", (9, 8), (3, 2), strides=[2, 3], dilations=[2, 1], pads=[2, 1, 1, 0]),
+    "single cells apart": slid("int8", (9, 8), (1, 1), strides=[2, 2]),
+    "lines": slid("uint8", (17,), (5,), pads=[2, 2]),
+    "solids": slid("int8", (3, 4, 5), (2, 2, 3), pads=[1, 0, 1, 0, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_of_images_are_those_of_the_definition(double: CupyDouble, name: str) -> None:
+    case, library = WINDOWS[name], Library(double)
+    found = computed(case, double.generating(cublas=library))
+    np.testing.assert_array_equal(found, computed(case, FormalDevice()))
+    assert library.cublas.forms == {"TN"}
 
 
 def matrices(
@@ -216,7 +260,8 @@ def kernels() -> list[Kernel]:
     lowering, found = Lowering(generates=True, multiplies=True), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(byte_products, "LEAST", 0)
-        for graph in (dense(), *(case.graph for case in (*PRODUCTS.values(), *OTHERS.values()))):
+        cases = *PRODUCTS.values(), *WINDOWS.values(), *OTHERS.values()
+        for graph in (dense(), *(case.graph for case in cases)):
             queued = [item for part in lowering.parts(graph, {}) for item in part.queued or ()]
             assert any(isinstance(item, Multiply) for item in queued)
             found += [item.kernel for item in queued if isinstance(item, Launch)]
@@ -338,13 +383,18 @@ def test_what_is_small_or_not_exact_is_left_to_generated_kernels(
     assert found_in(case.graph) is not None
     monkeypatch.setattr(byte_products, "LEAST", 1 << 40)
     assert found_in(case.graph) is None
-    assert found_in(plain((3, 4), (4, 4))) is not None  # nothing but a product
+    assert found_in(plain((3, 16), (16, 4))) is not None  # nothing but a product
 
 
-@pytest.mark.parametrize("attributes", [{"pads": [1, 1, 1, 1]}, {"strides": [2, 1]}])
-def test_windows_of_more_than_a_cell_are_no_products(attributes: dict[str, Any]) -> None:
-    case = convolved("ConvInteger", "uint8", "int8")._replace(attributes=attributes)
+def test_windows_are_left_to_generated_kernels_if_it_takes_too_much_to_write_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = WINDOWS["padded"]
+    monkeypatch.setattr(byte_products, "MOST_NBYTES", 2 * 32 * 64)  # two images' 30 windows of 54
+    assert found_in(case.graph) is not None
+    monkeypatch.setattr(byte_products, "MOST_NBYTES", 2 * 32 * 64 - 1)
     assert found_in(case.graph) is None
+    assert found_in(slid("uint8", (6, 5), (3, 3), channels=2, group=3).graph) is None
 
 
 @pytest.mark.usefixtures("folder")
