@@ -4,9 +4,6 @@ In front, bytes without a sign are lowered by 128, and rows are filled up; behin
 zero points have added to them:
 
     Σ (a - za)(b - zb) = Σ ab - za Σ b - zb Σ a + K za zb
-
-All is modulo 2³², which is what sums of integers are defined in; sums that are to be whole are
-those of a product whose depth `integer_products.EXACT_DEPTH` limits.
 """
 
 from __future__ import annotations
@@ -149,6 +146,9 @@ def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row:
     place = ElementPlace("row", "column", of_a, of_b)
     sum_b = f"b_start / {m.right.size} * {row} + column"
     zero_a, zero_b = (scales.lowered_zero(side, place) for side in "ab")
+    # In u32, which wraps around: modulo 2³² the terms add up to the sum of the definition, however
+    # large each is. That is what sums of integers are defined to be; those that are quantized again
+    # are whole, as `EXACT_DEPTH` keeps them within 32 bits.
     total, read = f"(u32){SUMS}[(batch * {m.left.rows} + row) * {row} + column]", [SUMS]
     if not around["a"]:
         total, read = f"{total} - {zero_a} * (u32){SUMS_B}[{sum_b}]", [*read, SUMS_B]

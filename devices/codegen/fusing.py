@@ -26,6 +26,7 @@ from .pieces import Launch, Piece, launches, piece_of, transfers_of, working_nod
 from .registry import why_not
 
 Launching: TypeAlias = Callable[[Node, Chain], tuple[Launch, ...] | None]
+"""Returns what goes on with a product and the chain behind it; None leaves it to its generator."""
 
 MOST_NODES = 64
 MOST_WITH_PRODUCT = 17
@@ -51,8 +52,8 @@ def fused(
     generated kernels, and may have an epilogue; none, if left out. `begun` says of others what is
     to be done with what a library leaves in their output: the member reads that by the output's
     name and `LEFT`. They come back as nodes, in their places, and once more in a piece with nodes
-    behind them, if there are any. `launching` gives the launches of a product with an epilogue,
-    where its own generator does not.
+    behind them, if there are any. `launching` is asked for the launches of products with nodes
+    behind them.
     """
     working = working_nodes(graph, views)
     members = {} if begun is None else {node.name: begun(node) for node in working}

@@ -31,9 +31,9 @@ from .products import Product, product_of
 from .support import why_no_array, why_not
 
 Choosable: TypeAlias = StaticConvolution | StaticAttention | ByteProduct
+"""What several can compute, of whom the fastest is chosen."""
 ByProducts: TypeAlias = StaticAttention | ByteProduct
-"""What several can compute, of whom the fastest is chosen; the latter are products for cuBLAS, with
-kernels around them."""
+"""What cuBLAS computes with generated kernels around its products."""
 
 
 class Way(NamedTuple):
@@ -146,7 +146,7 @@ class Lowering:
                     made |= self._prepared.of(name, graph.constants[name], factor)
                     readers[name] -= factor.is_packed
         kept = graph.constants.items()
-        return {n: one for n, one in kept if readers[n] or n in graph.outputs} | made
+        return {n: one for n, one in kept if readers[n] or n in graph.fetched} | made
 
     def own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of a node that no library computes."""
