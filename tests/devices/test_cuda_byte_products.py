@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,6 +128,7 @@ def found_in(graph: Graph) -> ByteProduct | None:
     return byte_product_of(node, graph.call(node), graph.output_specs(node))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(case=matrix_cases())
 def test_products_are_those_of_the_definition(case: Case) -> None:
@@ -253,6 +255,16 @@ def test_products_of_all_shapes_are_those_of_the_definition(double: CupyDouble, 
     case, library = PRODUCTS[name], Library(double)
     np.testing.assert_array_equal(computed(case, double.generating(cublas=library)), exactly(case))
     assert library.cublas.forms == {"TN"}
+
+
+@pytest.mark.parametrize("dtypes", list(product(DTYPES, DTYPES)), ids=" by ".join)
+def test_onnx_runtime_has_the_same_sums(double: CupyDouble, dtypes: tuple[str, str]) -> None:
+    pytest.importorskip("onnxruntime")
+    a, b = dtypes
+    factors = drawn((2, 6, 37), a, 1), drawn((37, 9), b, 2)
+    case = Case("MatMulInteger", (*factors, drawn((), a, 3), drawn((9,), b, 4)), frozenset({1, 3}))
+    expected = pl.run(case.graph, case.feeds, devices=["ort"])["y"]
+    np.testing.assert_array_equal(computed(case, double.generating()), expected)
 
 
 def kernels() -> list[Kernel]:
