@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from cupy_double import CupyDouble
+
+from .worker_bench import Bench, Gate
 
 
 @pytest.fixture
@@ -14,3 +17,17 @@ def double() -> Iterator[CupyDouble]:
     made = CupyDouble()
     yield made
     made.gpu.check_freed()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """A worker to try programs on."""
+    made = Bench()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    """Where a function waits until it is let through."""
+    return Gate(tmp_path / "gate")

@@ -12,11 +12,15 @@ from typing import Any
 import plait as pl
 from bound import moving
 from patience import WAIT_S
-from plait.devices import Device
+from plait.devices import Device, Program
 from plait.devices.event import Event
 from plait.devices.memory import ALIGNMENT, SharedArena, View
+from plait.devices.worker import launch as worker_launch
+from plait.devices.worker.device import WorkerDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
+
+from . import worker_functions as functions
 
 
 def calls(*functions: Callable[..., Array], n: int = 4, **attributes: Any) -> Graph:
@@ -108,3 +112,39 @@ class Gate:
 
     def open(self) -> None:
         os.close(self.arrived())
+
+
+class Bench:
+    """A worker, and programs that are tried on it."""
+
+    def __init__(self) -> None:
+        self.device = WorkerDevice("worker:0")
+        self.device.open()
+        self._bound: list[Bound] = []
+
+    def bind(self, function: Callable[..., Array], **attributes: Any) -> Program:
+        """Return a program of one call, of zeros."""
+        self._bound.append(Bound(self.device, calls(function, **attributes)))
+        return self._bound[-1].program
+
+    def submit(self, function: Callable[..., Array], **attributes: Any) -> Event:
+        return self.device.submit(self.bind(function, **attributes))
+
+    def works(self) -> bool:
+        self.submit(functions.scale).wait(WAIT_S)
+        return True
+
+    @property
+    def pid(self) -> int:
+        assert self.device.pid is not None
+        return self.device.pid
+
+    @property
+    def process(self) -> worker_launch.Process:
+        assert self.device._client is not None
+        return self.device._client._process
+
+    def close(self) -> None:
+        self.device.close()
+        for bound in self._bound:
+            bound.close()
