@@ -1,9 +1,9 @@
-"""How fast is attention on tensor cores, beside one generated kernel, and beside PyTorch's?"""
+"""How fast is attention on tensor cores, beside fewer libraries, and beside PyTorch's?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -65,6 +65,8 @@ KINDS: dict[str, tuple[str, dict[str, Any], float]] = {
     "bfloat16": ("bfloat16", {}, 4e-2),
 }
 """The dtype, options of the device, and how much results may differ from exact ones."""
+WITHOUT = {"by cuBLAS": "cudnn", "one generated kernel": "cublas"}
+"""What is left to compute it without a library."""
 
 
 def attention(shape: Shape, dtype: str) -> Graph:
@@ -92,8 +94,11 @@ def shapes(target: Target) -> Iterator[Row]:
             continue
         with ExitStack() as stack:
             device = stack.enter_context(target.opened(**options))
-            plain = target.opened(**options, cublas=None) if target.is_cuda else nullcontext()
-            without = stack.enter_context(plain)
+            others = {
+                title: stack.enter_context(target.opened(**options, **{library: None}))
+                for title, library in WITHOUT.items()
+                if target.is_cuda
+            }
             for shape in SHAPES:
                 each, title = shape.small() if target.small else shape, f"{shape.title}, {kind}"
                 graph, feeds = attention(each, dtype), fed(each, dtype)
@@ -101,9 +106,9 @@ def shapes(target: Target) -> Iterator[Row]:
                 found, seconds = _by_plait(device, graph, feeds, at_least_s)
                 yield Row(f"{title}: plait", seconds * 1e6, "µs")
                 yield Row(f"{title}: plait's rate", each.flops / seconds / 1e12, "TFLOP/s")
-                if without is not None:
-                    _, alone_s = _by_plait(without, graph, feeds, at_least_s)
-                    yield Row(f"{title}: one generated kernel", alone_s * 1e6, "µs")
+                for name, other in others.items():
+                    _, other_s = _by_plait(other, graph, feeds, at_least_s)
+                    yield Row(f"{title}: {name}", other_s * 1e6, "µs")
                 if rival is None:
                     continue
                 theirs_s, exact = _by_torch(*rival, each, dtype, feeds, at_least_s)

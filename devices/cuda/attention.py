@@ -63,9 +63,10 @@ class StaticAttention(NamedTuple):
         Of queries, keys and values.
     shape : AttentionShape
     window : AttentionWindow
-    mask : str
-        Its dtype and shape, or nothing.
+    mask : TensorSpec or None
     scale : float
+    softcap : float
+        Which scores stay below; 0 for none.
     is_stacked : bool
         Whether heads are an axis of their own, so that all of them are one stack of matrices; else
         they lie side by side in each row, and those of one sample are a stack.
@@ -74,8 +75,9 @@ class StaticAttention(NamedTuple):
     dtype: str
     shape: AttentionShape
     window: AttentionWindow
-    mask: str
+    mask: TensorSpec | None
     scale: float
+    softcap: float
     is_stacked: bool
 
     @property
@@ -85,6 +87,16 @@ class StaticAttention(NamedTuple):
         return 2 * s.batch * s.heads * s.queries * s.keys * (s.depth + s.width)
 
     @property
+    def workspace_nbytes(self) -> int:
+        """How much memory libraries are given to work with, besides scores and weights."""
+        return max(each.workspace_nbytes for each in (self.scores, self.values))
+
+    @property
+    def on_tensor_cores(self) -> bool:
+        """Whether tensor cores may multiply, as for a convolution: that is what this is for."""
+        return True
+
+    @property
     def row(self) -> int:
         """Elements from one query's scores to the next one's."""
         return -(-self.shape.keys // QUANTUM) * QUANTUM
@@ -92,9 +104,8 @@ class StaticAttention(NamedTuple):
     @property
     def scratch(self) -> tuple[TensorSpec, ...]:
         """The workspace, scores, and weights if they are of another dtype."""
-        nbytes = max(each.workspace_nbytes for each in (self.scores, self.values))
         room = (self.at_once * self.shape.queries, self.row)
-        scores = TensorSpec("uint8", (nbytes,)), TensorSpec("float32", room)
+        scores = TensorSpec("uint8", (self.workspace_nbytes,)), TensorSpec("float32", room)
         return scores if self.dtype == "float32" else (*scores, TensorSpec(self.dtype, room))
 
     @property
@@ -197,10 +208,11 @@ def attention_of(node: Node, call: Call, outputs: Specs, *, tf32: bool) -> Stati
         return None
     if why_not(node, call) is not None:  # what cuBLAS refuses is generated
         return None
-    shape, mask = attention_shape(call), str(call.spec(MASK)) if call.has(MASK) else ""
+    shape, mask = attention_shape(call), call.spec(MASK) if call.has(MASK) else None
     found = StaticAttention(
         *(call.spec(0).dtype.name, shape, window_of(call.attributes), mask),
-        *(scale_of(call.attributes, shape.depth), call.spec(0).rank == BY_HEADS),
+        *(scale_of(call.attributes, shape.depth), call.attributes["softcap"]),
+        is_stacked=call.spec(0).rank == BY_HEADS,
     )
     return found if found.fits else None
 

@@ -21,13 +21,12 @@ from ..kernels.steps import in_order
 from ..memory import View
 from ..streams.program import Steps
 from ..streams.traps import Traps
-from . import cudnn
 from .arrays import CupyArrays
 from .cublas import Cublas, Places
 from .cudnn import Cudnn
 from .driver import CuPy
 from .modules import Arguments, Module, Modules
-from .parts import Convolve, Multiply, Part, Queued
+from .parts import Execute, Multiply, Part, Queued
 from .shares import MakeStream
 
 Launcher = Callable[[Step], object]
@@ -171,8 +170,8 @@ class _Binding:
             return self._kernel(item, stream)
         if isinstance(item, Multiply):
             return self._product(item, stream)
-        if isinstance(item, Convolve):
-            return self._convolution(item, stream)
+        if isinstance(item, Execute):
+            return self._execution(item, stream)
         return self._copy(item, stream)
 
     def _kernel(self, launch: Launch, stream: int) -> Step:
@@ -197,11 +196,11 @@ class _Binding:
         places = Places(*map(operator.add, addresses, (*item.starts, 0, 0)))
         return self._cublas.bind(item.product, places, stream)
 
-    def _convolution(self, item: Convolve, stream: int) -> Step:
+    def _execution(self, item: Execute, stream: int) -> Step:
         assert self._cudnn is not None
-        addresses = map(self._address, (item.x, item.w, item.y, item.workspace))
-        places = cudnn.Addresses(*addresses)
-        return self._cudnn.bind(item.convolution, item.engine, places, stream)
+        tensors = [self._address(name) for name in item.tensors]
+        workspace = self._address(item.workspace)
+        return self._cudnn.bind(item.work, item.engine, tensors, workspace, stream)
 
     def _cupys(self, node: Node) -> Step:
         arrays = CupyArrays(self._cupy)

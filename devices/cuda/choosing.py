@@ -12,14 +12,17 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from ...graph.ir import Graph, Node
 from ..cache_folder import is_off
 from ..constants import ConstantStore
+from .agreement import agree
+from .attention import StaticAttention
 from .convolutions import StaticConvolution
 from .cubins import kept
 from .cudnn import Cudnn
+from .cudnn_graphs import Computable, is_attention_for_cudnn
 from .libraries import RefusedError
 from .lowering import BY_CUDNN, GENERATED, Choosable, Lowering, Way
 from .trials import Trials
@@ -90,13 +93,22 @@ class Chooser:
             for way in self._ways(found, node, graph):
                 parts = self._lowering.choosing(found, way).parts(alone, views)
                 with suppress(RefusedError):
+                    if way.library == BY_CUDNN.library and isinstance(found, StaticAttention):
+                        ours = self._lowering.choosing(found, GENERATED).parts(alone, views)
+                        agree(self._trials, found, alone, (ours, parts), views, arrays, stream)
                     spent[way] = self._trials.time(alone, parts, views, arrays, stream)
         library, engine = min(spent, key=spent.__getitem__, default=GENERATED)
         return f"{library} {engine}".encode()
 
     def _ways(self, found: Choosable, node: Node, graph: Graph) -> tuple[Way, ...]:
         others = self._lowering.others(node, graph.call(node), graph.output_specs(node))
-        if self._cudnn is None or not isinstance(found, StaticConvolution):
+        if self._cudnn is None or not _is_for_cudnn(found):
             return others
         engines = min(self._cudnn.count(found), MOST_ENGINES)
         return (*others, *(Way("cudnn", engine) for engine in range(engines)))
+
+
+def _is_for_cudnn(found: Choosable) -> TypeGuard[Computable]:
+    if isinstance(found, StaticAttention):
+        return is_attention_for_cudnn(found)
+    return isinstance(found, StaticConvolution)

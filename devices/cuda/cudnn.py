@@ -1,6 +1,6 @@
 """cuDNN, by ten functions of its graph API.
 
-An operation on tensors makes a graph; heuristics name engines for it, those they think fastest
+Operations on tensors make a graph; heuristics name engines for it, those they think fastest
 first; an engine makes a plan, which is executed on addresses. All of these are descriptors.
 """
 
@@ -9,23 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import byref, c_size_t, c_void_p
+from ctypes import addressof, byref, c_size_t, c_void_p
 from functools import cached_property
-from itertools import accumulate
-from operator import mul
 from typing import Any, NamedTuple
 
-from .convolutions import StaticConvolution
+from .cudnn_graphs import Computable, Operations, operations_of
 from .descriptors import Descriptor, DescriptorKind, Name, Type, check
 from .libraries import RefusedError, load_library
 
 VERSIONS = (9,)
 """Major versions of cuDNN that have these functions."""
 
-DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
-"""cudnnDataType_t."""
-CROSS_CORRELATION = 1
-"""cudnnConvolutionMode_t: windows are not mirrored."""
 HEURISTICS = (3, 2)
 """cudnnBackendHeurMode_t: the best guess; where that finds nothing, what is slow but there."""
 
@@ -36,19 +30,12 @@ UNWANTED = frozenset({ROUNDED_INPUTS, ROUNDED_SUMS, FFT, RANDOM_ORDER, WINOGRAD}
 bits, which is no rounding of inputs by this."""
 MOST_NOTES, MOST_ENGINES = 16, 32
 
-ALIGNMENT = 16
-"""Of tensors, in bytes, as far as cuDNN is told."""
-X, W, Y = 1, 2, 3
-"""What tensors are called."""
 
+class Choices(NamedTuple):
+    """The operations of a computation, and the engines there are for them."""
 
-class Addresses(NamedTuple):
-    """Addresses on the GPU: of images, weights, the result, and the workspace."""
-
-    x: int
-    w: int
-    y: int
-    workspace: int
+    operations: Operations
+    engines: list[Descriptor]
 
 
 def find_cudnn() -> Any:
@@ -75,27 +62,36 @@ class Cudnn:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._lock = threading.RLock()  # a handle has one stream at a time
-        self._engines: dict[StaticConvolution, list[Descriptor]] = {}
-        self._plans: dict[tuple[StaticConvolution, int], Descriptor] = {}
+        self._choices: dict[Computable, Choices] = {}
+        self._plans: dict[tuple[Computable, int], Descriptor] = {}
 
     def close(self) -> None:
         """Give the handle back, once all that used it has ended."""
         with self._lock:
             self._plans.clear()
-            self._engines.clear()
+            self._choices.clear()
             if "_handle" in vars(self):
                 self._library.cudnnDestroy(self._handle)
                 del self._handle
 
-    def count(self, convolution: StaticConvolution) -> int:
+    def count(self, work: Computable) -> int:
         """Return how many engines there are to choose from."""
         with self._lock:
-            return len(self._engines_of(convolution))
+            return len(self._choices_for(work).engines)
 
     def bind(
-        self, convolution: StaticConvolution, engine: int, places: Addresses, stream: int
+        self, work: Computable, engine: int, tensors: Sequence[int], workspace: int, stream: int
     ) -> Callable[[], None]:
-        """Return a step that queues a convolution on a stream.
+        """Return a step that queues a computation on a stream.
+
+        Parameters
+        ----------
+        work : StaticConvolution or StaticAttention
+        engine : int
+        tensors : sequence of int
+            Addresses of its inputs and its output.
+        workspace, stream : int
+            Addresses of what has `work.workspace_nbytes`, and of the stream.
 
         Raises
         ------
@@ -104,18 +100,20 @@ class Cudnn:
         """
         library, lock, on = self._library, self._lock, c_void_p(stream)
         with lock:
-            handle, plan = self._handle, self._plan(convolution, engine)
+            handle, plan = self._handle, self._plan(work, engine)
+            _, numbers, values = self._choices_for(work).operations
+            places = map(addressof, values.values())
             pack = self._new(DescriptorKind.VARIANT_PACK)
-            pack.set(Name.VARIANT_PACK_UNIQUE_IDS, Type.INT64, X, W, Y)
-            pack.set(Name.VARIANT_PACK_DATA_POINTERS, Type.VOID_PTR, *places[:3])
-            pack.set(Name.VARIANT_PACK_WORKSPACE, Type.VOID_PTR, places.workspace)
+            pack.set(Name.VARIANT_PACK_UNIQUE_IDS, Type.INT64, *numbers, *values)
+            pack.set(Name.VARIANT_PACK_DATA_POINTERS, Type.VOID_PTR, *tensors, *places)
+            pack.set(Name.VARIANT_PACK_WORKSPACE, Type.VOID_PTR, workspace)
             pack.finalize()
 
         def queue() -> None:
             with lock:
                 check(library, library.cudnnSetStream(handle, on), "cudnnSetStream")
                 done = library.cudnnBackendExecute(handle, plan.value, pack.value)
-                check(library, done, "a convolution")
+                check(library, done, "cudnnBackendExecute")
 
         return queue
 
@@ -125,33 +123,34 @@ class Cudnn:
         check(self._library, self._library.cudnnCreate(byref(handle)), "cudnnCreate")
         return handle
 
-    def _plan(self, convolution: StaticConvolution, engine: int) -> Descriptor:
-        """Return what executes a convolution; it loads kernels, and is kept."""
-        if (convolution, engine) not in self._plans:
-            engines = self._engines_of(convolution)
+    def _plan(self, work: Computable, engine: int) -> Descriptor:
+        """Return what executes a computation; it loads kernels, and is kept."""
+        if (work, engine) not in self._plans:
+            engines = self._choices_for(work).engines
             if engine >= len(engines):
-                raise RefusedError(f"cuDNN has {len(engines)} engines for {convolution}")
+                raise RefusedError(f"cuDNN has {len(engines)} engines for {work}")
             plan = self._new(DescriptorKind.EXECUTION_PLAN)
             plan.set(Name.EXECUTION_PLAN_HANDLE, Type.HANDLE, self._handle)
             plan.set(
                 Name.EXECUTION_PLAN_ENGINE_CONFIG, Type.BACKEND_DESCRIPTOR, engines[engine]
             ).finalize()
             (nbytes,) = plan.get(Name.EXECUTION_PLAN_WORKSPACE_SIZE, Type.INT64, 1)
-            if nbytes > convolution.workspace_nbytes:
-                raise RefusedError(f"cuDNN needs {nbytes} bytes for {convolution}")
-            self._plans[convolution, engine] = plan
-        return self._plans[convolution, engine]
+            if nbytes > work.workspace_nbytes:
+                raise RefusedError(f"cuDNN needs {nbytes} bytes for {work}")
+            self._plans[work, engine] = plan
+        return self._plans[work, engine]
 
-    def _engines_of(self, convolution: StaticConvolution) -> list[Descriptor]:
+    def _choices_for(self, work: Computable) -> Choices:
         """Return the engines whose results are wanted, those that should be fastest first."""
-        if convolution not in self._engines:
-            unwanted = UNWANTED if convolution.on_tensor_cores else UNWANTED | {TENSOR_CORES}
-            self._engines[convolution] = []
+        if work not in self._choices:
+            unwanted = UNWANTED if work.on_tensor_cores else UNWANTED | {TENSOR_CORES}
+            self._choices[work] = Choices(Operations([], [], {}), [])
             with suppress(RefusedError):  # such as windows padded at one end
-                graph = self._graph(convolution)
+                operations = operations_of(self._library, work)
+                graph = self._graph(operations)
                 guesses = (self._guess(graph, mode, unwanted) for mode in HEURISTICS)
-                self._engines[convolution] = next(filter(None, guesses), [])
-        return self._engines[convolution]
+                self._choices[work] = Choices(operations, next(filter(None, guesses), []))
+        return self._choices[work]
 
     def _guess(self, graph: Descriptor, mode: int, unwanted: frozenset[int]) -> list[Descriptor]:
         heuristics = self._new(DescriptorKind.ENGINEHEUR)
@@ -162,38 +161,11 @@ class Cudnn:
         )
         return [each for each in found if unwanted.isdisjoint(_notes(each))]
 
-    def _graph(self, convolution: StaticConvolution) -> Descriptor:
-        """Return a graph of one operation."""
-        window = self._new(DescriptorKind.CONVOLUTION)
-        window.set(Name.CONVOLUTION_COMP_TYPE, Type.DATA_TYPE, DATA_TYPES["float32"])
-        window.set(Name.CONVOLUTION_CONV_MODE, Type.CONVOLUTION_MODE, CROSS_CORRELATION)
-        window.set(Name.CONVOLUTION_SPATIAL_DIMS, Type.INT64, len(convolution.strides))
-        window.set(Name.CONVOLUTION_PRE_PADDINGS, Type.INT64, *convolution.begins)
-        window.set(Name.CONVOLUTION_POST_PADDINGS, Type.INT64, *convolution.ends)
-        window.set(Name.CONVOLUTION_FILTER_STRIDES, Type.INT64, *convolution.strides)
-        window.set(Name.CONVOLUTION_DILATIONS, Type.INT64, *convolution.dilations).finalize()
-        operation = self._new(DescriptorKind.OPERATION_CONVOLUTION_FORWARD)
-        for name, value in {
-            Name.OPERATION_CONVOLUTION_FORWARD_CONV_DESC: window,
-            Name.OPERATION_CONVOLUTION_FORWARD_X: self._tensor(X, convolution.dtype, convolution.x),
-            Name.OPERATION_CONVOLUTION_FORWARD_W: self._tensor(W, convolution.dtype, convolution.w),
-            Name.OPERATION_CONVOLUTION_FORWARD_Y: self._tensor(Y, convolution.dtype, convolution.y),
-        }.items():
-            operation.set(name, Type.BACKEND_DESCRIPTOR, value)
-        operation.set(Name.OPERATION_CONVOLUTION_FORWARD_ALPHA, Type.FLOAT, 1.0)
-        operation.set(Name.OPERATION_CONVOLUTION_FORWARD_BETA, Type.FLOAT, 0.0).finalize()
+    def _graph(self, operations: Operations) -> Descriptor:
         graph = self._new(DescriptorKind.OPERATIONGRAPH)
         graph.set(Name.OPERATIONGRAPH_HANDLE, Type.HANDLE, self._handle)
-        return graph.set(Name.OPERATIONGRAPH_OPS, Type.BACKEND_DESCRIPTOR, operation).finalize()
-
-    def _tensor(self, number: int, dtype: str, shape: Sequence[int]) -> Descriptor:
-        strides = tuple(accumulate((1, *shape[:0:-1]), mul))[::-1]
-        tensor = self._new(DescriptorKind.TENSOR)
-        tensor.set(Name.TENSOR_DATA_TYPE, Type.DATA_TYPE, DATA_TYPES[dtype])
-        tensor.set(Name.TENSOR_DIMENSIONS, Type.INT64, *shape)
-        tensor.set(Name.TENSOR_STRIDES, Type.INT64, *strides)
-        tensor.set(Name.TENSOR_UNIQUE_ID, Type.INT64, number)
-        return tensor.set(Name.TENSOR_BYTE_ALIGNMENT, Type.INT64, ALIGNMENT).finalize()
+        made = operations.descriptors
+        return graph.set(Name.OPERATIONGRAPH_OPS, Type.BACKEND_DESCRIPTOR, *made).finalize()
 
     def _new(self, kind: DescriptorKind) -> Descriptor:
         return Descriptor(self._library, kind)

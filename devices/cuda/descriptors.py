@@ -6,7 +6,7 @@ Names and numbers are those of its header, cudnn_graph.h.
 from __future__ import annotations
 
 import weakref
-from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p, create_string_buffer
+from ctypes import byref, c_bool, c_float, c_int, c_int64, c_size_t, c_void_p, create_string_buffer
 from enum import IntEnum
 from typing import Any
 
@@ -22,15 +22,21 @@ MESSAGE_NBYTES = 512
 class DescriptorKind(IntEnum):
     """What a descriptor is: cudnnBackendDescriptorType_t."""
 
+    POINTWISE = 0
     CONVOLUTION = 1
     ENGINE = 2
     ENGINECFG = 3
     ENGINEHEUR = 4
     EXECUTION_PLAN = 5
     OPERATION_CONVOLUTION_FORWARD = 10
+    OPERATION_POINTWISE = 13
     OPERATIONGRAPH = 15
     VARIANT_PACK = 16
     TENSOR = 17
+    MATMUL = 18
+    OPERATION_MATMUL = 19
+    REDUCTION = 21
+    OPERATION_REDUCTION = 22
 
 
 class Type(IntEnum):
@@ -38,18 +44,24 @@ class Type(IntEnum):
 
     HANDLE = 0
     DATA_TYPE = 1
+    BOOLEAN = 2
     INT64 = 3
     FLOAT = 4
     VOID_PTR = 6
     CONVOLUTION_MODE = 7
     HEUR_MODE = 8
     NUMERICAL_NOTE = 11
+    POINTWISE_MODE = 14
     BACKEND_DESCRIPTOR = 15
+    REDUCTION_OPERATOR_TYPE = 18
 
 
 class Name(IntEnum):
     """What an attribute is called: cudnnBackendAttributeName_t."""
 
+    POINTWISE_MODE = 0
+    POINTWISE_MATH_PREC = 1
+    POINTWISE_AXIS = 9
     CONVOLUTION_COMP_TYPE = 100
     CONVOLUTION_CONV_MODE = 101
     CONVOLUTION_DILATIONS = 102
@@ -70,6 +82,11 @@ class Name(IntEnum):
     OPERATION_CONVOLUTION_FORWARD_W = 703
     OPERATION_CONVOLUTION_FORWARD_X = 704
     OPERATION_CONVOLUTION_FORWARD_Y = 705
+    OPERATION_POINTWISE_PW_DESCRIPTOR = 750
+    OPERATION_POINTWISE_XDESC = 751
+    OPERATION_POINTWISE_BDESC = 752
+    OPERATION_POINTWISE_YDESC = 753
+    OPERATION_POINTWISE_TDESC = 758
     OPERATIONGRAPH_HANDLE = 800
     OPERATIONGRAPH_OPS = 801
     TENSOR_BYTE_ALIGNMENT = 900
@@ -77,22 +94,37 @@ class Name(IntEnum):
     TENSOR_DIMENSIONS = 902
     TENSOR_STRIDES = 903
     TENSOR_UNIQUE_ID = 906
+    TENSOR_IS_VIRTUAL = 907
+    TENSOR_IS_BY_VALUE = 908
     VARIANT_PACK_UNIQUE_IDS = 1000
     VARIANT_PACK_DATA_POINTERS = 1001
     VARIANT_PACK_WORKSPACE = 1003
     ENGINE_NUMERICAL_NOTE = 1303
+    MATMUL_COMP_TYPE = 1500
+    OPERATION_MATMUL_ADESC = 1520
+    OPERATION_MATMUL_BDESC = 1521
+    OPERATION_MATMUL_CDESC = 1522
+    OPERATION_MATMUL_DESC = 1523
+    REDUCTION_OPERATOR = 1600
+    REDUCTION_COMP_TYPE = 1601
+    OPERATION_REDUCTION_XDESC = 1610
+    OPERATION_REDUCTION_YDESC = 1611
+    OPERATION_REDUCTION_DESC = 1612
 
 
 IN_C: dict[Type, Any] = {
     Type.HANDLE: c_void_p,
     Type.DATA_TYPE: c_int,
+    Type.BOOLEAN: c_bool,
     Type.INT64: c_int64,
     Type.FLOAT: c_float,
     Type.VOID_PTR: c_void_p,
     Type.CONVOLUTION_MODE: c_int,
     Type.HEUR_MODE: c_int,
     Type.NUMERICAL_NOTE: c_int,
+    Type.POINTWISE_MODE: c_int,
     Type.BACKEND_DESCRIPTOR: c_void_p,
+    Type.REDUCTION_OPERATOR_TYPE: c_int,
 }
 """What an element is to ctypes."""
 
@@ -128,7 +160,7 @@ class Descriptor:
     def finalize(self) -> Descriptor:
         """Have the library check it; it can be used from now on."""
         status = self._library.cudnnBackendFinalize(self.value)
-        check(self._library, status, "cudnnBackendFinalize")
+        check(self._library, status, "cudnnBackendFinalize", queues=False)
         return self
 
     def get(self, name: Name, kind: Type, most: int) -> list[Any]:
@@ -153,8 +185,10 @@ class Descriptor:
         return min(count.value, len(elements))
 
 
-def check(library: Any, status: int, what: str) -> None:
+def check(library: Any, status: int, what: str, *, queues: bool = True) -> None:
     """Raise an error of a status of cuDNN's, unless it is none.
+
+    Without `queues`, nothing that may have failed was queued: a kernel was not loaded, say.
 
     Raises
     ------
@@ -166,7 +200,7 @@ def check(library: Any, status: int, what: str) -> None:
         return
     message = create_string_buffer(MESSAGE_NBYTES)
     library.cudnnGetLastErrorString(message, c_size_t(MESSAGE_NBYTES))
-    kind = RefusedError if status in REFUSED else DeviceError
+    kind = DeviceError if queues and status not in REFUSED else RefusedError
     raise kind(
         f"{what} fails: status {status} of cuDNN, {message.value.decode(errors='replace')!r}",
         fix="report this, with the version of cuDNN; CudaDevice(cudnn=None) does without it",

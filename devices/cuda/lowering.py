@@ -26,7 +26,7 @@ from .attention import StaticAttention, attention_of
 from .biases import biased, meets
 from .byte_products import ByteProduct, PreparedConstants, byte_product_of
 from .convolutions import StaticConvolution, convolution_of
-from .parts import Convolve, Multiply, Part, Queued
+from .parts import Execute, Multiply, Part, Queued
 from .products import Product, product_of
 from .support import why_no_array, why_not
 
@@ -73,15 +73,15 @@ class Lowering:
         self.multiplies = multiplies and generates
         self.convolves = convolves and generates
         self._tf32 = tf32
-        self._refused: set[Product | StaticConvolution] = set()
+        self._refused: set[Product | Choosable] = set()
         self._chosen: dict[Choosable, Way] = {}
         self._prepared = PreparedConstants()
 
-    def refuse(self, item: Multiply | Convolve) -> None:
-        """Leave what is like this to generated kernels from now on."""
-        if isinstance(item, Convolve):
-            self._refused.add(item.convolution)
-            self._chosen.pop(item.convolution, None)
+    def refuse(self, item: Multiply | Execute) -> None:
+        """Leave what is like this to others from now on."""
+        if isinstance(item, Execute):
+            self._refused.add(item.work)
+            self._chosen.pop(item.work, None)
         else:
             self._refused.add(item.product if item.product.is_biased else item.product.bare)
 
@@ -158,8 +158,9 @@ class Lowering:
         """Return what a library has to do for a node; None where a kernel is generated."""
         found = self._by_products(node, call, outputs)
         if found is not None:
-            is_refused = not self._refused.isdisjoint(found.products)
-            return None if is_refused or self._chosen.get(found) == GENERATED else found
+            way = self._chosen.get(found, BY_CUBLAS)
+            is_refused = way == BY_CUBLAS and not self._refused.isdisjoint(found.products)
+            return None if is_refused or way == GENERATED else found
         product = self._product(node, call, outputs)
         convolution = self._convolution(node, call, outputs)
         if convolution is None or convolution in self._refused:
@@ -167,9 +168,11 @@ class Lowering:
         way = self._chosen.get(convolution) or _usual(convolution, product)
         return {GENERATED: None, BY_CUBLAS: product}.get(way, convolution)
 
-    def engine(self, convolution: StaticConvolution) -> int:
-        """Return which of cuDNN's engines computes a convolution."""
-        return self._chosen.get(convolution, BY_CUDNN).engine
+    def engine(self, work: Choosable) -> int | None:
+        """Return which of cuDNN's engines computes something; None where cuBLAS does."""
+        usual = BY_CUDNN if isinstance(work, StaticConvolution) else BY_CUBLAS
+        way = self._chosen.get(work, usual)
+        return way.engine if way.library == BY_CUDNN.library else None
 
     def takes(self, product: Product) -> bool:
         """Say whether cuBLAS has not refused a product, with all that is added to it."""
@@ -262,14 +265,19 @@ class _Assembly:
         if found is None:
             return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
         is_begun, scratch = node.name in self._gone_on_with, self._scratch_from(node)
-        if isinstance(found, StaticAttention):
-            return Part(nodes, tuple(_attend(node, self._graph.call(node), found, scratch)))
         if isinstance(found, Product):
             return Part(nodes, _multiply(node, found.bare if is_begun else found, scratch))
+        engine = self._lowering.engine(found)
+        if engine is None:
+            assert isinstance(found, StaticAttention), "no other library convolves"
+            return Part(nodes, tuple(_attend(node, self._graph.call(node), found, scratch)))
+        workspace, y = scratch_name(node, scratch), node.outputs[0]
+        if isinstance(found, StaticAttention):
+            tensors = (*filter(None, node.inputs), y)
+            return Part(nodes, (Execute(found, engine, tensors, workspace),))
         assert isinstance(found, StaticConvolution)
-        (x, w, *_), (y,) = node.inputs, node.outputs
-        workspace = scratch_name(node, scratch)
-        call = Convolve(found, self._lowering.engine(found), x, w, y, workspace)
+        # The bias is added by the kernel behind it.
+        call = Execute(found, engine, (*node.inputs[:2], y), workspace)
         added = None if is_begun else _added(self._graph, node, found)
         return Part(nodes, (call,) if added is None else (call, _alone(added)))
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...graph.ir import Node
 from ..codegen.pieces import Launch, Transfer
-from .convolutions import StaticConvolution
+from .cudnn_graphs import Computable
 from .products import Product
 
 HELD_AT_MOST = 512
@@ -31,18 +31,16 @@ class Multiply(NamedTuple):
     starts: tuple[int, int, int] = (0, 0, 0)
 
 
-class Convolve(NamedTuple):
-    """A convolution, the number of cuDNN's engine, and its tensors and workspace, by name."""
+class Execute(NamedTuple):
+    """What cuDNN computes, the number of its engine, and its tensors and workspace, by name."""
 
-    convolution: StaticConvolution
+    work: Computable
     engine: int
-    x: str
-    w: str
-    y: str
+    tensors: tuple[str, ...]
     workspace: str
 
 
-Queued: TypeAlias = Transfer | Launch | Multiply | Convolve
+Queued: TypeAlias = Transfer | Launch | Multiply | Execute
 
 
 class Part(NamedTuple):
@@ -52,7 +50,7 @@ class Part(NamedTuple):
     ----------
     nodes : tuple of Node
         The last one is the one that errors and times name.
-    queued : tuple of Transfer, Launch, Multiply or Convolve, or None
+    queued : tuple of Transfer, Launch, Multiply or Execute, or None
         What a stream is given, which can be captured; None where CuPy runs a kernel of its own.
     """
 
@@ -69,7 +67,7 @@ class Part(NamedTuple):
         """What is not queued by our own kernels, but by CuPy's or libraries; None without any."""
         if self.queued is None:
             return self
-        calls = tuple(item for item in self.queued if isinstance(item, Multiply | Convolve))
+        calls = tuple(item for item in self.queued if isinstance(item, Multiply | Execute))
         return Part(self.nodes, calls) if calls else None
 
 
@@ -79,5 +77,5 @@ def fits_in_queue(parts: Sequence[Part]) -> bool:
     if None in queued:  # what CuPy computes may wait for the GPU meanwhile
         return False
     items = [item for each in queued for item in each or ()]
-    calls = sum(isinstance(item, Multiply | Convolve) for item in items)
+    calls = sum(isinstance(item, Multiply | Execute) for item in items)
     return len(parts) + len(items) + calls * (MOST_KERNELS - 1) <= HELD_AT_MOST

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from ...graph.ir import Graph
 from ...graph.tensor import Array, TensorSpec
 from ..device import scratch_name
@@ -13,6 +15,7 @@ from ..errors import KernelError
 from ..memory import View
 from ..program import BoundProgram
 from .binding import Binder
+from .copies import DEVICE_TO_HOST, HOST_TO_DEVICE
 from .driver import CuPy
 from .libraries import RefusedError
 from .lowering import Lowering
@@ -56,6 +59,21 @@ class Trials:
             yield views
         finally:
             stream.synchronize()  # what is queued uses the arena, whatever became of the rest
+
+    def write(self, view: View, array: Array, stream: Any) -> None:
+        """Give a tensor its elements."""
+        given = np.ascontiguousarray(array)
+        where = view.array.data.ptr, given.ctypes.data, given.nbytes
+        self._cupy.cuda.runtime.memcpyAsync(*where, HOST_TO_DEVICE, stream.ptr)
+        stream.synchronize()
+
+    def read(self, view: View, stream: Any) -> Array:
+        """Return the elements of a tensor, once all that was queued is done."""
+        found = np.empty(view.spec.static_shape, view.spec.dtype)
+        where = found.ctypes.data, view.array.data.ptr, found.nbytes
+        self._cupy.cuda.runtime.memcpyAsync(*where, DEVICE_TO_HOST, stream.ptr)
+        stream.synchronize()
+        return found
 
     def run(
         self,

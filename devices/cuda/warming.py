@@ -9,7 +9,7 @@ from ...graph.ir import Graph
 from ...graph.tensor import Array
 from .libraries import RefusedError
 from .lowering import Lowering
-from .parts import Convolve, Multiply, Part
+from .parts import Execute, Multiply, Part
 from .trials import Trials
 
 
@@ -45,7 +45,7 @@ class Warmer:
             except RefusedError:
                 taken = False
                 for item in work.queued or ():
-                    if isinstance(item, Multiply | Convolve):
+                    if isinstance(item, Multiply | Execute):
                         self._lowering.refuse(item)
             else:
                 self._warm.add(kind)
@@ -56,5 +56,5 @@ def _kind(graph: Graph, work: Part) -> Hashable:
     """Return what is the same where nothing else is compiled or loaded."""
     if work.queued is None:
         return f"{work.node.op} {graph.call(work.node).inputs} {work.node.attributes}"
-    calls = [item for item in work.queued if isinstance(item, Multiply | Convolve)]
-    return tuple(item[:2] if isinstance(item, Convolve) else item.product for item in calls)
+    calls = [item for item in work.queued if isinstance(item, Multiply | Execute)]
+    return tuple(item[:2] if isinstance(item, Execute) else item.product for item in calls)

@@ -19,7 +19,7 @@ from plait.devices.cuda import choosing
 from plait.devices.cuda.convolutions import StaticConvolution, convolution_of
 from plait.devices.cuda.libraries import RefusedError
 from plait.devices.cuda.lowering import Lowering
-from plait.devices.cuda.parts import Convolve, Multiply, Part, fits_in_queue
+from plait.devices.cuda.parts import Execute, Multiply, Part, fits_in_queue
 from plait.devices.cuda.trials import Trials
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -164,7 +164,7 @@ def told(monkeypatch: pytest.MonkeyPatch, times: Mapping[str, float]) -> list[st
 def way_of(parts: Sequence[Part]) -> str:
     """Return what computes a node."""
     (queued,) = (part.queued or () for part in parts)
-    if isinstance(queued[0], Convolve):
+    if isinstance(queued[0], Execute):
         return f"cudnn {queued[0].engine}"
     return "cublas" if any(isinstance(each, Multiply) for each in queued) else "generated"
 
@@ -329,7 +329,7 @@ def test_calls_of_libraries_are_several_kernels_in_a_stream_that_is_held_up(
     lowering = Lowering(generates=True, multiplies=True, convolves=True)
     found = lowering.undecided(node, graph.call(node), graph.output_specs(node))
     assert isinstance(found, StaticConvolution)
-    part = Part((node,), (Convolve(found, 0, "x", "w", "y", "workspace"),))
+    part = Part((node,), (Execute(found, 0, ("x", "w", "y"), "workspace"),))
     assert fits_in_queue([part] * count) is fits
 
 

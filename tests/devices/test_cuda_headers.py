@@ -16,7 +16,16 @@ import pytest
 from fake_cublas import FakeCublas
 from fake_cudnn import FakeCudnn
 from fake_gpu import FakeGpu
-from plait.devices.cuda import copies, cublas, cudnn, descriptors, driver, memory, peers
+from plait.devices.cuda import (
+    copies,
+    cublas,
+    cudnn,
+    cudnn_graphs,
+    descriptors,
+    driver,
+    memory,
+    peers,
+)
 from plait.devices.cuda.binding import DEVICE_TO_DEVICE
 from plait.devices.cuda.convolutions import StaticConvolution
 from plait.devices.cuda.cublas import ARITHMETIC, Cublas, Places, find_cublas
@@ -221,8 +230,8 @@ def conversation() -> Listener:
     one = StaticConvolution(
         "float16", (1, 4, 3, 3), (4, 4, 1, 1), (1, 4, 3, 3), (0, 0), (0, 0), (1, 1), (1, 1), True
     )
-    places = cudnn.Addresses(*(at + 4096 * number for number in range(4)))
-    handle.bind(one, 0, places, stream)()
+    x, w, y, workspace = (at + 4096 * number for number in range(4))
+    handle.bind(one, 0, (x, w, y), workspace, stream)()
     gpu.drain()
     handle.close()
     with pytest.raises(DeviceError):
@@ -266,7 +275,7 @@ def test_numbers_of_cudnn() -> None:
         descriptors.SUCCESS: "STATUS_SUCCESS",
         descriptors.REFUSED.start: "STATUS_BAD_PARAM",
         descriptors.REFUSED.stop: "STATUS_EXECUTION_FAILED",
-        cudnn.CROSS_CORRELATION: "CROSS_CORRELATION",
+        cudnn_graphs.CROSS_CORRELATION: "CROSS_CORRELATION",
         cudnn.HEURISTICS[0]: "HEUR_MODE_A",
         cudnn.HEURISTICS[1]: "HEUR_MODE_FALLBACK",
         cudnn.TENSOR_CORES: "NUMERICAL_NOTE_TENSOR_CORE",
@@ -275,9 +284,22 @@ def test_numbers_of_cudnn() -> None:
         cudnn.FFT: "NUMERICAL_NOTE_FFT",
         cudnn.RANDOM_ORDER: "NUMERICAL_NOTE_NONDETERMINISTIC",
         cudnn.WINOGRAD: "NUMERICAL_NOTE_WINOGRAD",
-        cudnn.DATA_TYPES["float32"]: "DATA_FLOAT",
-        cudnn.DATA_TYPES["float16"]: "DATA_HALF",
-        cudnn.DATA_TYPES["bfloat16"]: "DATA_BFLOAT16",
+        cudnn_graphs.DATA_TYPES["float32"]: "DATA_FLOAT",
+        cudnn_graphs.DATA_TYPES["float16"]: "DATA_HALF",
+        cudnn_graphs.DATA_TYPES["bfloat16"]: "DATA_BFLOAT16",
+        cudnn_graphs.DATA_TYPES["int32"]: "DATA_INT32",
+        cudnn_graphs.DATA_TYPES["bool"]: "DATA_BOOLEAN",
+        cudnn_graphs.ADD: "POINTWISE_ADD",
+        cudnn_graphs.MUL: "POINTWISE_MUL",
+        cudnn_graphs.DIV: "POINTWISE_DIV",
+        cudnn_graphs.SUB: "POINTWISE_SUB",
+        cudnn_graphs.EXP: "POINTWISE_EXP",
+        cudnn_graphs.LOG: "POINTWISE_LOG",
+        cudnn_graphs.AT_LEAST: "POINTWISE_CMP_GE",
+        cudnn_graphs.INDEX: "POINTWISE_GEN_INDEX",
+        cudnn_graphs.SELECT: "POINTWISE_BINARY_SELECT",
+        cudnn_graphs.TOTAL: "REDUCE_TENSOR_ADD",
+        cudnn_graphs.PEAK: "REDUCE_TENSOR_MAX",
     }.items():
         assert mine == number(f"CUDNN_{name}", text), name
 

@@ -1,16 +1,17 @@
-"""cuDNN's graph API on a fake GPU: checks what it is given as the real one would, and convolves.
+"""cuDNN's graph API on a fake GPU: checks what it is given as the real one would, and computes.
 
 An engine is a number here. Each asks for another workspace, and has notes on its results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from ctypes import c_float, c_int, c_int64, c_void_p
+from collections.abc import Callable, Container, Mapping
+from ctypes import c_bool, c_float, c_int, c_int64, c_void_p
 from functools import partial
 from itertools import count
 from typing import Any
 
+import fake_cudnn_attention as attention
 import numpy as np
 from fake_gpu import FakeGpu
 from numpy.lib.stride_tricks import sliding_window_view
@@ -20,28 +21,43 @@ from plait.graph.dtypes import dtype_of
 SUCCESS, BAD_PARAM, NOT_SUPPORTED = 0, 2000, 3000
 HANDLE = 99
 WORKSPACE = 4096
-DTYPES = {0: "float32", 2: "float16", 9: "bfloat16"}
+DTYPES = {0: "float32", 2: "float16", 4: "int32", 9: "bfloat16", 11: "bool"}
 IN_C = {
     Type.HANDLE: c_void_p,
     Type.DATA_TYPE: c_int,
+    Type.BOOLEAN: c_bool,
     Type.INT64: c_int64,
     Type.FLOAT: c_float,
     Type.VOID_PTR: c_void_p,
     Type.CONVOLUTION_MODE: c_int,
     Type.HEUR_MODE: c_int,
     Type.NUMERICAL_NOTE: c_int,
+    Type.POINTWISE_MODE: c_int,
     Type.BACKEND_DESCRIPTOR: c_void_p,
+    Type.REDUCTION_OPERATOR_TYPE: c_int,
 }
 NEEDED = {
     DescriptorKind.TENSOR: {901, 902, 903, 906, 900},
     DescriptorKind.CONVOLUTION: {100, 101, 102, 103, 104, 105, 106},
     DescriptorKind.OPERATION_CONVOLUTION_FORWARD: {700, 701, 702, 703, 704, 705},
+    DescriptorKind.POINTWISE: {0, 1},
+    DescriptorKind.OPERATION_POINTWISE: {750, 751, 753},
+    DescriptorKind.MATMUL: {1500},
+    DescriptorKind.OPERATION_MATMUL: {1520, 1521, 1522, 1523},
+    DescriptorKind.REDUCTION: {1600, 1601},
+    DescriptorKind.OPERATION_REDUCTION: {1610, 1611, 1612},
     DescriptorKind.OPERATIONGRAPH: {800, 801},
     DescriptorKind.ENGINEHEUR: {200, 201},
     DescriptorKind.EXECUTION_PLAN: {400, 401},
     DescriptorKind.VARIANT_PACK: {1000, 1001, 1003},
 }
 """The attributes without which a descriptor is not finalized."""
+OPTIONAL = {
+    DescriptorKind.TENSOR: {907, 908},
+    DescriptorKind.POINTWISE: {9},
+    DescriptorKind.OPERATION_POINTWISE: {752, 758},
+}
+"""Those that it may have besides."""
 TENSOR_CORES, ROUNDED_INPUTS, RANDOM_ORDER = 0, 1, 4
 ENGINES: dict[int, tuple[int, ...]] = {
     10: (ROUNDED_INPUTS,),
@@ -79,11 +95,13 @@ class FakeCudnn:
     Attributes
     ----------
     calls : int
-        How many convolutions were queued or captured.
+        How many computations were queued or captured.
     computed : list of (int, str)
         The engines that did, and the dtypes they were given.
     open, descriptors : int
         How many handles and descriptors there are.
+    mistake : callable, optional
+        What becomes of the results of attention, if anything.
     """
 
     def __init__(
@@ -91,6 +109,7 @@ class FakeCudnn:
     ) -> None:
         self.open = 0
         self.computed: list[tuple[int, str]] = []
+        self.mistake: Callable[[Any], Any] = _nothing
         self.cudnnGetVersion = _version
         self._gpu, self._kernels, self._refused = gpu, kernels, refused
         self._stream = 0
@@ -152,9 +171,9 @@ class FakeCudnn:
     def cudnnBackendFinalize(self, descriptor: Any) -> int:  # noqa: N802
         found = self._known[descriptor.value]
         assert not found.is_final
-        if NEEDED[found.kind] != set(found.attributes):
+        if set(found.attributes) - OPTIONAL.get(found.kind, set()) != NEEDED[found.kind]:
             return BAD_PARAM
-        if found.kind == DescriptorKind.ENGINEHEUR and _is_lopsided(found):
+        if found.kind == DescriptorKind.ENGINEHEUR and not _is_supported(found):
             return NOT_SUPPORTED
         if found.kind == DescriptorKind.EXECUTION_PLAN and _engine(found) in self._refused:
             return NOT_SUPPORTED
@@ -198,11 +217,17 @@ class FakeCudnn:
         assert made.is_final
         assert self._known[pack.value].is_final
         configuration = made.attributes[Name.EXECUTION_PLAN_ENGINE_CONFIG][0]
-        operation = configuration.graph.attributes[Name.OPERATIONGRAPH_OPS][0]
+        operations = configuration.graph.attributes[Name.OPERATIONGRAPH_OPS]
         at = dict(zip(places[1000], places[1001], strict=True))
-        self.computed.append((configuration.engine, _dtype(operation, "X").name))
         (workspace,) = places[Name.VARIANT_PACK_WORKSPACE]
-        run = partial(self._run, operation, at, workspace)
+        if len(operations) == 1:
+            self.computed.append((configuration.engine, _dtype(operations[0], "X").name))
+            run = partial(self._run, operations[0], at, workspace)
+        else:
+            first = operations[0].attributes[Name.OPERATION_MATMUL_ADESC][0].attributes
+            self.computed.append((configuration.engine, DTYPES[first[901][0]]))
+            values = attention.values_of(operations, at)  # they are read now, tensors later
+            run = partial(self._attend, operations, at, values, workspace)
         for _ in range(self._kernels.get(configuration.engine, 1)):
             self._gpu.launch(self._stream, run)
         return SUCCESS
@@ -219,8 +244,17 @@ class FakeCudnn:
             window[102],
         )
 
+    def _attend(
+        self, operations: list[Any], at: dict[int, int], values: dict[int, float], workspace: int
+    ) -> None:
+        self._gpu.cells(workspace, WORKSPACE).fill(0x3C)
+        attention.compute(operations, values, partial(self._in_memory, at), self.mistake)
+
     def _tensor(self, operation: FakeDescriptor, name: str, at: dict[int, int]) -> Any:
-        tensor, dtype = _tensor_of(operation, name), _dtype(operation, name)
+        return self._in_memory(at, _tensor_of(operation, name))
+
+    def _in_memory(self, at: dict[int, int], tensor: dict[int, list[Any]]) -> Any:
+        dtype = dtype_of(DTYPES[tensor[Name.TENSOR_DATA_TYPE][0]])
         (number,) = tensor[Name.TENSOR_UNIQUE_ID]
         assert at[number] % tensor[Name.TENSOR_BYTE_ALIGNMENT][0] == 0
         cells, offset = self._gpu.memory(at[number])
@@ -248,6 +282,10 @@ def convolved(x: Any, w: Any, pads: Any, strides: Any, dilations: Any) -> Any:
     return np.moveaxis(np.concatenate(parts, axis=-1), -1, 1)
 
 
+def _nothing(y: Any) -> Any:
+    return y
+
+
 def _version() -> int:
     return 91900
 
@@ -266,12 +304,15 @@ def _dtype(operation: FakeDescriptor, name: str) -> np.dtype[Any]:
     return dtype_of(DTYPES[_tensor_of(operation, name)[Name.TENSOR_DATA_TYPE][0]])
 
 
-def _is_lopsided(heuristics: FakeDescriptor) -> bool:
-    """Say whether there is more padding at one end than at the other."""
+def _is_supported(heuristics: FakeDescriptor) -> bool:
+    """Say whether there is an engine: for attention, or as much padding at both ends."""
     (graph,) = heuristics.attributes[Name.ENGINEHEUR_OPERATION_GRAPH]
-    (operation,) = graph.attributes[Name.OPERATIONGRAPH_OPS]
+    operations = graph.attributes[Name.OPERATIONGRAPH_OPS]
+    if len(operations) > 1:
+        return attention.is_supported(operations)
+    (operation,) = operations
     (window,) = operation.attributes[Name.OPERATION_CONVOLUTION_FORWARD_CONV_DESC]
-    return bool(window.attributes[104] != window.attributes[105])
+    return bool(window.attributes[104] == window.attributes[105])
 
 
 def _fits(operation: FakeDescriptor) -> bool:
