@@ -27,15 +27,19 @@ from plait.graph.tensor import Array
 
 from .rig import Rig, chain, evaluate, some_items
 from .test_cuda_attention import CASES as ATTENTIONS
-from .test_cuda_attention import TOLERANCE, defined, feeds_of
+from .test_cuda_attention import TOLERANCE, defined, drawn, feeds_of
+from .test_cuda_attention import graph_of as attention_graph
 from .test_cuda_biases import LAYERS
 from .test_cuda_byte_products import OTHERS as QUANTIZED
 from .test_cuda_byte_products import PRODUCTS as BYTES
 from .test_cuda_byte_products import exactly
 from .test_cuda_cublas import PRODUCTS, numbers
 from .test_cuda_cublas import graph_of as product_graph
-from .test_cuda_cudnn import CONVOLUTIONS
+from .test_cuda_cudnn import CONVOLUTIONS, folder, told
+from .test_cuda_cudnn_planned import ATTENTIONS as PLANNED
 from .test_cuda_kernels import CASES, SHAPE, floats, graph_of
+
+__all__ = ["folder"]  # a fixture
 
 # CuPy warns on import of things that are none of our business.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -143,6 +147,26 @@ def test_cudnn_convolves_on_tensor_cores_and_the_same_again(cuda: CudaDevice) ->
     assert len({each.tobytes() for each in found}) == 1
     wanted = on_cpu(graph, fed)["y"].astype("float32")
     np.testing.assert_allclose(found[0], wanted, 2e-2, 2e-2 * np.abs(wanted).max())
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", PLANNED)
+def test_attention_by_cudnn_is_right(
+    monkeypatch: pytest.MonkeyPatch, name: str, dtype: str
+) -> None:
+    """Its results are those of the generated kernel; with masks, it may be refused for others."""
+    (s, lengths, attributes), asked = PLANNED[name], told(monkeypatch, {"cudnn 0": 1.0})
+    mask = drawn(*lengths, dtype=dtype) if lengths else None
+    fed = feeds_of(s, dtype, mask)
+    with opened(tf32=True) as device:
+        if "cudnn" not in device.capabilities.software:
+            pytest.skip("cuDNN is not installed: pip install nvidia-cudnn-cu13")
+        found = on(device, attention_graph(fed, **attributes), fed)["y"]
+    near = max(TOLERANCE[dtype], 4e-3)
+    wanted = defined(s, fed, attributes)
+    np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=near, atol=near)
+    assert "cudnn 0" in asked or mask is not None
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
