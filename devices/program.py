@@ -20,7 +20,7 @@ from ..graph.generators import Receive, RowWriter
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
 from ..graph.operator_lifecycle import OperatorLifecycle
-from ..graph.operators.bounded_call import BOUNDED_CALL, CALLS
+from ..graph.operators.bounded_call import BOUNDED_CALL, CALLS, calls_function
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.operators.reduce_rows import REDUCED_CALL
 from ..graph.python import CUDA, HOST, AsArray
@@ -191,7 +191,11 @@ def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | Non
 
     None, too, where a function owns something.
     """
-    calls = {node.name: node for node in graph.nodes if calls_function(node)}
+    calls = {
+        node.name: node
+        for node in graph.nodes
+        if calls_function(node) and node.op != REDUCED_CALL  # more nodes follow in that one
+    }
     if any(node.operator.owns for node in calls.values()):
         return None
     tensors = graph.tensors
@@ -200,11 +204,6 @@ def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | Non
         if node.name not in calls and not varying.isdisjoint((*node.inputs, *node.outputs)):
             return None
     return calls
-
-
-def calls_function(node: Node) -> bool:
-    """Say whether a node is the call of a Python function."""
-    return node.op == BOUNDED_CALL or node.operator.function is not None
 
 
 def kernel_error(

@@ -17,9 +17,9 @@ from itertools import count, takewhile
 from typing import NamedTuple
 
 from ...devices.device import scratch_name, scratch_specs, support
-from ...devices.program import calls_function
 from ...graph.aliasing import Run, runs_of
 from ...graph.ir import Graph, Node
+from ...graph.operators.bounded_call import calls_function
 from ...graph.tensor import TensorSpec
 from ..plans.partition import Partition, Subgraph
 from ..plans.placement import Step, Transfer
