@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
-from ...graph.operator import Call, Specs
+from ...graph.operator import Call, Specs, find_operator
 from ...graph.tensor import TensorSpec
 from .convolution import Convolution, sliding_of
 from .epilogue import Epilogue, generates_product
@@ -21,26 +22,48 @@ EXACT_DEPTH = (1 << 31) // (255 * 255)
 LOWERED = 128
 """What bytes without a sign are lowered by, to be such with one; their zero points are, too."""
 
-FACTORS = {
-    "MatMulInteger": (0, 1),
-    "QLinearMatMul": (0, 3),
-    "ConvInteger": (1, 0),
-    "QLinearConv": (3, 0),
-}
-"""Which inputs are multiplied, a by b. Of convolutions, a is the weights, with a row for each
-feature, and b the images."""
+_ROLES = {"scale": "scale", "zero_point": "zero"}
+"""What parameters are, by the end of their name in the operator's definition."""
 
-_NUMBERS = {
-    "MatMulInteger": {"a_zero": 2, "b_zero": 3},
-    "ConvInteger": {"b_zero": 2, "a_zero": 3},
-    "QLinearMatMul": {
-        "a_scale": 1, "a_zero": 2, "b_scale": 4, "b_zero": 5, "y_scale": 6, "y_zero": 7
-    },
-    "QLinearConv": {
-        "b_scale": 1, "b_zero": 2, "a_scale": 4, "a_zero": 5, "y_scale": 6, "y_zero": 7, "y_bias": 8
-    },
-}  # fmt: skip
-"""Which inputs are scales, zero points and biases, of which tensor."""
+
+def factors_of(op: str) -> tuple[int, int] | None:
+    """Return which inputs of an operator are multiplied, a by b; None if it is no such product.
+
+    Of convolutions, a is the weights, with a row for each feature, and b the images.
+    """
+    names = _inputs(op)
+    for a, b in (("a", "b"), ("w", "x")):
+        if {a, b, f"{a}_zero_point", f"{b}_zero_point"} <= names.keys():
+            return names[a], names[b]
+    return None
+
+
+def _factor_indices(op: str) -> tuple[int, int]:
+    found = factors_of(op)
+    assert found is not None, "it multiplies integers"
+    return found
+
+
+@cache
+def _parameters(op: str) -> dict[str, int]:
+    """Return which inputs are scales, zero points and biases, of a, b or the result y."""
+    factors = dict(zip(_factor_indices(op), "ab", strict=True))
+    names = _inputs(op)
+    found = {}
+    for name, index in names.items():
+        whose, _, role = name.partition("_")
+        if role:
+            found[f"{factors.get(names.get(whose, -1), whose)}_{_ROLES[role]}"] = index
+        elif index not in factors:
+            found["y_bias"] = index
+    return found
+
+
+@cache
+def _inputs(op: str) -> dict[str, int]:
+    """Return the inputs of an operator, by their names in its definition."""
+    names = find_operator(op).inputs.split()
+    return {name.rstrip("?*+"): index for index, name in enumerate(names)}
 
 
 class ElementPlace(NamedTuple):
@@ -65,8 +88,8 @@ class NodeScales:
 
     def __init__(self, op: str, call: Call) -> None:
         self._call = call
-        self._known = {name: index for name, index in _NUMBERS[op].items() if call.has(index)}
-        self._factors = dict(zip("ab", FACTORS[op], strict=True))
+        self._known = {name: index for name, index in _parameters(op).items() if call.has(index)}
+        self._factors = dict(zip("ab", _factor_indices(op), strict=True))
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -126,7 +149,7 @@ def byte_matrices(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Ma
     None where it is none. Convolutions without groups are, of all weights and each image: that has
     a column for each output, with the cells of its window.
     """
-    if op not in FACTORS or call.attributes.get("group", 1) != 1:
+    if factors_of(op) is None or call.attributes.get("group", 1) != 1:
         return None
     return _matrices(op, call, outputs[0], epilogue)
 
@@ -135,7 +158,7 @@ def windows_of(op: str, call: Call, y: TensorSpec) -> Sliding | None:
     """Return the windows of a convolution's columns; None where these are those of the image."""
     if "Conv" not in op:
         return None
-    w, x = (call.spec(index) for index in FACTORS[op])
+    w, x = (call.spec(index) for index in _factor_indices(op))
     sliding = sliding_of(call, x, w, y)
     window = sliding.window
     moves, pads = (*window.kernel, *window.strides), (*window.pads_begin, *window.pads_end)
@@ -144,7 +167,7 @@ def windows_of(op: str, call: Call, y: TensorSpec) -> Sliding | None:
 
 def _matrices(op: str, call: Call, y: TensorSpec, epilogue: Epilogue) -> Matrices:
     scales = NodeScales(op, call)
-    a, b = (call.spec(index) for index in FACTORS[op])
+    a, b = (call.spec(index) for index in _factor_indices(op))
     if "Conv" in op:
         features, terms = a.static_shape[0], math.prod(a.static_shape[1:])
         left = Stack((), features, terms)
@@ -179,7 +202,7 @@ def _matrices(op: str, call: Call, y: TensorSpec, epilogue: Epilogue) -> Matrice
 
 
 def _factors(op: str, call: Call) -> list[Parameter]:
-    pairs = zip("ab", FACTORS[op], strict=True)
+    pairs = zip("ab", _factor_indices(op), strict=True)
     return [input_of(call.spec(index), name, index) for name, index in pairs]
 
 
@@ -219,7 +242,7 @@ def _matmul(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
 
 def _conv(op: str, call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     scales, y = NodeScales(op, call), outputs[0]
-    w, x = (call.spec(index) for index in FACTORS[op])
+    w, x = (call.spec(index) for index in _factor_indices(op))
     depth = math.prod(w.static_shape[1:])
     return Convolution(
         x.static_shape[0],

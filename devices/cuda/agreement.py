@@ -8,19 +8,17 @@ once for each shape, before it is timed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from ...graph.ir import Graph
 from ...graph.operators.attention import MASK
 from ...graph.tensor import Array
 from ..memory import View
 from .attention import StaticAttention
 from .libraries import RefusedError
 from .parts import Part
-from .trials import Trials
+from .trials import TrialRun
 
 ROUNDED = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-11}
 """By how much a number changes at most, relatively, when it is rounded to the dtype, or to what
@@ -38,36 +36,30 @@ KINDS_OF_ROWS = 4
 """Of masks: all keys are seen, those in front are hidden, those behind, or all."""
 
 
-def agree(
-    trials: Trials,
-    attention: StaticAttention,
-    graph: Graph,
-    ways: tuple[Sequence[Part], Sequence[Part]],
-    views: Mapping[str, View],
-    constants: Mapping[str, Array],
-    stream: Any,
+def check_agreement(
+    trial: TrialRun, attention: StaticAttention, ours: Sequence[Part], theirs: Sequence[Part]
 ) -> None:
-    """Compare two ways of computing an attention, the only node of a graph.
+    """Compare two ways of computing an attention, the only node of the graph that is tried.
 
     Raises
     ------
     RefusedError
         If their results differ by more than roundings, or a library does not take its part.
     """
-    (node,) = graph.nodes
+    (node,) = trial.graph.nodes
     (y,) = node.outputs
     for turn in range(1 if attention.mask is None else KINDS_OF_ROWS):
         for index, name in enumerate(node.inputs):
-            if name in views:  # constants are what they are
-                trials.write(views[name], _made_up(attention, index, views[name], turn), stream)
+            if name in trial.views:  # constants are what they are
+                trial.write(name, _made_up(attention, index, trial.views[name], turn))
         results = []
-        for parts in ways:
-            trials.write(views[y], np.full_like(trials.read(views[y], stream), np.nan), stream)
-            trials.run(graph, parts, views, constants, stream)
-            results.append(trials.read(views[y], stream).astype(np.float32))
-        ours, theirs = results
-        near = ROUNDINGS * ROUNDED[attention.dtype] * np.abs(ours).max()
-        if not (np.abs(ours - theirs) <= near).all():  # as where one is no number
+        for parts in (ours, theirs):
+            trial.write(y, np.full_like(trial.read(y), np.nan))
+            trial.run(parts)
+            results.append(trial.read(y).astype(np.float32))
+        expected, found = results
+        near = ROUNDINGS * ROUNDED[attention.dtype] * np.abs(expected).max()
+        if not (np.abs(expected - found) <= near).all():  # as where one is no number
             raise RefusedError(f"results of {attention} are not those of the generated kernel")
 
 

@@ -31,7 +31,7 @@ from ..codegen.byte_factors import (
 )
 from ..codegen.composition import Chain
 from ..codegen.epilogue import Epilogue, generate_with, storing
-from ..codegen.integer_products import FACTORS, LOWERED, NodeScales, byte_matrices, windows_of
+from ..codegen.integer_products import LOWERED, NodeScales, byte_matrices, factors_of, windows_of
 from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, launches
 from ..codegen.registry import why_not
@@ -269,7 +269,8 @@ def made_of(name: str, what: str) -> str:
 
 def byte_product_of(node: Node, call: Call, outputs: Specs) -> ByteProduct | None:
     """Return a node of static shapes as cuBLAS sees it, None if it is nothing for cuBLAS."""
-    if node.op not in FACTORS or why_not(node, call) is not None:  # what it refuses is generated
+    factors = factors_of(node.op)
+    if factors is None or why_not(node, call) is not None:  # what it refuses is generated
         return None
     m = byte_matrices(node.op, call, outputs, storing(outputs[0]))
     if m is None or m.ctype != "u32" or not 0 < m.left.columns <= MOST_DEPTH:
@@ -282,7 +283,7 @@ def byte_product_of(node: Node, call: Call, outputs: Specs) -> ByteProduct | Non
         return None
     scales = NodeScales(node.op, call)
     around = {side: scales.is_around_zero(side) for side in "ab"}
-    operands, lines = dict(zip("ab", FACTORS[node.op], strict=True)), (rows, columns)
+    operands, lines = dict(zip("ab", factors, strict=True)), (rows, columns)
     a, b = (
         ByteFactor(
             *(side, operand, stack, length, m.left.columns),

@@ -17,7 +17,7 @@ from typing import Any, TypeGuard
 from ...graph.ir import Graph, Node
 from ..cache_folder import is_off
 from ..constants import ConstantStore
-from .agreement import agree
+from .agreement import check_agreement
 from .attention import StaticAttention
 from .convolutions import StaticConvolution
 from .cubins import kept
@@ -89,14 +89,14 @@ class Chooser:
         spent: dict[Way, float] = {}
         given = {**alone.constants, **self._lowering.constants(alone)}  # as either way reads them
         arrays, _held = constants.place(given)
-        with self._trials.room(alone, self._lowering, stream) as views:
+        with self._trials.of(alone, self._lowering, arrays, stream) as trial:
             for way in self._ways(found, node, graph):
-                parts = self._lowering.choosing(found, way).parts(alone, views)
+                parts = self._lowering.choosing(found, way).parts(alone, trial.views)
                 with suppress(RefusedError):
                     if way.library == BY_CUDNN.library and isinstance(found, StaticAttention):
-                        ours = self._lowering.choosing(found, GENERATED).parts(alone, views)
-                        agree(self._trials, found, alone, (ours, parts), views, arrays, stream)
-                    spent[way] = self._trials.time(alone, parts, views, arrays, stream)
+                        ours = self._lowering.choosing(found, GENERATED).parts(alone, trial.views)
+                        check_agreement(trial, found, ours, parts)
+                    spent[way] = trial.time(parts)
         library, engine = min(spent, key=spent.__getitem__, default=GENERATED)
         return f"{library} {engine}".encode()
 

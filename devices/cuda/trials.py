@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..device import scratch_name
 from ..errors import KernelError
 from ..memory import View
 from ..program import BoundProgram
-from .binding import Binder
+from .binding import Binder, Bound
 from .copies import DEVICE_TO_HOST, HOST_TO_DEVICE
 from .driver import CuPy
 from .libraries import RefusedError
@@ -27,7 +28,7 @@ CALLS, ROUNDS = 8, 5
 
 
 class Trials:
-    """Runs nodes in memory of their own, which is freed after each.
+    """Lends memory in which nodes are tried, and which is freed after each.
 
     Zeros are safe for whatever a kernel does with its inputs: as indices they are in range.
 
@@ -45,8 +46,10 @@ class Trials:
         self._binder = binder
 
     @contextmanager
-    def room(self, graph: Graph, lowering: Lowering, stream: Any) -> Iterator[dict[str, View]]:
-        """Lend views of tensors and scratch buffers, all zeros."""
+    def of(
+        self, graph: Graph, lowering: Lowering, constants: Mapping[str, Array], stream: Any
+    ) -> Iterator[TrialRun]:
+        """Lend room for tensors and scratch buffers, all zeros; constants are given."""
         specs = _specs(graph, lowering)
         nbytes = sum(map(_room, specs.values()))
         arena = CudaArena(self._device, nbytes, self._cupy)
@@ -56,33 +59,40 @@ class Trials:
             views[name] = arena.view(offset, spec)
             offset += _room(spec)
         try:
-            yield views
+            yield TrialRun(self._cupy, self._device, self._binder, graph, views, constants, stream)
         finally:
             stream.synchronize()  # what is queued uses the arena, whatever became of the rest
 
-    def write(self, view: View, array: Array, stream: Any) -> None:
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """A graph with room for its tensors, on a stream: runs and times ways of computing it."""
+
+    cupy: CuPy
+    device: str
+    binder: Binder
+    graph: Graph
+    views: Mapping[str, View]
+    constants: Mapping[str, Array]
+    stream: Any
+
+    def write(self, tensor: str, array: Array) -> None:
         """Give a tensor its elements."""
         given = np.ascontiguousarray(array)
-        where = view.array.data.ptr, given.ctypes.data, given.nbytes
-        self._cupy.cuda.runtime.memcpyAsync(*where, HOST_TO_DEVICE, stream.ptr)
-        stream.synchronize()
+        where = self.views[tensor].array.data.ptr, given.ctypes.data, given.nbytes
+        self.cupy.cuda.runtime.memcpyAsync(*where, HOST_TO_DEVICE, self.stream.ptr)
+        self.stream.synchronize()
 
-    def read(self, view: View, stream: Any) -> Array:
+    def read(self, tensor: str) -> Array:
         """Return the elements of a tensor, once all that was queued is done."""
+        view = self.views[tensor]
         found = np.empty(view.spec.static_shape, view.spec.dtype)
         where = found.ctypes.data, view.array.data.ptr, found.nbytes
-        self._cupy.cuda.runtime.memcpyAsync(*where, DEVICE_TO_HOST, stream.ptr)
-        stream.synchronize()
+        self.cupy.cuda.runtime.memcpyAsync(*where, DEVICE_TO_HOST, self.stream.ptr)
+        self.stream.synchronize()
         return found
 
-    def run(
-        self,
-        graph: Graph,
-        parts: Sequence[Part],
-        views: Mapping[str, View],
-        constants: Mapping[str, Array],
-        stream: Any,
-    ) -> None:
+    def run(self, parts: Sequence[Part]) -> None:
         """Queue parts once.
 
         Raises
@@ -92,22 +102,15 @@ class Trials:
         KernelError
             If something else fails; the node is named.
         """
-        bound = self._binder.bind(graph, parts, views, constants, stream)
+        bound = self._bind(parts)  # kept as long as steps run, and with it what they point to
         try:
-            BoundProgram(self._device, graph, bound.steps, measure=False)()
+            BoundProgram(self.device, self.graph, bound.steps, measure=False)()
         except KernelError as error:
             if isinstance(error.__cause__, RefusedError):
                 raise error.__cause__ from None
             raise
 
-    def time(
-        self,
-        graph: Graph,
-        parts: Sequence[Part],
-        views: Mapping[str, View],
-        constants: Mapping[str, Array],
-        stream: Any,
-    ) -> float:
+    def time(self, parts: Sequence[Part]) -> float:
         """Return how long parts that can be captured take, in milliseconds.
 
         Raises
@@ -115,20 +118,24 @@ class Trials:
         RefusedError
             If a library does not take its part.
         """
-        self.run(graph, parts, views, constants, stream)  # what is loaded now is not captured
-        bound = self._binder.bind(graph, [*parts] * CALLS, views, constants, stream, capture=True)
+        self.run(parts)  # what is loaded now is not captured
+        bound = self._bind([*parts] * CALLS, capture=True)
         ((_, launch),) = bound.steps
-        events = [self._cupy.cuda.Event() for _ in range(2)]
+        events = [self.cupy.cuda.Event() for _ in range(2)]
 
         def spent() -> float:
-            events[0].record(stream)
+            events[0].record(self.stream)
             launch()
-            events[1].record(stream)
+            events[1].record(self.stream)
             events[1].synchronize()
-            return float(self._cupy.cuda.get_elapsed_time(*events)) / CALLS
+            return float(self.cupy.cuda.get_elapsed_time(*events)) / CALLS
 
         launch()
         return min(spent() for _ in range(ROUNDS))
+
+    def _bind(self, parts: Sequence[Part], *, capture: bool = False) -> Bound:
+        asked = self.graph, parts, self.views, self.constants, self.stream
+        return self.binder.bind(*asked, capture=capture)
 
 
 def _specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:

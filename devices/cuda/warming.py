@@ -40,8 +40,8 @@ class Warmer:
                 continue
             alone = graph.extract(part.nodes, part.node.name)
             try:
-                with self._trials.room(alone, self._lowering, stream) as views:
-                    self._trials.run(alone, [work], views, constants, stream)
+                with self._trials.of(alone, self._lowering, constants, stream) as trial:
+                    trial.run([work])
             except RefusedError:
                 taken = False
                 for item in work.queued or ():

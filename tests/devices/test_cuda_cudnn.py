@@ -20,7 +20,7 @@ from plait.devices.cuda.convolutions import StaticConvolution, convolution_of
 from plait.devices.cuda.libraries import RefusedError
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.cuda.parts import Execute, Multiply, Part, fits_in_queue
-from plait.devices.cuda.trials import Trials
+from plait.devices.cuda.trials import TrialRun
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
@@ -151,13 +151,13 @@ def told(monkeypatch: pytest.MonkeyPatch, times: Mapping[str, float]) -> list[st
     """Have ways of computing take so long; return those that are asked about, as they are."""
     asked: list[str] = []
 
-    def time(self: Trials, graph: Graph, parts: Sequence[Part], *given: Any) -> float:
+    def time(self: TrialRun, parts: Sequence[Part]) -> float:
         asked.append(way_of(parts))
         if asked[-1] not in times:
             raise RefusedError("for this test")
         return times[asked[-1]]
 
-    monkeypatch.setattr(Trials, "time", time)
+    monkeypatch.setattr(TrialRun, "time", time)
     return asked
 
 
