@@ -137,9 +137,9 @@ def test_cancelling_while_it_opens_leaves_nothing() -> None:
             task = asyncio.create_task(use())
             for _ in range(moment):
                 await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            if task.cancel():  # else it was over by then: threads of its own are at work
+                with pytest.raises(asyncio.CancelledError):
+                    await task
         names = {thread.name for thread in threading.enumerate()}
         assert not any(name.startswith("plait") for name in names)
         assert before >= 1
