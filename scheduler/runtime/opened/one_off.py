@@ -15,7 +15,14 @@ from ....graph.ir import Graph
 from ....graph.tensor import Array, TensorSpec
 from ...plans.stages import PlanStage
 from .binding import BoundStep
-from .stage_bindings import KEPT_BOUND, BoundStage, Lengths, OnSlot, StageBindings
+from .stage_bindings import (
+    KEPT_BOUND,
+    BoundStage,
+    Lengths,
+    OnSlot,
+    StageBindings,
+    lengths_of,
+)
 
 if TYPE_CHECKING:
     from .open_plan import OpenPlan
@@ -43,7 +50,7 @@ class OneOffLengths(StageBindings):
     """
 
     def __init__(self, open_plan: OpenPlan, made: OpenPlan, template: Graph) -> None:
-        self.longest = lengths_in(template, open_plan)
+        self.longest = _lengths_in(template, open_plan)
         self._whole = _OneOffStage(open_plan, made, template, tuple(self.longest))
         stage = PlanStage(open_plan.plan.graph, template, (), (), {})
         super().__init__(open_plan, [stage], [self._whole])
@@ -62,11 +69,6 @@ class OneOffLengths(StageBindings):
         """Say whether nothing but functions sees lengths; to be asked of a slot that was made."""
         shorter = {symbol: max(length - 1, 0) for symbol, length in self.longest.items()}
         return self._whole.can_bind(shorter, slot)
-
-    def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
-        """Return the lengths of inputs whose shapes were checked."""
-        lengths = super().of_inputs(arrays)
-        return {symbol: lengths[symbol] for symbol in self.longest}
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
         """Bind the steps to a slot for one item; the lock is held.
@@ -161,7 +163,7 @@ def one_off_lengths(
     """
     template = base.plan.template
     assert template is not None, "others run in its arenas"
-    longest = lengths_in(template, base) if known is None else known.longest
+    longest = _lengths_in(template, base) if known is None else known.longest
     # Each tensor fits in if the lengths of inputs do, and is as long as they say: it is of no
     # other lengths.
     if any(
@@ -169,7 +171,7 @@ def one_off_lengths(
         for spec in template.tensors.values()
     ):
         return None
-    if not _is_within(lengths_in(template, made), longest):
+    if not _is_within(_lengths_in(template, made), longest):
         found = OneOffLengths(made, made, template)
     elif known is None:
         found = OneOffLengths(base, made, template)
@@ -178,17 +180,11 @@ def one_off_lengths(
     return found if found.can_bind(slot) else None
 
 
-def lengths_in(template: Graph, open_plan: OpenPlan) -> Lengths:
+def _lengths_in(template: Graph, open_plan: OpenPlan) -> Lengths:
     """Return the lengths of the inputs of a plan, by the symbols in a template of its graph."""
     tensors = open_plan.plan.graph.tensors
-    return {
-        dim: length
-        for name in template.inputs
-        for dim, length in zip(
-            template.tensors[name].shape or (), tensors[name].static_shape, strict=True
-        )
-        if isinstance(dim, str)
-    }
+    dims = {name: template.tensors[name].shape or () for name in template.inputs}
+    return lengths_of(dims, {name: tensors[name].static_shape for name in dims})
 
 
 def _is_within(lengths: Lengths, longest: Lengths) -> bool:

@@ -79,13 +79,14 @@ class ResizedPlans:
         if fitted is None:
             return None
         made = base.open_plan.resized(fitted)
+        only_calls = made.only_calls and fitting.only_calls
         with suppress(DeviceError):  # it is tried again by who needs the slot
-            if made.only_calls and fitting.only_calls:
+            if only_calls:
                 # Bound here once, steps that do not depend on lengths are there for all others.
                 base.open_plan.make_slot(following)
-                made.make_slot(following)
-                base.one_off = one_off_lengths(base.one_off, base.open_plan, made, following)
             made.make_slot(following)
+            if only_calls:
+                base.one_off = one_off_lengths(base.one_off, base.open_plan, made, following)
         return made
 
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:

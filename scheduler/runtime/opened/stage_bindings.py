@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from ....graph.errors import PlaitError, ShapeError
-from ....graph.tensor import Array
+from ....graph.tensor import Array, Shape
 from ...errors import PlanError
 from ...planner.bounded_shapes import BoundedShapes
 from ...plans.shapes import Shapes
@@ -286,12 +286,7 @@ class StageBindings:
 
     def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
         """Return the lengths of inputs whose shapes were checked."""
-        return {
-            dim: length
-            for name, dims in self._inputs.items()
-            for dim, length in zip(dims, arrays[name].shape, strict=True)
-            if isinstance(dim, str)
-        }
+        return lengths_of(self._inputs, {name: arrays[name].shape for name in self._inputs})
 
     def shapes_told(
         self, one: ComputedLengths, told: Sequence[int], lengths: Lengths
@@ -344,6 +339,16 @@ class StageBindings:
         """Let go of all programs."""
         for stage in self._stages:
             stage.clear()
+
+
+def lengths_of(dims: Mapping[str, Shape], shapes: Shapes) -> Lengths:
+    """Return the lengths that symbols stand for, of tensors whose shapes were checked."""
+    return {
+        dim: length
+        for name, own in dims.items()
+        for dim, length in zip(own, shapes[name], strict=True)
+        if isinstance(dim, str)
+    }
 
 
 class ItemStages:
