@@ -131,9 +131,6 @@ class PlanArguments:
         DeviceUnavailableError
             If this machine lacks one of those.
         """
-        from ..devices.errors import DeviceError, DeviceUnavailableError
-        from ..devices.registry import find
-
         names = self.devices or ("cpu",)
         strange = ", ".join(name for name in self.device_options if name not in names)
         if strange:
@@ -141,9 +138,16 @@ class PlanArguments:
                 f"--device-option names {strange}, and the devices are {','.join(names)}",
                 fix="name one of them; replicas have none",
             )
-        given = self.device_options
+        made = {device.name: device for device in self._configured()}
+        return [made.get(name, name) for name in names]
+
+    def _configured(self) -> list[Device]:
+        """Make the devices that have options."""
+        from ..devices.errors import DeviceError, DeviceUnavailableError
+        from ..devices.registry import find
+
         try:
-            return [find(name, given[name]) if name in given else name for name in names]
+            return [find(name, options) for name, options in self.device_options.items()]
         except DeviceUnavailableError:
             raise
         except DeviceError as error:
@@ -163,7 +167,7 @@ class PlanArguments:
     def _saved(self, max_in_flight: int | None) -> Plan:
         from ..scheduler.reports.plan_file import load_plan
 
-        plan = load_plan(self.model)
+        plan = load_plan(self.model, self._configured())
         # Options that repeat what was decided are no mistake: scripts pass them to all commands.
         other = [
             flag
@@ -174,8 +178,6 @@ class PlanArguments:
             other.append("--costs")
         if self.params is not None:
             other.append("--params")
-        if self.device_options:
-            other.append("--device-option")
         if other:
             raise CommandError(
                 f"{', '.join(other)}: that is decided in a saved plan",

@@ -27,7 +27,7 @@ from .device import (
     scratch_specs,
 )
 from .kinds import WORKER_ON_GPU
-from .options import Option, affinity, spinning, threads
+from .options import Option, PortableOption, affinity, spinning, threads
 from .ort.providers import device_names, options_of
 from .registry import DeviceStatus, device, find, later, names, probe, register, unregister
 
@@ -72,6 +72,7 @@ __all__ = [
     "Device",
     "DeviceStatus",
     "Pollable",
+    "PortableOption",
     "Program",
     "Restartable",
     "Support",

@@ -25,7 +25,7 @@ class DeviceError(PlaitError):
     Traceback (most recent call last):
     ...
     plait.devices.errors.DeviceError: option 'threads' of device 'cpu' is 0
-      fix: it takes a whole number, 1 or more
+      fix: it takes a whole number from 1 to 4096
     """
 
 

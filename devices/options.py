@@ -1,28 +1,58 @@
-"""Options of devices: what a kind can be told when one is made, as a value or as text."""
+"""Options of devices, as values or as text.
+
+Saved plans carry those that are `PortableOption` alone: a file that a stranger wrote may not choose
+paths, addresses, or settings of other software, which load libraries by name.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..graph.names import did_you_mean
 from .errors import DeviceError
 
 Option: TypeAlias = Callable[[Any], Any]
-"""Returns an option's value, given that or its text; raises ValueError, saying what it takes."""
+"""Converts a value or its text to the option's value; raises ValueError that says what it takes."""
+
+MOST_THREADS = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class PortableOption:
+    """An option that saved plans carry: one whose values are numbers or fixed words.
+
+    Others have to be given again when a plan is loaded, because its file may come from anywhere.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> level = pl.devices.PortableOption(int)
+    >>> level("3")
+    3
+    """
+
+    convert: Option
+
+    def __call__(self, value: Any) -> Any:
+        """Return the option's value, given that or its text."""
+        return self.convert(value)
+
+
+@PortableOption
 def threads(value: Any) -> int:
-    """Return on how many threads a device computes."""
+    """Convert a number of threads."""
     count = int(value) if isinstance(value, str) and value.isdecimal() else value
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError("a whole number, 1 or more")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_THREADS:
+        raise ValueError(f"a whole number from 1 to {MOST_THREADS}")
     return count
 
 
+@PortableOption
 def affinity(value: Any) -> tuple[int, ...]:
-    """Return the numbers of the cores that a device computes on: ``"0,2"``, ``"0-3"``."""
+    """Convert numbers of cores: ``"0,2"``, ``"0-3"``."""
     wanted = "numbers of cores, such as [0, 1]; as text 0,1 or 0-3"
     cores = list(_numbers(value, wanted)) if isinstance(value, str) else value
     if not isinstance(cores, Iterable) or isinstance(cores, Mapping):
@@ -38,13 +68,25 @@ def affinity(value: Any) -> tuple[int, ...]:
     return tuple(sorted(set(listed)))
 
 
+@PortableOption
 def spinning(value: Any) -> bool:
-    """Return whether threads wait for each other in busy loops while a program runs."""
+    """Convert whether threads wait for each other in busy loops while a program runs."""
     known = {"yes": True, "true": True, "no": False, "false": False}
     found = known.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
         raise ValueError("True or False; as text yes or no")
     return found
+
+
+def one_of(words: tuple[str, ...]) -> Option:
+    """Return an option that takes one of `words`."""
+
+    def convert(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"one of {', '.join(words)}")
+        return str(value)
+
+    return PortableOption(convert)
 
 
 def checked(name: str, known: Mapping[str, Option], given: Mapping[str, object]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from .device import Device
 from .errors import DeviceError, DeviceUnavailableError
 from .kinds import device_kind
 from .memory import ALIGNMENT, host_arena, host_view
-from .options import Option, checked
+from .options import Option, PortableOption, checked
 
 SELF_CHECK_S = 60.0
 
@@ -97,9 +97,9 @@ def register(
 
     `instances` lists the names to show for a kind; by default the name itself. `options` are the
     options that `device` accepts: for each option a function that converts a value or its text, or
-    raises a ValueError that says what the option takes; or a function that returns this mapping for
-    a name. The factory gets the options as keyword arguments, and the device keeps them as the
-    mapping `options`.
+    raises a ValueError that says what the option takes; a `PortableOption` if saved plans carry it.
+    Or a function that returns this mapping for a name. The factory gets the options as keyword
+    arguments, and the device keeps them as the mapping `options`.
 
     Raises
     ------
@@ -214,15 +214,13 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     # A device may well be called so, if that very name is registered.
     if slip is not None and name not in _registered:
         raise _range_error(name, slip)
-    # From the particular to the general, and what was registered here before what is installed.
-    known = tuple(dict.fromkeys((name, device_kind(name), name.partition(":")[0])))
-    registered = next((_registered[one] for one in known if one in _registered), None)
+    known = _names_of(name)
+    registered = _find_registered(known)
     installed = filter(None, map(_installed, known))
     factory = registered.factory if registered else next(installed, None)
     if factory is None:
         raise _unknown_device_error(name)
-    takes = registered.options if registered and options else {}
-    chosen = checked(name, takes(name) if callable(takes) else takes, options) if options else {}
+    chosen = checked(name, _options_of(name, registered), options) if options else {}
     try:
         return factory(name, **chosen)
     except PlaitError:
@@ -233,6 +231,31 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
             at=_origin(known),
             fix="repair the factory that it is registered with",
         ) from error
+
+
+def split_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Split a device's options: those that saved plans carry, and the names of the others."""
+    known = _options_of(name, _find_registered(_names_of(name)))
+    carried = {
+        option: value
+        for option, value in options.items()
+        if isinstance(known.get(option), PortableOption)
+    }
+    return carried, tuple(sorted(options.keys() - carried))
+
+
+def _names_of(name: str) -> tuple[str, ...]:
+    """Return the names that a device may be registered with, the particular before the general."""
+    return tuple(dict.fromkeys((name, device_kind(name), name.partition(":")[0])))
+
+
+def _find_registered(names: Sequence[str]) -> _Registered | None:
+    return next((_registered[one] for one in names if one in _registered), None)
+
+
+def _options_of(name: str, registered: _Registered | None) -> Mapping[str, Option]:
+    takes = registered.options if registered else {}
+    return takes(name) if callable(takes) else takes
 
 
 def names() -> tuple[str, ...]:

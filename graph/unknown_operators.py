@@ -36,6 +36,6 @@ def advise(ops: Iterable[str], otherwise: str) -> str:
         return f"{error.what}: {error.fix}; or {otherwise}"
     return (
         f"onnxruntime {runtime.__version__} lacks them, too, or they hold graphs, as beam searches "
-        f"do: install another release, export what they hold alone and search in Python, or "
-        f"{otherwise}"
+        f"do, or compiled code of a provider: install another release, export what they hold alone "
+        f"and search in Python, or {otherwise}"
     )

@@ -12,12 +12,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from ...graph.extras import how_to_install
 from ..errors import DeviceError
-from ..options import Option, threads
+from ..options import Option, one_of, threads
 
 KIND = "ort"
 SUFFIX = "ExecutionProvider"
@@ -314,7 +314,7 @@ def options_of(name: str, own: Mapping[str, Option]) -> Mapping[str, Option]:
     provider = place.provider
     known: dict[str, Option] = {}
     if provider.precisions:
-        known["precision"] = partial(_one_of, ("model", *provider.precisions))
+        known["precision"] = one_of(("model", *provider.precisions))
     if "threads" in provider.options and place.hardware == "cpu":
         known["threads"] = threads
     if "cache" in provider.options:
@@ -336,12 +336,6 @@ def _misspelt(named: str) -> str | None:
 
     close = get_close_matches(named.lower(), _BY_NAME, 1, _SLIP)
     return close[0] if close else None
-
-
-def _one_of(known: tuple[str, ...], value: Any) -> str:
-    if value not in known:
-        raise ValueError(f"one of {', '.join(known)}")
-    return str(value)
 
 
 def _folder(value: Any) -> str:

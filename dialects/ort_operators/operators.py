@@ -76,6 +76,9 @@ _KINDS = {
     "TENSOR": Kind.TENSOR,
 }
 
+_FOREIGN_CODE = ("EPContext", "Snpe")
+"""Operators that hold, or name a file with, what a provider compiled: no file chooses that."""
+
 _RUN_BY_ORT = dict.fromkeys(Part, "ONNX Runtime computes it, on 'ort' devices alone")
 _WRITTEN_OUT = dict.fromkeys(
     (Part.KERNEL, Part.DEFINITION, Part.CODEGEN), "it is written out where there is no 'ort'"
@@ -84,6 +87,8 @@ _WRITTEN_OUT = dict.fromkeys(
 
 def _register() -> None:
     for schema in _newest_schemas():
+        if schema.name in _FOREIGN_CODE:
+            continue
         attributes = dict(_attributes(schema))
         if any(one.required and key not in attributes for key, one in schema.attributes.items()):
             continue  # it takes graphs

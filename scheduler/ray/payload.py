@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from ...devices.registry import find
 from ...devices.worker.modules import Source, import_sources, sources_of
 from ...graph.formats.native import dump_bytes, load_bytes
 from ...graph.ir import Graph
@@ -17,6 +19,7 @@ from ..errors import PlanError
 from ..planner.api import plan as make_plan
 from ..plans.plan import Plan
 from ..reports.plan_file import dump_plan, read_plan
+from ..reports.requirements import options_of
 
 ORIGIN = "what the pool sent"
 
@@ -47,7 +50,10 @@ class SessionPayload:
         data = dump_plan(self.plan) if self.graph is None else dump_bytes(self.graph)
         nodes = (node for _, _, node in all_nodes(self.plan.fed))
         sources = dict.fromkeys(source for node in nodes for source in sources_of(node))
-        return put(np.frombuffer(data, np.uint8)), [tuple(one) for one in sources], self.planning
+        # Plans in files do not carry all of them; hosts trust whoever drives them.
+        options = {} if self.graph is not None else options_of(self.plan.prototypes)
+        sent = put(np.frombuffer(data, np.uint8))
+        return sent, [tuple(one) for one in sources], self.planning, options
 
 
 def payload_of(
@@ -88,7 +94,12 @@ def payload_of(
     return SessionPayload(make_plan(what, "cpu", **known), what, {**arguments, "devices": devices})
 
 
-def unpacked(data: Array, sources: Sequence[Source], planning: Mapping[str, Any] | None) -> Plan:
+def unpacked(
+    data: Array,
+    sources: Sequence[Source],
+    planning: Mapping[str, Any] | None = None,
+    options: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> Plan:
     """Return the plan that was sent, or made here; constants stay where they lie in `data`.
 
     Raises
@@ -98,7 +109,8 @@ def unpacked(data: Array, sources: Sequence[Source], planning: Mapping[str, Any]
     """
     import_sources([Source(*one) for one in sources])
     if planning is None:
-        return read_plan(memoryview(data), ORIGIN, {})
+        given = {name: find(name, found) for name, found in options.items()}
+        return read_plan(memoryview(data), ORIGIN, given)
     return make_plan(load_bytes(memoryview(data), ORIGIN), **planning)
 
 

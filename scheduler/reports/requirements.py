@@ -14,7 +14,7 @@ import numpy as np
 
 from ...devices.device import Capabilities, Configured, Device
 from ...devices.options import as_text
-from ...devices.registry import find
+from ...devices.registry import find, split_options
 from ...graph.errors import ParseError, PlaitError
 from ...graph.ir import Graph
 from ...graph.nested import all_nodes
@@ -39,26 +39,36 @@ class Requirements:
     operators : Mapping of str to str
         For each operator in the graph what tells its definition from others.
     options : Mapping of str to Mapping of str to str
-        Those that devices were made with, as text, by device.
+        Those that devices were made with and files may carry, as text, by device.
+    withheld : Mapping of str to tuple of str
+        The names of the other options, by device: whoever loads the plan gives them again.
     """
 
     numpy: str
     devices: Mapping[str, Capabilities]
     operators: Mapping[str, str]
     options: Mapping[str, Mapping[str, str]]
+    withheld: Mapping[str, tuple[str, ...]]
 
 
 def requirements(graph: Graph, devices: Mapping[str, Device]) -> Requirements:
     """Return what a plan of that graph for those devices depends on here and now."""
     found = _offers(devices)
     ops = sorted({node.op for _, _, node in all_nodes(graph)})
-    options = {
+    split = {name: split_options(name, made) for name, made in options_of(devices).items()}
+    options = {name: carried for name, (carried, _) in split.items() if carried}
+    withheld = {name: others for name, (_, others) in split.items() if others}
+    definitions = {op: definition(find_operator(op)) for op in ops}
+    return Requirements(np.__version__, found, definitions, options, withheld)
+
+
+def options_of(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
+    """Return the options that devices were made with, as text, by device."""
+    return {
         name: as_text(device.options)
         for name, device in devices.items()
-        if isinstance(device, Configured) and isinstance(device.options, Mapping)
+        if isinstance(device, Configured) and isinstance(device.options, Mapping) and device.options
     }
-    definitions = {op: definition(find_operator(op)) for op in ops}
-    return Requirements(np.__version__, found, definitions, options)
 
 
 def definition(operator: Operator) -> str:
@@ -80,7 +90,8 @@ def devices_for(
     Raises
     ------
     ParseError
-        If an object is given that the plan has no use for.
+        If an object is given that the plan has no use for, or one is missing whose options files
+        may not carry.
     DeviceUnavailableError
         If this machine lacks one of them.
     """
@@ -95,8 +106,7 @@ def devices_for(
     found: dict[str, Device] = {}
     for name in names:
         try:
-            options = wanted.options.get(name, {})
-            found[name] = given[name] if name in given else find(name, options)
+            found[name] = given[name] if name in given else _made_again(wanted, name, at)
             _ = found[name].capabilities  # raises now, not in the middle, if it is missing
         except PlaitError as error:
             error.add_note(
@@ -105,6 +115,24 @@ def devices_for(
             raise
     configured = (name for name, options in wanted.options.items() if options)
     return found, frozenset((*given, *configured))
+
+
+def _made_again(wanted: Requirements, name: str, at: str) -> Device:
+    """Make a device as the file says, unless it says what only the caller may."""
+    options = wanted.options.get(name, {})
+    withheld = wanted.withheld.get(name, ()) or split_options(name, options)[1]
+    if withheld:
+        raise _withheld_error(name, withheld, at)
+    return find(name, options)
+
+
+def _withheld_error(name: str, options: Iterable[str], at: str) -> ParseError:
+    listed = ", ".join(f"{option}=..." for option in options)
+    return ParseError(
+        f"device {name!r} of the plan had options that files may not choose: {', '.join(options)}",
+        at=at,
+        fix=f"load_plan(path, devices=[plait.device({name!r}, {listed})]), or --device-option",
+    )
 
 
 def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) -> None:

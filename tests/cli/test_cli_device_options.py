@@ -52,7 +52,7 @@ def test_the_device_is_cpu_where_none_is_named(folder: Path) -> None:
         ("cpu.threads=", "is not DEVICE.OPTION=VALUE"),
         ("ort.threads=2", "names ort, and the devices are cpu"),
         ("cpu.thread=2", "did you mean 'threads'?"),
-        ("cpu.threads=0", "a whole number, 1 or more"),
+        ("cpu.threads=0", "a whole number from 1 to 4096"),
     ],
 )
 def test_what_makes_no_sense_is_a_mistake(folder: Path, said: str, expected: str) -> None:
@@ -64,7 +64,14 @@ def test_an_option_is_given_once(folder: Path) -> None:
     assert_mistake(plait(folder, "plan", "doubling.plait", *said), "two things of 'threads'")
 
 
-def test_a_saved_plan_has_its_options(folder: Path) -> None:
+def test_devices_of_a_saved_plan_are_made_with_other_options(folder: Path) -> None:
     plait(folder, "plan", "doubling.plait", "--save", "doubling.plan")
-    done = plait(folder, "plan", "doubling.plan", "--device-option", "cpu.threads=1")
-    assert_mistake(done, "--device-option: that is decided in a saved plan")
+    said = ("--device-option", "cpu.threads=1")
+    done = plait(folder, "run", "doubling.plan", "--input", "x=random", *said)
+    assert done.exit_code == 0
+
+
+def test_a_saved_plan_is_for_its_devices(folder: Path) -> None:
+    plait(folder, "plan", "doubling.plait", "--save", "doubling.plan")
+    done = plait(folder, "plan", "doubling.plan", "--device-option", "worker:0.threads=1")
+    assert_mistake(done, "the plan is for cpu, not for worker:0")

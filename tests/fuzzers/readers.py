@@ -173,6 +173,7 @@ class Plan(Native):
             pl.plan(network(), ["cpu", "worker:0"], pin=pins, max_in_flight=2),
             pl.plan(mixture(), ["cpu"]),
             pl.plan(mixture(), ["cpu"], bounds={"n": 8}),
+            pl.plan(network(), [pl.device("cpu", threads=2), pl.device("ort", spinning=False)]),
         )
         return [dump_plan(plan) for plan in planned]
 
@@ -182,7 +183,8 @@ class Plan(Native):
         if random.random() < 0.3:
             graph = super().damaged_header(random, graph)
         else:
-            section = damaged_scalars(random, section, ("cpu", "worker:0", "host", "conv", "x"))
+            names = ("cpu", "worker:0", "host", "conv", "x", "threads", "cache", "settings")
+            section = damaged_scalars(random, section, names)
         return LENGTH.pack(len(graph)) + graph + section
 
     def read(self, data: bytes) -> object:

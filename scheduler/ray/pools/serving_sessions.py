@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import trio
 
-from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import describe
 from ....graph.tensor import Array
 from ...bridges.asyncio_results import awaitable
@@ -79,12 +78,10 @@ class ServingSessions:
         self._since_s = 0.0
         self._done = 0
 
-    async def open(
-        self, data: Array, sources: Sequence[Source], planning: Mapping[str, Any] | None = None
-    ) -> Described | None:
-        """Open a session of what was sent, as `unpacked` takes it; return why that cannot be."""
+    async def open(self, *payload: Any) -> Described | None:
+        """Open a session from the arguments of `unpacked`; return the error if that fails."""
         try:
-            self._loop = await asyncio.to_thread(_opened, data, sources, planning)
+            self._loop = await asyncio.to_thread(_opened, *payload)
         except Exception as error:
             return describe(error)
         return None
@@ -152,7 +149,5 @@ class ServingSessions:
         return Outcome(item.number, None, None)
 
 
-def _opened(
-    data: Array, sources: Sequence[Source], planning: Mapping[str, Any] | None
-) -> LoopThread[Session]:
-    return LoopThread(Session(unpacked(data, sources, planning), trace=False))
+def _opened(*payload: Any) -> LoopThread[Session]:
+    return LoopThread(Session(unpacked(*payload), trace=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,11 +179,22 @@ def test_what_is_compiled_is_kept_where_it_is_told_to(device: Device, tmp_path: 
 def test_a_saved_plan_makes_its_device_with_the_same_options(
     device: Device, tmp_path: Path
 ) -> None:
-    chosen = pl.device("ort:openvino", precision="f16", threads=1, settings={})
+    chosen = pl.device("ort:openvino", precision="f16", threads=1)
     plan = pl.plan(layers(), [chosen])
     plan.save(tmp_path / "layers.plan")
     loaded: Any = pl.load_plan(tmp_path / "layers.plan").prototypes["ort:openvino"]
-    assert loaded.options == {"threads": 1, "precision": "f16", "settings": "{}"}
+    assert loaded.options == {"threads": 1, "precision": "f16"}
+
+
+def test_a_saved_plan_makes_no_folder(device: Device, tmp_path: Path) -> None:
+    chosen = pl.device("ort:openvino", cache=tmp_path / "cache")
+    pl.plan(layers(), [chosen]).save(tmp_path / "layers.plan")
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    with pytest.raises(pl.ParseError, match="may not choose: cache"):
+        pl.load_plan(tmp_path / "layers.plan")
+    assert [one.name for one in tmp_path.iterdir()] == ["layers.plan"]
+    loaded = pl.load_plan(tmp_path / "layers.plan", devices=[chosen])
+    assert loaded.prototypes["ort:openvino"] is chosen
 
 
 def test_the_report_says_on_how_many_threads(device: Device) -> None:

@@ -337,12 +337,12 @@ def test_wrong_options_are_refused(name: str, option: dict[str, Any], told: str)
 
 
 @newer_ort
-def test_options_reach_sessions_and_stay_in_saved_plans(runtime: Runtime, tmp_path: Path) -> None:
+def test_options_reach_sessions_of_saved_plans(runtime: Runtime, tmp_path: Path) -> None:
     more = {"cudnn_conv_algo_search": "HEURISTIC"}
     device = pl.device("ort:cuda:1", precision="tf32", settings=more)
     plan = pl.plan(doubling(), [device])
     plan.save(tmp_path / "doubling.plan")
-    loaded = pl.load_plan(tmp_path / "doubling.plan")
+    loaded = pl.load_plan(tmp_path / "doubling.plan", devices=[device])
     runtime.told.clear()
     np.testing.assert_array_equal(pl.run(loaded, {"x": X})["y"], X + X)
     assert runtime.told == [(CUDA, {"device_id": "1", "use_tf32": "1", **more})]

@@ -111,7 +111,9 @@ def test_it_is_not_computed_ahead() -> None:
     assert nodes == ["com.microsoft.FusedMatMul"]
 
 
-@pytest.mark.parametrize("op", ["com.microsoft.NeverHeardOf", "com.microsoft.BeamSearch"])
+@pytest.mark.parametrize(
+    "op", ["com.microsoft.NeverHeardOf", "com.microsoft.BeamSearch", "com.microsoft.EPContext"]
+)
 def test_what_onnxruntime_lacks_too_is_named(op: str) -> None:
     domain, _, name = op.rpartition(".")
     model = CASES[0]._replace(op=name, domain=domain, attributes={}).model()
