@@ -3,6 +3,9 @@
 # where there is an index, fetches what `make gpu` needs where there is none; `make release`
 # does all that a release takes but to publish it.
 
+# Tests and benchmarks import ONNX Runtime themselves.
+export ORT_DISABLE_TELEMETRY ?= 1
+
 PYTHON ?= python3
 VENV ?= .venv-test
 DEMO_VENV ?= .venv-demo

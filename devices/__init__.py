@@ -27,7 +27,7 @@ from .device import (
     scratch_specs,
 )
 from .kinds import WORKER_ON_GPU
-from .options import Option, PortableOption, affinity, spinning, threads
+from .options import Option, PortableOption, affinity, flag, spinning, threads
 from .ort.providers import device_names, options_of
 from .registry import DeviceStatus, device, find, later, names, probe, register, unregister
 
@@ -51,7 +51,7 @@ register(
     "ort",
     later(".ort.device:ort_device"),
     instances=device_names,
-    options=partial(options_of, own={**_HOST, "spinning": spinning}),
+    options=partial(options_of, own={**_HOST, "spinning": spinning, "telemetry": flag}),
 )
 register("compiled", later(".compiled.device:CompiledDevice"), options=_HOST)
 register("cuda", later(".cuda.device:CudaDevice"), instances=later(".cuda.device:cuda_names"))

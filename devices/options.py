@@ -71,6 +71,11 @@ def affinity(value: Any) -> tuple[int, ...]:
 @PortableOption
 def spinning(value: Any) -> bool:
     """Convert whether threads wait for each other in busy loops while a program runs."""
+    return flag(value)
+
+
+def flag(value: Any) -> bool:
+    """Convert a choice of yes or no."""
     known = {"yes": True, "true": True, "no": False, "false": False}
     found = known.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):

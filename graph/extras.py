@@ -1,12 +1,33 @@
-"""Optional packages: imported when first needed, and what is said where that fails."""
+"""Optional packages: imported when first needed, with a clear error if that fails.
+
+Some report their use to their makers as soon as they are imported, unless the environment says no.
+Users of plait did not ask for that, so it is off wherever plait imports them, unless the user has
+set the variable.
+"""
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
 from ..version import DISTRIBUTION
 from .errors import PlaitError
+
+ORT_DISABLE_TELEMETRY = "ORT_DISABLE_TELEMETRY"
+"""Read by ONNX Runtime when it is imported, on Linux and macOS since 1.29."""
+
+_REPORTS_OFF = {
+    "onnxruntime": (ORT_DISABLE_TELEMETRY, "1"),
+    "ray": ("RAY_USAGE_STATS_ENABLED", "0"),
+}
+"""The variable that keeps packages silent, by the beginning of their names."""
+
+
+def turn_reports_off() -> None:
+    """Keep packages that this process imports from reporting to their makers."""
+    for variable, value in _REPORTS_OFF.values():
+        os.environ.setdefault(variable, value)
 
 
 def how_to_install(*extras: str) -> str:
@@ -41,8 +62,9 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
         Of that kind, if the module is not installed, or raises anything as it is imported: a
         library that it takes is not there, say, or of another version.
     """
+    turn_reports_off()
     try:
-        return import_module(module)
+        found = import_module(module)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module:
             raise kind(missing, fix=fix) from error
@@ -50,6 +72,10 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
             f"the package {module!r} is installed, but does not load: {_reason(error)}",
             fix=f"mend what it lacks, or install it anew: {fix}",
         ) from error
+    if module == "onnxruntime" and os.environ[ORT_DISABLE_TELEMETRY] == "1":
+        # Windows reads no variable; and another package may have imported it before.
+        found.disable_telemetry_events()
+    return found
 
 
 def _reason(error: Exception) -> str:

@@ -35,6 +35,7 @@ settings.register_profile(
 CI = bool(os.environ.get("CI"))
 settings.load_profile("ci" if CI else "local")
 os.environ.setdefault("PLAIT_KERNEL_CACHE", "off")  # tests compile what they test
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # oracles do not report their use either
 os.environ.setdefault("PLAIT_FIGURES", "off")  # what is chosen does not depend on the machine
 os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # PoCL takes half as long
 os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph is named

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
 from typing import Any
 
+from ...graph.extras import ORT_DISABLE_TELEMETRY
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.printing import counted
 from ...graph.tensor import TensorSpec
 from ..device import Capabilities, Program, Support
+from ..errors import DeviceError
 from ..host import HostDevice, core_count, given, physical_memory
 from ..memory import HOST, SHARED, View
 from .engine import PROCESSOR, Engine
@@ -224,10 +227,26 @@ class AcceleratorDevice(ProviderDevice):
         return ONE_THREAD
 
 
-def ort_device(name: str, **options: Any) -> OrtDevice:
-    """Return the device of a name: of the provider that it names, or of ONNX Runtime's own."""
+def ort_device(name: str, *, telemetry: bool = False, **options: Any) -> OrtDevice:
+    """Return the device of a name: of the provider that it names, or of ONNX Runtime's own.
+
+    Raises
+    ------
+    DeviceError
+        If ONNX Runtime may report its use, and has been loaded to be silent.
+    """
+    if telemetry:
+        _allow_telemetry(name)
     place = place_of(name)
     if place is None:
         return OrtDevice(name, **options)
     made = ProviderDevice if place.hardware == "cpu" else AcceleratorDevice
     return made(name, place, **options)
+
+
+def _allow_telemetry(name: str) -> None:
+    if os.environ.setdefault(ORT_DISABLE_TELEMETRY, "0") == "1":
+        raise DeviceError(
+            f"{name!r} cannot have telemetry: {ORT_DISABLE_TELEMETRY} is 1 in this process",
+            fix=f"set {ORT_DISABLE_TELEMETRY}=0 before it starts",
+        )

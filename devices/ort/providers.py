@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ...graph.extras import how_to_install
 from ..errors import DeviceError
-from ..options import Option, one_of, threads
+from ..options import Option, flag, one_of, threads
 
 KIND = "ort"
 SUFFIX = "ExecutionProvider"
@@ -319,7 +319,7 @@ def options_of(name: str, own: Mapping[str, Option]) -> Mapping[str, Option]:
         known["threads"] = threads
     if "cache" in provider.options:
         known["cache"] = _folder
-    return {**known, "settings": _settings}
+    return {**known, "settings": _settings, "telemetry": flag}
 
 
 def _find(named: str) -> Provider | None:

@@ -27,7 +27,7 @@ from ...graph.nested import graphs_in
 from ...graph.operator import (
     find_operator,
     is_operator,
-    operators,
+    operators_so_far,
     register_operator,
     unregister_operator,
 )
@@ -217,7 +217,7 @@ def _run_script(file: str, package: str) -> None:
     module.__file__, module.__package__ = file, package
     code = compile(Path(file).read_bytes(), file, "exec")
     _execute(module, lambda: exec(code, vars(module)))
-    for name in operators():
+    for name in operators_so_far():
         if name.startswith(f"{MAIN}."):
             register_operator(replace(find_operator(name), name=f"__main__{name[len(MAIN) :]}"))
 

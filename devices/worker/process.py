@@ -24,6 +24,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from ...graph.extras import turn_reports_off
 from ...graph.formats.native import load_bytes
 from ...graph.ir import Graph
 from ...graph.tensor import Array, TensorSpec
@@ -69,6 +70,7 @@ def main(
     """
     global serving
     serving = True
+    turn_reports_off()
     _die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too: it decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # functions may start processes

@@ -183,7 +183,6 @@ def load_ray() -> ModuleType:
     DeviceUnavailableError
         If it is not installed, or does not load.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Else Ray takes the devices away from processes that ask for none, once they start.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     missing, fix = "the package 'ray' is not installed", how_to_install("ray")
