@@ -46,7 +46,7 @@ rm -rf $(BUILT)
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke check fix methods docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
+.PHONY: help demo test smoke check fix tighten methods docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
@@ -72,6 +72,9 @@ check: install  ## lint and types only
 fix: $(VENV)/ready  ## format, and repair what ruff can repair
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+tighten:  ## lower the budgets of tests/prose to the present figures
+	$(PYTHON) tools/prose.py --tighten
 
 methods: install  ## write graph/tensor_methods.pyi: what type checkers know of the operators
 	$(BIN)/python tools/tensor_methods.py
