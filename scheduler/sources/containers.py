@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from ...graph.errors import text_of
 from ...graph.extras import how_to_install, import_extra
 from ..errors import SourceError
 
@@ -16,46 +17,80 @@ def import_av() -> Any:
     return import_extra("av", "PyAV is not installed", how_to_install("video"), SourceError)
 
 
-def decoded(
+MOST_PIXELS = 1 << 25
+"""Of an image, unless the user allows more: those of a frame of 8K video."""
+
+
+def decode(
     path: str | os.PathLike[str],
     kind: Literal["audio", "video"],
     format: str | None,
     options: Mapping[str, str] | None,
-) -> Iterator[Any]:
-    """Yield the frames of the first stream of a kind, one at a time; close the container then.
+    max_pixels: int = MOST_PIXELS,
+) -> Iterator[tuple[Any, float]]:
+    """Yield the frames of the first stream of a kind, and their times; close the container then.
 
     Raises
     ------
     SourceError
-        If it cannot be opened or decoded, or a frame has no time stamp.
+        If it cannot be opened or decoded, a frame has no time stamp, or too many pixels.
     """
     av = import_av()
     name = os.fspath(path)
-    with _told(av, f"{name} cannot be opened"):
-        container = av.open(name, format=format, options=dict(options or {}))
+    with translated(f"{name} cannot be opened"):
+        container = av.open(
+            name, format=format, options=dict(options or {}), metadata_errors="replace"
+        )
     with container:
-        streams = getattr(container.streams, kind)
-        if not streams:
-            raise SourceError(f"{name} has no {kind} in it", fix=f"choose a file with {kind}")
-        frames = container.decode(streams[0])
+        with translated(f"{name} cannot be decoded"):
+            streams = getattr(container.streams, kind)
+            if not streams:
+                raise SourceError(f"{name} has no {kind} in it", fix=f"choose a file with {kind}")
+            codec = streams[0].codec_context
+            if codec is not None and kind == "video":
+                check_pixels(name, codec.width, codec.height, max_pixels)
+                # Later frames may be larger; FFmpeg counts lines that it adds to each.
+                codec.options = {"max_pixels": str(2 * max_pixels + (1 << 20))}
+            frames = container.decode(streams[0])
         while True:
-            with _told(av, f"{name} cannot be decoded any further"):
+            with translated(f"{name} cannot be decoded any further"):
                 frame = next(frames, None)
+                time_s = None if frame is None else frame.time
+                if frame is not None and kind == "video":
+                    check_pixels(f"a frame of {name}", frame.width, frame.height, max_pixels)
             if frame is None:
                 return
-            if frame.time is None:
+            if time_s is None:
                 raise SourceError(
                     f"a frame of {name} has no time stamp",
                     fix="put the frames into a container that keeps them, such as mp4 or mkv",
                 )
-            yield frame
+            yield frame, time_s
+
+
+def check_pixels(name: str, width: int, height: int, most: int) -> None:
+    """Raise SourceError if an image has more pixels than that."""
+    if width * height > most:
+        raise SourceError(
+            f"{name} has {height:,} x {width:,} pixels, more than {most:,}",
+            fix="make it smaller, or allow more: max_pixels=",
+        )
+
+
+def check_lengths(**lengths: object) -> None:
+    """Raise SourceError unless all are whole numbers from 1 on."""
+    for name, length in lengths.items():
+        if type(length) is not int or length < 1:
+            raise SourceError(f"{name} is {length!r}", fix="use a whole number from 1 on")
 
 
 @contextmanager
-def _told(av: Any, what: str) -> Iterator[None]:
+def translated(what: str) -> Iterator[None]:
+    """Raise SourceError instead of whatever a decoder raises: damaged files cause many kinds."""
     try:
         yield
-    except av.FFmpegError as error:
-        raise SourceError(
-            f"{what}: {error.strerror}", fix="see that it is there, and whole"
-        ) from error
+    except SourceError:
+        raise
+    except Exception as error:
+        told = getattr(error, "strerror", None) or text_of(error)
+        raise SourceError(f"{what}: {told}", fix="see that it is there, and whole") from error

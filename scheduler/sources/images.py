@@ -15,6 +15,7 @@ from ...graph.python import operator
 from ...graph.tensor import Array, TensorSpec
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
+from .containers import MOST_PIXELS, check_pixels, translated
 from .reader import Reader, fed
 
 
@@ -60,20 +61,40 @@ def _files(folder: Path, feed: str | None, pattern: str) -> Generator[Stamped, N
         yield Stamped(number, fed(feed, np.frombuffer(content, np.uint8)))
 
 
-def _pixels(data: TensorSpec, *, height: int, width: int) -> TensorSpec:
+_RASTER = (
+    *("AVIF", "BMP", "DDS", "DIB", "GIF", "HEIF", "JPEG", "JPEG2000", "MPO", "PCX", "PNG", "PPM"),
+    *("PSD", "QOI", "SGI", "SUN", "TGA", "TIFF", "WEBP"),
+)
+"""Formats of Pillow that hold pixels of the size that they claim.
+
+Others run programs (EPS starts Ghostscript) or hold further files, whose sizes differ (ICO).
+"""
+
+_SPARE = 2
+"""How many times as large as wanted a JPEG is decoded at least, so that scaling does not show."""
+
+
+def _pixels(data: TensorSpec, *, height: int, width: int, max_pixels: int) -> TensorSpec:
     return TensorSpec("uint8", (height, width, 3))
 
 
 @operator(_pixels, inputs=[TensorSpec("uint8", ("nbytes",))], name="sources.decode_image")
-def decode_image(data: Array, *, height: int, width: int) -> Array:
-    """Decode an image file of any format that Pillow knows, upright, and scale it to one size.
+def decode_image(data: Array, *, height: int, width: int, max_pixels: int = MOST_PIXELS) -> Array:
+    """Decode an image file, upright, and scale it to one size.
+
+    Reads AVIF, BMP, DDS, GIF, JPEG, JPEG 2000, MPO, PCX, PNG, PPM, PSD, QOI, SGI, Sun, TGA, TIFF
+    and WebP as far as Pillow does, and HEIF if a plugin is registered with Pillow.
 
     Parameters
     ----------
     data : uint8 array of shape (nbytes,)
         The file's content.
     height, width : int
-        The size to which the image is scaled, bilinearly, unless it has that size.
+        The size to which the image is scaled, bilinearly, unless it has that size. A JPEG that is
+        more than four times as large is decoded at a half, a fourth or an eighth of its size.
+    max_pixels : int, default 2**25
+        How many pixels are decoded at most, which take some 8 bytes each: small files may hold
+        large images.
 
     Returns
     -------
@@ -83,10 +104,9 @@ def decode_image(data: Array, *, height: int, width: int) -> Array:
     Raises
     ------
     SourceError
-        If the file is not an image; or Pillow, the extra ``[images]``, is not installed where the
-        node runs.
-    OSError
-        If the file is damaged. An item fails with a KernelError that has this as its cause.
+        If the file is not an image of these formats, is damaged or too large; or Pillow, the extra
+        ``[images]``, is not installed where the node runs. An item fails with a KernelError that
+        has this as its cause.
 
     Examples
     --------
@@ -97,15 +117,21 @@ def decode_image(data: Array, *, height: int, width: int) -> Array:
         plan = pl.plan(b.build(), ["cpu", "worker:0..1"], pin={"decode": "worker:0..1"})
     """
     _, images, operations = map(_import_pillow, ("PIL", "PIL.Image", "PIL.ImageOps"))
-    try:
-        image = images.open(BytesIO(data.tobytes()))
-    except images.UnidentifiedImageError as error:
-        raise SourceError("this is not an image of a format that Pillow knows") from error
-    with image:
+    with translated("this is not an image of a known format"):
+        image = images.open(BytesIO(data.tobytes()), formats=_formats(images))
+    with image, translated("the image is damaged"):
+        longest = _SPARE * max(height, width)  # of either side: it may lie on one
+        image.draft("RGB", (longest, longest))
+        check_pixels("the image", image.width, image.height, max_pixels)
         upright = operations.exif_transpose(image).convert("RGB")
     if upright.size != (width, height):
         upright = upright.resize((width, height), images.Resampling.BILINEAR)
     return np.asarray(upright)
+
+
+def _formats(images: Any) -> list[str]:
+    images.init()
+    return [name for name in _RASTER if name in images.OPEN]
 
 
 def _import_pillow(module: str) -> Any:

@@ -13,7 +13,7 @@ from ...graph.extras import how_to_install, import_extra
 from ...graph.tensor import Array
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
-from .containers import decoded, import_av
+from .containers import check_lengths, decode, import_av, translated
 from .reader import Reader, fed
 
 
@@ -62,17 +62,12 @@ def read_sound(
     return Reader(_chunks(soundfile, os.fspath(path), chunk, feed, hop, rate))
 
 
-def check_lengths(**lengths: object) -> None:
-    """Raise SourceError unless all are whole numbers from 1 on."""
-    for name, length in lengths.items():
-        if type(length) is not int or length < 1:
-            raise SourceError(f"{name} is {length!r}", fix="use a whole number from 1 on")
-
-
 def _chunks(
     soundfile: Any, path: str, chunk: int, feed: str | None, hop: int, rate: int | None
 ) -> Generator[Stamped, None, None]:
-    with _opened(soundfile, path) as file:
+    with translated(f"{path} cannot be read"):
+        opened = soundfile.SoundFile(path)  # a TypeError for raw samples, which have no rate
+    with opened as file:
         if rate not in (None, file.samplerate):
             raise SourceError(
                 f"{path} has {file.samplerate:,} samples per second, not {rate:,}",
@@ -82,25 +77,13 @@ def _chunks(
             chunk, overlap=chunk - hop, dtype="float32", always_2d=True, fill_value=0.0
         )
         for number in count():
-            try:
+            with translated(f"{path} cannot be read"):
                 block = next(blocks, None)
-            except soundfile.SoundFileError as error:
-                raise _unreadable_error(path, error) from error
+                stamp_s = number * hop / file.samplerate
             if block is None:
                 return
             # A copy: the block's end is the beginning of the next one.
-            yield Stamped(number * hop / file.samplerate, fed(feed, block.copy()))
-
-
-def _opened(soundfile: Any, path: str) -> Any:
-    try:
-        return soundfile.SoundFile(path)
-    except (soundfile.SoundFileError, TypeError) as error:  # of raw samples nothing says the rate
-        raise _unreadable_error(path, error) from error
-
-
-def _unreadable_error(path: str, error: Exception) -> SourceError:
-    return SourceError(f"{path} cannot be read: {error}", fix="see that it is there, and whole")
+            yield Stamped(stamp_s, fed(feed, block.copy()))
 
 
 def read_microphone(
@@ -163,8 +146,10 @@ def _recorded_chunks(
         format="flt", layout="mono" if channels == 1 else "stereo", rate=rate
     )
     waiting: Array = np.empty((0, channels), np.float32)
-    for frame in decoded(device, "audio", format, options):
-        for part in resampler.resample(frame):
+    for frame, _ in decode(device, "audio", format, options):
+        with translated(f"sound of {device} cannot be converted"):
+            parts = resampler.resample(frame)
+        for part in parts:
             samples = part.to_ndarray().reshape(-1, channels)
             waiting = np.concatenate([waiting, samples])
             # By the clock of the device as it is now: counted samples would drift away from it.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Mapping
 
 from ..runtime.streaming.stamped import Stamped
-from .containers import decoded, import_av
+from .containers import MOST_PIXELS, check_lengths, decode, import_av, translated
 from .reader import Reader, fed
 
 
@@ -17,6 +17,7 @@ def read_video(
     size: tuple[int, int] | None = None,
     format: str | None = None,
     options: Mapping[str, str] | None = None,
+    max_pixels: int = MOST_PIXELS,
 ) -> Reader:
     """Read the frames of a video file or camera, one at a time.
 
@@ -33,6 +34,8 @@ def read_video(
         ``"avfoundation"`` on macOS.
     options : Mapping of str to str, optional
         For FFmpeg, such as ``{"framerate": "30", "video_size": "1280x720"}``.
+    max_pixels : int, default 2**25
+        Of a frame: small files may claim large ones, for which memory is taken.
 
     Returns
     -------
@@ -43,7 +46,8 @@ def read_video(
     Raises
     ------
     SourceError
-        If PyAV, the extra ``[video]``, is not installed; while reading, if that fails.
+        If PyAV, the extra ``[video]``, is not installed, or `max_pixels` is invalid; while reading,
+        if that fails, or a frame is larger than allowed.
 
     Examples
     --------
@@ -53,7 +57,8 @@ def read_video(
         async with session.stream(camera, keep="latest") as results: ...
     """
     import_av()
-    return Reader(_frames(path, feed, size, format, options))
+    check_lengths(max_pixels=max_pixels)
+    return Reader(_frames(path, feed, size, format, options, max_pixels))
 
 
 def _frames(
@@ -62,7 +67,10 @@ def _frames(
     size: tuple[int, int] | None,
     format: str | None,
     options: Mapping[str, str] | None,
+    max_pixels: int,
 ) -> Generator[Stamped, None, None]:
     scaled = {} if size is None else {"height": size[0], "width": size[1]}
-    for frame in decoded(path, "video", format, options):
-        yield Stamped(frame.time, fed(feed, frame.to_ndarray(format="rgb24", **scaled)))
+    for frame, time_s in decode(path, "video", format, options, max_pixels):
+        with translated(f"a frame of {os.fspath(path)} cannot be converted"):
+            pixels = frame.to_ndarray(format="rgb24", **scaled)
+        yield Stamped(time_s, fed(feed, pixels))
