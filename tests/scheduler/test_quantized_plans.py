@@ -125,4 +125,6 @@ def test_weights_are_decoded_where_they_are_read_also_behind_a_function() -> Non
     b.output("y", b.call(passed_on, last, name="after"))
     graph = b.build()
     devices = ["cpu" if node.name in ("before", "after") else "ort" for node in graph.nodes]
-    assert [len(parts) for parts in cuts(graph, devices)] == [3]
+    assert [
+        len(parts) for parts in cuts(graph.producer_indices, devices, graph.constant_indices)
+    ] == [3]

@@ -71,12 +71,18 @@ def labelled(devices: Sequence[object], alone: Collection[int]) -> Sequence[obje
     return labels
 
 
-def cuts(graph: Graph, devices: Sequence[object]) -> list[Parts]:
+def cuts(
+    producers: Sequence[Sequence[int]],
+    devices: Sequence[object],
+    following: Collection[int] = (),
+) -> list[Parts]:
     """Return the different cuts of an assignment, the freest first."""
-    producers = graph.producer_indices
-    early = _early(producers, devices, graph.constant_indices)
+    early = _early(producers, devices, following)
     late = _late(producers, devices, early)
-    distinct = dict.fromkeys(map(tuple, (map(add, early, late), early, late, _in_order(devices))))
+    every = ([*map(add, early, late)], early, late, _in_order(devices))
+    for mutable in every:
+        _raise_to_readers(mutable, producers, devices, following)
+    distinct = dict.fromkeys(map(tuple, every))
     found: dict[frozenset[tuple[int, ...]], Parts] = {}
     for levels in distinct:
         # Different levels may yield the same parts: each is judged once.
@@ -136,8 +142,9 @@ def freest(
 ) -> Parts:
     """Return the nodes of each subgraph where none waits for more than it has to."""
     early = _early(producers, devices, following)
-    late = _late(producers, devices, early)
-    return _grouped(producers, devices, [*map(add, early, late)])
+    levels = [*map(add, early, _late(producers, devices, early))]
+    _raise_to_readers(levels, producers, devices, following)
+    return _grouped(producers, devices, levels)
 
 
 def _early(
@@ -150,8 +157,7 @@ def _early(
             there = levels[producer] + (devices[producer] != device)
             level = there if there > level else level
         levels.append(level)
-    if following:
-        _raise_to_readers(levels, producers, devices, following)
+    _raise_to_readers(levels, producers, devices, following)
     return levels
 
 
@@ -161,7 +167,12 @@ def _raise_to_readers(
     devices: Sequence[object],
     following: Collection[int],
 ) -> None:
-    """Give nodes that wait for nothing the highest levels at which their readers have them."""
+    """Raise nodes that follow from constants to the level of their first reader.
+
+    Each rule for levels needs it: the sum of two has its minimum at another reader than either.
+    """
+    if not following:
+        return
     highest: dict[int, int] = {}
     for node in reversed(range(len(levels))):
         # From the end on, so that its readers have the levels which they keep.

@@ -182,7 +182,7 @@ class Judge:
 
     def _cuts(self, devices: Sequence[str]) -> list[Parts]:
         labels = labelled(devices, self._awaiting)
-        every = cuts(self.graph, labels)
+        every = self._all_cuts(labels)
         # What changes with lengths is bound anew for each: apart from it, fixed nodes are bound
         # once.
         every = self._cuts_apart(labels, every) or every
@@ -194,6 +194,9 @@ class Judge:
             return every
         within = [parts for parts in every if self._allows(parts)]
         return within or [min(every, key=len)]
+
+    def _all_cuts(self, labels: Sequence[object]) -> list[Parts]:
+        return cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
 
     def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
         """Return cuts, and the freest with siblings joined on devices that run them as one."""
@@ -213,7 +216,7 @@ class Judge:
         labels = [
             (device, node.name in self.apart) for device, node in zip(devices, nodes, strict=True)
         ]
-        found = cuts(self.graph, labels)
+        found = self._all_cuts(labels)
         fewest = min(found, key=len)
         more = len(fewest) - min(map(len, every))
         return found if more * NODES_APART <= len(self.apart) and self._allows(fewest) else None

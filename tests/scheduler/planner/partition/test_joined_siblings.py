@@ -79,7 +79,7 @@ def test_no_joined_part_waits_for_itself(placed: tuple[Graph, list[str]]) -> Non
     graph, devices = placed
     kinds = [None if name == "c" else name for name in devices]
     producers = graph.producer_indices
-    for parts in cuts(graph, devices):
+    for parts in cuts(graph.producer_indices, devices, graph.constant_indices):
         made = joined(graph, parts, kinds)
         assert sorted(node for part in made for node in part) == list(range(len(devices)))
         assert all(len({devices[node] for node in part}) == 1 for part in made)

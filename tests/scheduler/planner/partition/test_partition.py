@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import numpy as np
@@ -60,21 +61,45 @@ def test_parts_of_one_device_in_a_row_are_apart_only_to_wait_for_another(
         assert not read or any(devices[producer] != own for producer in read)
 
 
+def test_weights_go_with_their_first_reader_though_the_sum_of_levels_has_another() -> None:
+    # Node 0 is read by node 2, which stands between nodes of the other device, and by node 3.
+    producers = [(), (), (0, 1), (0,), (2,)]
+    for parts in cut_in_all_ways(producers, [0, 1, 0, 0, 1], following={0}):
+        assert [0] not in parts
+
+
 @given(graphs(), st.integers(0, 1 << 30))
-def test_what_waits_for_nothing_goes_with_the_first_that_reads_it(graph: Graph, seed: int) -> None:
+def test_nodes_that_follow_from_constants_go_with_their_first_reader(
+    graph: Graph, seed: int
+) -> None:
     random = np.random.default_rng(seed)
+    producers = graph.producer_indices
     devices = [int(random.integers(2)) for _ in graph.nodes]
-    # As if these read constants alone, though they may read what is fed.
-    first = {node for node, read in enumerate(graph.producer_indices) if not read}
-    for cutter in (components, freest):
-        parts = cutter(graph.producer_indices, devices, first)
+    # As if some inputs were constants.
+    constants = {name for name in graph.inputs if random.integers(2)} | {*graph.constants}
+    following = set[int]()
+    for index, one in enumerate(graph.nodes):
+        if constants.issuperset(one.inputs):
+            following.add(index)
+            constants.update(one.outputs)
+    for parts in cut_in_all_ways(producers, devices, following):
         home = {node: index for index, part in enumerate(parts) for node in part}
-        for node in first:
-            readers = [n for n, read in enumerate(graph.producer_indices) if node in read]
-            if readers and all(devices[reader] == devices[node] for reader in readers):
-                assert home[node] == min(home[reader] for reader in readers)
-        for node, reads in enumerate(graph.producer_indices):
+        for weight in following:
+            readers = [reader for reader, read in enumerate(producers) if weight in read]
+            if readers and all(devices[reader] == devices[weight] for reader in readers):
+                assert home[weight] == min(home[reader] for reader in readers)
+        for node, reads in enumerate(producers):
             assert all(home[producer] <= home[node] for producer in reads)
+
+
+def cut_in_all_ways(
+    producers: Sequence[Sequence[int]], devices: Sequence[int], following: Collection[int]
+) -> list[list[list[int]]]:
+    return [
+        components(producers, devices, following),
+        freest(producers, devices, following),
+        *cuts(producers, devices, following),
+    ]
 
 
 @given(graphs(), st.integers(0, 1 << 30))
@@ -84,7 +109,7 @@ def test_however_it_is_cut_parts_are_connected_and_come_in_a_topological_order(
     random = np.random.default_rng(seed)
     devices = ["ab"[int(random.integers(2))] for _ in graph.nodes]
     producers = graph.producer_indices
-    for parts in cuts(graph, devices):
+    for parts in cuts(producers, devices, graph.constant_indices):
         home = {node: index for index, part in enumerate(parts) for node in part}
         assert sorted(home) == list(range(len(devices))), "each node is in one part"
         for node, reads in enumerate(producers):
