@@ -12,6 +12,8 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from ...graph.errors import ParseError
+from ...graph.formats.files import read_file
 from ..cache_folder import cache_folder
 
 FOLDER = "PLAIT_KERNEL_CACHE"
@@ -53,15 +55,15 @@ def kept(name: str, make: Callable[[], bytes]) -> bytes:
 def _read(path: Path) -> bytes | None:
     """Return what was written, None if that is not there, or not all of it."""
     try:
-        content = path.read_bytes()
-    except OSError:
+        content = read_file(path)
+    except ParseError:
         return None
     digest, program = content[:_DIGEST_NBYTES], content[_DIGEST_NBYTES:]
     if digest != sha256(program).digest():
         return None
     with suppress(OSError):
         os.utime(path)  # those that were not used for longest go first
-    return program
+    return bytes(program)
 
 
 def _write(path: Path, program: bytes) -> None:

@@ -20,7 +20,7 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .. import program as programs
 from ..device import Capabilities, OnDone, Program, Support
-from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
+from ..errors import DeviceError, DeviceLostError
 from ..event import Event
 from ..host import given, physical_memory
 from ..kernels.fused import takes
@@ -30,7 +30,7 @@ from ..operator_instances import OperatorInstances
 from . import process
 from .client import WorkerClient, WorkerEvent, closed_error
 from .launch import PROCESS
-from .modules import sources_of
+from .modules import NestedWorkerError, sources_of
 from .objects import WorkerObjects, WorkerProgram
 
 
@@ -132,7 +132,7 @@ class WorkerDevice:
             If it does not start, or this process is a worker itself.
         """
         if process.serving:
-            raise DeviceUnavailableError(
+            raise NestedWorkerError(
                 "a worker cannot start workers",
                 at=self.name,
                 fix='let a script do its work under if __name__ == "__main__"',

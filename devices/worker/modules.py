@@ -32,13 +32,17 @@ from ...graph.operator import (
     unregister_operator,
 )
 from ...graph.python import operator
-from ..errors import DeviceError
+from ..errors import DeviceError, DeviceUnavailableError
 from ..kernels import kernels_for
 
 MAIN = "__plait_main__"
 """The name under which a worker runs the script that its parent runs as ``__main__``."""
 
 _PACKAGE = __name__.partition(".")[0]
+
+
+class NestedWorkerError(DeviceUnavailableError):
+    """A worker was asked to start workers."""
 
 
 class Source(NamedTuple):
@@ -109,6 +113,13 @@ def import_sources(wanted: Sequence[Source]) -> None:
         elif source.module not in sys.modules:
             try:
                 _import(source)
+            except NestedWorkerError:
+                # Its traceback is that of the parent, which shows what the script does there.
+                raise DeviceError(
+                    f"importing {_place(source)} starts workers, in a worker",
+                    at=f"operator {source.op!r}",
+                    fix='let a script do its work under if __name__ == "__main__"',
+                ) from None
             except BaseException as error:
                 raise DeviceError(
                     f"a worker cannot import {_place(source)}: {named_text(error)}",

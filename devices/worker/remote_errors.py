@@ -31,7 +31,11 @@ def describe(error: BaseException) -> list[Any]:
         root = link
         links.append(_describe_link(link))
         link = link.__cause__
-    return [links, _cut(_trace(root)) if root.__traceback__ else ""]
+    if root.__traceback__ is None:
+        return [links, ""]
+    # The last lines tell the innermost cause: they would repeat an error without one.
+    trace = _trace(root) if root is not error else "".join(traceback.format_tb(root.__traceback__))
+    return [links, _cut(trace)]
 
 
 def rebuild(description: list[Any], where: str) -> Exception:

@@ -56,6 +56,16 @@ def test_a_damaged_file_is_replaced(folder: Path, damage: Callable[[bytes], byte
     assert kept("name", fail) == PROGRAM
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX has pipes with names")
+def test_a_pipe_is_replaced(folder: Path) -> None:
+    kept("name", make())
+    path = only_file(folder)
+    path.unlink()
+    os.mkfifo(path)
+    assert kept("name", make()) == PROGRAM
+    assert kept("name", fail) == PROGRAM
+
+
 def test_what_does_not_compile_is_not_kept(folder: Path) -> None:
     def refuse() -> bytes:
         raise KernelError("refused", fix="none")

@@ -129,7 +129,10 @@ def attribute_protos(node: Node) -> list[Any]:
         return attributes_held(node.attributes[ATTRIBUTES])
     protos = []
     known = find_operator(node.op).attributes
-    for name, value in node.attributes.items():
+    attributes = node.attributes
+    if node.op == "Split" and not any(node.inputs[1:]):  # ONNX wants one of both
+        attributes = {**attributes, "num_outputs": len(node.outputs)}
+    for name, value in attributes.items():
         kind = known[name].kind
         if value is None or kind is Kind.GRAPH or name in _unwritten(node):
             continue

@@ -14,10 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from ...errors import SourceError
-from .stamped import Matched, Stamped
+from .stamped import Matched, Stamped, is_stamp, stamp_error
 
 By = Literal["time", "key"]
 Missing = Literal["drop", "previous", "raise"]
@@ -201,16 +199,8 @@ class AsOfJoin:
                 f"source {name!r} gave a {type(item).__name__} without a stamp",
                 fix=f"yield pl.Stamped({self._by}, value)",
             )
-        stamp = item[0]
-        kinds: tuple[type, ...] = (int, np.integer)
-        if self._by == "time":
-            kinds = (*kinds, float, np.floating)
-        is_number = isinstance(stamp, kinds) and not isinstance(stamp, bool)
-        if not is_number or (isinstance(stamp, float | np.floating) and not math.isfinite(stamp)):
-            what = "a time in seconds" if self._by == "time" else "a whole number"
-            raise SourceError(
-                f"source {name!r} gave the {self._by} {stamp!r}", fix=f"stamp items with {what}"
-            )
+        if not is_stamp(item[0], self._by):
+            raise stamp_error(f"source {name!r}", item[0], self._by)
         return Stamped(*item)
 
 

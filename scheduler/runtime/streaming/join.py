@@ -19,7 +19,7 @@ import trio
 
 from ...errors import SourceError
 from .as_of_join import AsOfJoin, By, JoinStatus, Missing
-from .stamped import AsyncClosableSource, ClosableSource, Stamped
+from .stamped import AsyncClosableSource, ClosableSource, Stamped, is_stamp
 
 Pair: TypeAlias = tuple[float, Any]
 """A stamp and a value: a `Stamped`, or a plain tuple."""
@@ -102,8 +102,11 @@ def join(
         )
     tolerance, behind = tolerance_s or 0, (lateness_s if by == "time" else lateness) or 0
     for value in (tolerance, behind):
-        if not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise SourceError(f"{value!r} is not a tolerance or lateness", fix="use 0 or more")
+        if not is_stamp(value, by) or value < 0:
+            number = "seconds" if by == "time" else "a whole number"
+            raise SourceError(
+                f"{value!r} is not a tolerance or lateness", fix=f"use {number}, 0 or more"
+            )
     if type(max_waiting) is not int or max_waiting < 1:
         raise SourceError(f"max_waiting is {max_waiting!r}", fix="use a whole number from 1 on")
     matching = AsOfJoin([*sources], by, tolerance, behind, missing, max_waiting)

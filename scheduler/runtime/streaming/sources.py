@@ -27,7 +27,7 @@ from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, Results
 from .options import StreamOptions
-from .stamped import Stamped, unstamped
+from .stamped import Stamped, unstamp
 
 SourceItem: TypeAlias = Mapping[str, Any] | Stamped
 """An item as sources give it: what is fed, which may be the value of a `Stamped`."""
@@ -115,14 +115,14 @@ class Puller:
                 assert isinstance(self._source, Iterable)
                 self._iterator = iter(self._source)
             inputs: Any = next(self._iterator)
+            marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
+            if isinstance(inputs, Stamped):
+                inputs = unstamp(inputs, marks)
         except StopIteration:
             self.is_exhausted = True
         except Exception as error:
             self.is_exhausted, self.error = True, error
         else:
-            marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
-            if isinstance(inputs, Stamped):
-                inputs = unstamped(inputs, marks)
             self.pulled = self._count, marks, inputs
             self._count += 1
         return not self.is_exhausted
@@ -138,14 +138,14 @@ class Puller:
                 assert isinstance(self._source, AsyncIterable)
                 self._asynchronous = aiter(self._source)
             inputs: Any = await anext(self._asynchronous)
+            marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
+            if isinstance(inputs, Stamped):
+                inputs = unstamp(inputs, marks)
         except StopAsyncIteration:
             self.is_exhausted = True
         except Exception as error:
             self.is_exhausted, self.error = True, error
         else:
-            marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
-            if isinstance(inputs, Stamped):
-                inputs = unstamped(inputs, marks)
             self.pulled = self._count, marks, inputs
             self._count += 1
         return not self.is_exhausted

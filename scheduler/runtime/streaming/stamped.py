@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, Generator, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ...errors import SourceError
 from ...profile.timestamps import Timestamps
 
 
@@ -47,8 +51,33 @@ class Matched(Stamped):
     waited_ns = 0
 
 
-def unstamped(item: Stamped, marks: Timestamps) -> Any:
-    """Return what is fed, and mark what its source says of it."""
+def is_stamp(value: object, by: str = "time") -> bool:
+    """True for a finite number, whole and of 64 bits at most unless it is a time in seconds."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return -(1 << 63) <= int(value) < 1 << 63
+    return by == "time" and isinstance(value, float | np.floating) and math.isfinite(value)
+
+
+def stamp_error(source: str, stamp: object, by: str = "time") -> SourceError:
+    """Return the error for a stamp that is none."""
+    try:
+        shown = repr(stamp)
+    except ValueError:  # an integer of thousands of digits
+        shown = "of thousands of digits"
+    wanted = "a time in seconds" if by == "time" else "a whole number of 64 bits at most"
+    return SourceError(f"{source} gave the {by} {shown:.80}", fix=f"stamp items with {wanted}")
+
+
+def unstamp(item: Stamped, marks: Timestamps) -> Any:
+    """Return the feeds of a stamped item, and mark its stamp.
+
+    Raises
+    ------
+    SourceError
+        If the stamp is not a number.
+    """
+    if not is_stamp(item.stamp):
+        raise stamp_error("the source", item.stamp)
     marks.stamp = item.stamp
     if isinstance(item, Matched):
         marks.prepare("partners", marks.given_ns - item.waited_ns, marks.given_ns)
@@ -56,7 +85,7 @@ def unstamped(item: Stamped, marks: Timestamps) -> Any:
 
 
 def stamped(feeds: Mapping[str, Any], marks: Timestamps) -> Mapping[str, Any] | Stamped:
-    """Return what `unstamped` was given."""
+    """Return the item that `unstamp` was given."""
     if marks.stamp is None:
         return feeds
     if not marks.preparing:

@@ -125,6 +125,20 @@ def spoil(folder: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX has pipes with names")
+def test_a_pipe_in_the_folder_is_not_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = figures(Card())
+    (path,) = folder.iterdir()
+    path.unlink()
+    os.mkfifo(path)
+    forget(monkeypatch)
+    card = Card()
+    assert figures(card) == found
+    assert card.spares
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format": "plait costs", "version": 1}'])
 def test_files_that_are_damaged_are_written_anew(
     content: bytes, folder: Path, monkeypatch: pytest.MonkeyPatch

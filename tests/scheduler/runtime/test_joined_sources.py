@@ -239,11 +239,39 @@ def test_joins_are_joined_and_mappings_keep_their_names() -> None:
         ((float("nan"), 1), "gave the time nan"),
         (("noon", 1), "gave the time 'noon'"),
         ((True, 1), "gave the time True"),
+        ((10**400, 1), "gave the time 1000"),
+        ((-(10**5000), 1), "gave the time of thousands of digits"),
     ],
 )
 def test_what_has_no_time_is_refused(item: Any, message: str) -> None:
     with pytest.raises(pl.SourceError, match=message):
         next(pl.join({"a": [(0, 0)], "b": [item]}, tolerance_s=1))
+
+
+@pytest.mark.parametrize("stamp", ["noon", None, 10**400, float("inf"), np.zeros(1)])
+def test_a_stream_ends_with_a_stamp_that_is_no_number(stamp: Any) -> None:
+    b = pl.GraphBuilder("double")
+    x = b.input("x", "float32", (2,))
+    b.output("y", x + x)
+    feeds = {"x": np.ones(2, np.float32)}
+    items = [pl.Stamped(1.0, feeds), pl.Stamped(stamp, feeds)]
+
+    async def some() -> AsyncIterator[pl.Stamped]:
+        for one in items:
+            yield one
+
+    with pl.BlockingSession(pl.plan(b.build())) as session:
+        results = session.stream(items)
+        assert next(results).stamp == 1
+        with pytest.raises(pl.SourceError, match="the source gave the time"):
+            next(results)
+
+    async def main() -> None:
+        async with pl.Session(pl.plan(b.build())) as session, session.stream(some()) as results:
+            with pytest.raises(pl.SourceError, match="the source gave the time"):
+                [item async for item in results]
+
+    trio.run(main)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +283,8 @@ def test_what_has_no_time_is_refused(item: Any, message: str) -> None:
         ({"a": [], "b": []}, {"tolerance_s": -1}, "-1 is not a tolerance"),
         ({"a": [], "b": []}, {"tolerance_s": 1, "lateness": 1}, "lateness is 1 in a join by time"),
         ({"a": [], "b": []}, {"by": "key", "tolerance_s": 1}, "tolerance_s is 1 in a join by key"),
+        ({"a": [], "b": []}, {"by": "key", "lateness": 1.5}, "1.5 is not .* lateness"),
+        ({"a": [], "b": []}, {"by": "key", "lateness": 10**400}, "is not a tolerance"),
         ({"a": [], "b": []}, {"by": "name"}, "by is 'name'"),
         ({"a": [], "b": []}, {"by": "key", "missing": "wait"}, "missing is 'wait'"),
         ({"a": [], "b": []}, {"by": "key", "max_waiting": 0}, "max_waiting is 0"),

@@ -23,6 +23,7 @@ from plait.graph.errors import (
     UnknownOperatorError,
 )
 from plait.graph.extras import how_to_install
+from plait.graph.formats import to_onnx
 from plait.graph.formats.onnx import load_onnx, read_model
 from plait.graph.operator import define
 
@@ -546,3 +547,10 @@ def test_a_file_beyond_protobufs_limit_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match="larger than 2 GB") as caught:
         load_onnx(path)
     assert "external data" in str(caught.value.fix)
+
+
+def test_a_split_into_equal_parts_says_how_many() -> None:
+    b = pl.GraphBuilder("split")
+    for i, part in enumerate(b.op("Split", b.input("x", "float32", (6,)), outputs=3)):
+        b.output(f"part{i}", part)
+    onnx.checker.check_model(to_onnx(b.build()), full_check=True)
