@@ -127,7 +127,8 @@ def captured(
         results = [torch.empty_like(each, device="cpu").pin_memory() for each in outputs]
     staged = {name: value.numpy() for name, value in pinned.items()}
 
-    def replay(given: Mapping[str, Any]) -> list[Any]:
+    # The graph has addresses: it does not keep alive the weights that `compute` holds.
+    def replay(given: Mapping[str, Any], _held: object = compute) -> list[Any]:
         with torch.inference_mode(), torch.cuda.stream(stream):
             for name, value in given.items():
                 np.copyto(staged[name], value)

@@ -22,8 +22,12 @@ from ..codegen.indexing import INDEX_LIMIT
 from ..codegen.registry import why_not
 from .products import ALIGNMENT, Factor, Product, Result
 
-LEAST = 200_000_000
-"""Operations, as an estimate: for less the time is that of three launches."""
+LEAST = 10_000_000
+"""Operations from which libraries are considered: below, launches take longer than the work.
+
+16 heads of 64 over 197 keys, 159 million operations, took 46 µs by the generated kernel and 7.4 by
+flash attention in PyTorch (H200, float16, 2026-11-28).
+"""
 MOST_NBYTES = 128 << 20
 """Of scores and weights at a time."""
 MOST_PRODUCTS = 64

@@ -27,7 +27,18 @@ CUDA, MANAGED = 2, 13
 
 
 class ArrayArena(Arena):
-    """The memory of one array that was not planned: a caller's, or for a caller."""
+    """The memory of one array outside any plan: borrowed from a caller, or made for one.
+
+    Attributes
+    ----------
+    original : object
+        The array that `buffer` is a contiguous copy of. The copying kernel is only queued and
+        does not keep its source alive.
+    """
+
+    def __init__(self, memory: str, nbytes: int, buffer: Any, original: Any = None) -> None:
+        super().__init__(memory, nbytes, buffer)
+        self.original = original
 
 
 class CudaExchange:
@@ -68,10 +79,11 @@ class CudaExchange:
                 self._wait_for_producer(stream)
             with self._queues.current(UPLOAD):
                 array = self._cupy.asarray(_Ordered(value, described))
+        original = array
         if not array.flags.c_contiguous:
             with self._queues.current(UPLOAD):
                 array = self._cupy.ascontiguousarray(array)
-        return Loan(self._view(array, TensorSpec(array.dtype, array.shape)))
+        return Loan(self._view(array, TensorSpec(array.dtype, array.shape), original))
 
     def stage(self, array: Array) -> HostView:
         """Return a page-locked copy of a host's array."""
@@ -142,8 +154,8 @@ class CudaExchange:
                 fix="copy it there, or plan with inputs_on= for where it is",
             )
 
-    def _view(self, array: Any, spec: TensorSpec) -> View:
-        return View(ArrayArena(self._memory, spec.nbytes, array), 0, spec, array)
+    def _view(self, array: Any, spec: TensorSpec, original: Any = None) -> View:
+        return View(ArrayArena(self._memory, spec.nbytes, array, original), 0, spec, array)
 
 
 def is_on_device(value: object, index: int) -> bool:

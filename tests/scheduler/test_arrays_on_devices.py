@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,28 @@ async def test_an_array_of_another_library_is_read_when_its_stream_has_written_i
 
 async def test_an_array_with_its_axes_in_another_order_is_read_as_it_looks() -> None:
     assert all([await is_right(seed, Shared, transposed=True) for seed in SEEDS])
+
+
+async def test_an_array_with_its_axes_in_another_order_is_kept_until_it_is_copied() -> None:
+    double = CupyDouble()
+    library = Library(double)
+    x = values().reshape(2, 2)
+    device = double.device()
+    device.open()
+    fed = library.array(x, transposed=True)
+    double.gpu.drain(library.stream)
+    is_freed = weakref.finalize(fed, int)
+    with double.gpu.paused():
+        loan = device.borrow(fed)
+        del fed
+        gc.collect()
+        assert is_freed.alive
+    double.gpu.drain()
+    device.close()
+    np.testing.assert_array_equal(cells(loan.view.array), x)
+    del loan
+    gc.collect()
+    assert not is_freed.alive
 
 
 async def test_without_the_wait_for_its_producer_an_array_is_read_too_early(

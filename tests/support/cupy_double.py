@@ -142,8 +142,22 @@ class CupyDouble:
         if getattr(array, "data", None) is None or self.gpu.is_executing:
             return borrow(self.gpu, np, "ascontiguousarray", self._settle)(array)
         copy = self._ndarray(array.shape, array.dtype, MemoryPointer(Memory(self, array.nbytes), 0))
-        self.launch(lambda: np.copyto(copy._cells, array._cells))
+        # As CuPy's: the kernel knows addresses and keeps neither array alive.
+        read = self._reader(array)
+        address, nbytes = copy.data.ptr, copy.nbytes
+        shape, dtype = array.shape, array.dtype
+        self.launch(
+            lambda: np.copyto(self.gpu.cells(address, nbytes).view(dtype).reshape(shape), read())
+        )
         return copy
+
+    def _reader(self, array: FakeArray) -> Callable[[], np.ndarray[Any, Any]]:
+        """Return what reads an array by its address, with its strides, when it is called."""
+        memory = array.data.mem
+        base, nbytes = memory.ptr, memory.cells.nbytes
+        offset = array._cells.ctypes.data - memory.cells.ctypes.data
+        layout = {"shape": array.shape, "dtype": array.dtype, "strides": array._cells.strides}
+        return lambda: np.ndarray(buffer=self.gpu.cells(base, nbytes), offset=offset, **layout)
 
     def empty(self, shape: Any, dtype: Any = float) -> FakeArray:
         """Return an array of the pool, which gives again what was freed, whoever still reads it."""
