@@ -62,12 +62,13 @@ smoke: install  ## in about a minute: the graph, and what plans and runs it; few
 	CI=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -q -m "not slow" $(SMOKE)
 
 # The tests are type-checked from their own folder, where tests/devices does not meet devices.
-check: install  ## lint and types only
+check: install  ## lint, types and the budgets for prose
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p plait
 	$(BIN)/mypy examples benchmarks docs/site tools setup.py
 	cd tests && $(abspath $(BIN))/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache .
+	$(BIN)/pytest -q tests/prose
 
 fix: $(VENV)/ready  ## format, and repair what ruff can repair
 	$(BIN)/ruff check --fix .

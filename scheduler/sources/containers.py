@@ -18,7 +18,7 @@ def import_av() -> Any:
 
 
 MOST_PIXELS = 1 << 25
-"""Of an image, unless the user allows more: those of a frame of 8K video."""
+"""The default limit of an image: a frame of 8K video."""
 
 
 def decode(
@@ -37,12 +37,12 @@ def decode(
     """
     av = import_av()
     name = os.fspath(path)
-    with translated(f"{name} cannot be opened"):
+    with translate_errors(f"{name} cannot be opened"):
         container = av.open(
             name, format=format, options=dict(options or {}), metadata_errors="replace"
         )
     with container:
-        with translated(f"{name} cannot be decoded"):
+        with translate_errors(f"{name} cannot be decoded"):
             streams = getattr(container.streams, kind)
             if not streams:
                 raise SourceError(f"{name} has no {kind} in it", fix=f"choose a file with {kind}")
@@ -53,7 +53,7 @@ def decode(
                 codec.options = {"max_pixels": str(2 * max_pixels + (1 << 20))}
             frames = container.decode(streams[0])
         while True:
-            with translated(f"{name} cannot be decoded any further"):
+            with translate_errors(f"{name} cannot be decoded any further"):
                 frame = next(frames, None)
                 time_s = None if frame is None else frame.time
                 if frame is not None and kind == "video":
@@ -85,8 +85,8 @@ def check_lengths(**lengths: object) -> None:
 
 
 @contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Raise SourceError instead of whatever a decoder raises: damaged files cause many kinds."""
+def translate_errors(what: str) -> Iterator[None]:
+    """Replace all errors of a decoder by SourceError: damaged files cause many kinds."""
     try:
         yield
     except SourceError:

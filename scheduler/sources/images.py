@@ -15,7 +15,7 @@ from ...graph.python import operator
 from ...graph.tensor import Array, TensorSpec
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
-from .containers import MOST_PIXELS, check_pixels, translated
+from .containers import MOST_PIXELS, check_pixels, translate_errors
 from .reader import Reader, fed
 
 
@@ -117,9 +117,9 @@ def decode_image(data: Array, *, height: int, width: int, max_pixels: int = MOST
         plan = pl.plan(b.build(), ["cpu", "worker:0..1"], pin={"decode": "worker:0..1"})
     """
     _, images, operations = map(_import_pillow, ("PIL", "PIL.Image", "PIL.ImageOps"))
-    with translated("this is not an image of a known format"):
-        image = images.open(BytesIO(data.tobytes()), formats=_formats(images))
-    with image, translated("the image is damaged"):
+    with translate_errors("this is not an image of a known format"):
+        image = images.open(BytesIO(data.tobytes()), formats=_list_formats(images))
+    with image, translate_errors("the image is damaged"):
         longest = _SPARE * max(height, width)  # of either side: it may lie on one
         image.draft("RGB", (longest, longest))
         check_pixels("the image", image.width, image.height, max_pixels)
@@ -129,7 +129,7 @@ def decode_image(data: Array, *, height: int, width: int, max_pixels: int = MOST
     return np.asarray(upright)
 
 
-def _formats(images: Any) -> list[str]:
+def _list_formats(images: Any) -> list[str]:
     images.init()
     return [name for name in _RASTER if name in images.OPEN]
 

@@ -13,7 +13,7 @@ from ...graph.extras import how_to_install, import_extra
 from ...graph.tensor import Array
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
-from .containers import check_lengths, decode, import_av, translated
+from .containers import check_lengths, decode, import_av, translate_errors
 from .reader import Reader, fed
 
 
@@ -65,7 +65,7 @@ def read_sound(
 def _chunks(
     soundfile: Any, path: str, chunk: int, feed: str | None, hop: int, rate: int | None
 ) -> Generator[Stamped, None, None]:
-    with translated(f"{path} cannot be read"):
+    with translate_errors(f"{path} cannot be read"):
         opened = soundfile.SoundFile(path)  # a TypeError for raw samples, which have no rate
     with opened as file:
         if rate not in (None, file.samplerate):
@@ -77,7 +77,7 @@ def _chunks(
             chunk, overlap=chunk - hop, dtype="float32", always_2d=True, fill_value=0.0
         )
         for number in count():
-            with translated(f"{path} cannot be read"):
+            with translate_errors(f"{path} cannot be read"):
                 block = next(blocks, None)
                 stamp_s = number * hop / file.samplerate
             if block is None:
@@ -147,7 +147,7 @@ def _recorded_chunks(
     )
     waiting: Array = np.empty((0, channels), np.float32)
     for frame, _ in decode(device, "audio", format, options):
-        with translated(f"sound of {device} cannot be converted"):
+        with translate_errors(f"sound of {device} cannot be converted"):
             parts = resampler.resample(frame)
         for part in parts:
             samples = part.to_ndarray().reshape(-1, channels)

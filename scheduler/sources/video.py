@@ -6,7 +6,7 @@ import os
 from collections.abc import Generator, Mapping
 
 from ..runtime.streaming.stamped import Stamped
-from .containers import MOST_PIXELS, check_lengths, decode, import_av, translated
+from .containers import MOST_PIXELS, check_lengths, decode, import_av, translate_errors
 from .reader import Reader, fed
 
 
@@ -71,6 +71,6 @@ def _frames(
 ) -> Generator[Stamped, None, None]:
     scaled = {} if size is None else {"height": size[0], "width": size[1]}
     for frame, time_s in decode(path, "video", format, options, max_pixels):
-        with translated(f"a frame of {os.fspath(path)} cannot be converted"):
+        with translate_errors(f"a frame of {os.fspath(path)} cannot be converted"):
             pixels = frame.to_ndarray(format="rgb24", **scaled)
         yield Stamped(time_s, fed(feed, pixels))

@@ -131,7 +131,7 @@ class CupyDouble:
         return self._array_at(given.array)
 
     def asarray(self, value: Any, *given: Any, **keywords: Any) -> Any:
-        """Make an array, also of what another library describes."""
+        """Make an array, also from the description of another library."""
         interface = getattr(value, "__cuda_array_interface__", None)
         if interface is None:
             return borrow(self.gpu, np, "asarray", self._settle)(value, *given, **keywords)

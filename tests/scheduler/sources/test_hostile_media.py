@@ -20,7 +20,7 @@ from plait import sources
 from plait.scheduler.sources.images import _RASTER
 
 
-def png_of_zeros(width: int, height: int) -> bytes:
+def make_black_png(width: int, height: int) -> bytes:
     """Return a PNG of one color and no file's size."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -34,7 +34,7 @@ def png_of_zeros(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
-def encoded(kind: str, width: int = 32, height: int = 24) -> bytes:
+def encode(kind: str, width: int = 32, height: int = 24) -> bytes:
     from PIL import Image
 
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
@@ -43,7 +43,7 @@ def encoded(kind: str, width: int = 32, height: int = 24) -> bytes:
     return file.getvalue()
 
 
-def decoded(content: bytes, size: int = 8, **more: int) -> Any:
+def decode(content: bytes, size: int = 8, **more: int) -> Any:
     return sources.decode_image(np.frombuffer(content, np.uint8), height=size, width=size, **more)
 
 
@@ -73,30 +73,30 @@ def test_a_frame_has_no_more_pixels_than_allowed(tmp_path: Path) -> None:
         sources.read_video(video, max_pixels=0)
 
 
-def test_a_small_file_of_a_large_image_is_refused_before_it_is_decoded() -> None:
-    beginning = png_of_zeros(7000, 5000)[:1000]  # to decode that would be another error
+def test_a_small_file_of_a_large_image_is_refused_before_it_is_decode() -> None:
+    beginning = make_black_png(7000, 5000)[:1000]  # to decode that would be another error
     with pytest.raises(pl.SourceError, match=r"5,000 x 7,000 pixels, more than 33,554,432"):
-        decoded(beginning)
-    assert decoded(png_of_zeros(70, 50), max_pixels=3500).shape == (8, 8, 3)
+        decode(beginning)
+    assert decode(make_black_png(70, 50), max_pixels=3500).shape == (8, 8, 3)
     with pytest.raises(pl.SourceError, match="more than 3,499"):
-        decoded(png_of_zeros(70, 50), max_pixels=3499)
+        decode(make_black_png(70, 50), max_pixels=3499)
 
 
 @pytest.mark.parametrize("side", [20_000, 60_000])
 def test_what_pillow_warns_of_is_refused(side: int) -> None:
-    file = png_of_zeros(8, 8).replace(struct.pack(">II", 8, 8), struct.pack(">II", side, side))
+    file = make_black_png(8, 8).replace(struct.pack(">II", 8, 8), struct.pack(">II", side, side))
     head = file[12:29]
     with pytest.raises(pl.SourceError):
-        decoded(file.replace(file[29:33], struct.pack(">I", zlib.crc32(head)), 1))
+        decode(file.replace(file[29:33], struct.pack(">I", zlib.crc32(head)), 1))
 
 
 def test_a_large_jpeg_is_decoded_at_a_part_of_its_size() -> None:
-    content = encoded("JPEG", 1024, 512)
+    content = encode("JPEG", 1024, 512)
     with pytest.raises(pl.SourceError, match="512 x 1,024 pixels"):
-        decoded(content, size=512, max_pixels=1 << 18)
-    small = decoded(content, max_pixels=1 << 13)
+        decode(content, size=512, max_pixels=1 << 18)
+    small = decode(content, max_pixels=1 << 13)
     # Noise of one mean: whatever was left out, the mean stays.
-    assert abs(float(small.mean()) - float(decoded(content, size=500).mean())) < 4
+    assert abs(float(small.mean()) - float(decode(content, size=500).mean())) < 4
 
 
 def test_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,20 +105,20 @@ def test_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(pl.SourceError, match="not an image of a known format"):
-        decoded(encoded("EPS"))
+        decode(encode("EPS"))
     assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA", "PCX"])
 def test_formats_of_pixels_are_read(kind: str) -> None:
     assert kind in _RASTER
-    assert decoded(encoded(kind)).shape == (8, 8, 3)
+    assert decode(encode(kind)).shape == (8, 8, 3)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA", "PCX"])
 def test_a_damaged_image_is_an_error_of_ours(kind: str) -> None:
-    random, sound = Random(kind), encoded(kind)
+    random, sound = Random(kind), encode(kind)
     for _ in range(100):
         content = damaged_bytes(random, sound, sound)
         with suppress(pl.SourceError):
-            decoded(content)
+            decode(content)
