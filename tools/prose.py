@@ -118,8 +118,8 @@ def measure_python(source: str) -> Prose:
 
 
 def has_verb(name: str) -> bool:
-    """Return whether the first word of a function's name is in the list of verbs."""
-    return name.strip("_").split("_")[0] in read_verbs()
+    """Return whether a function's name begins with a verb of the list, or is that of an error."""
+    return name.endswith("_error") or name.strip("_").split("_")[0] in read_verbs()
 
 
 @cache

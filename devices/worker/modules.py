@@ -91,7 +91,7 @@ def sources_of(node: Node) -> tuple[Source, ...]:
     if node.operator.by_value is not None:
         return (Source(node.op, "", None, "", node.operator.by_value()),)
     modules = dict.fromkeys(name for one in _definers(node) for name in _modules(node, one))
-    # What plait registers is found by name, but its functions are imported by who calls them.
+    # Operators of plait are found by name, but their functions have to be imported.
     is_function = node.operator.function is not None
     needed = (name for name in modules if not _is_own(name) or (name and is_function))
     own = tuple(_source(node.op, name) for name in needed)

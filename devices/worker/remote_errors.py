@@ -33,7 +33,7 @@ def describe(error: BaseException) -> list[Any]:
         link = link.__cause__
     if root.__traceback__ is None:
         return [links, ""]
-    # The last lines tell the innermost cause: they would repeat an error without one.
+    # The last lines describe the innermost cause, here the error itself.
     trace = _trace(root) if root is not error else "".join(traceback.format_tb(root.__traceback__))
     return [links, _cut(trace)]
 

@@ -93,7 +93,7 @@ def _measured(device: Device, path: Path | None, clock: Clock) -> DeviceModel | 
         copy_latency_s=statistics.mean(link.latency_s for link in links),
         copy_bytes_per_s=statistics.harmonic_mean([link.bytes_per_s for link in links]),
     )
-    # What is no file would be written to: a pipe without a reader waits forever.
+    # Only files are written to: a pipe without a reader waits forever.
     if path is not None and not doubts and (path.is_file() or not path.exists()):
         with suppress(OSError, PlanError):  # no room, no rights: it is measured again another time
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
