@@ -14,7 +14,7 @@ PlaitError
 
 from __future__ import annotations
 
-from ..graph.errors import PlaitError
+from ..graph.errors import InternalError, PlaitError, named_text
 
 
 class PlanError(PlaitError):
@@ -175,3 +175,13 @@ def forked_session_error() -> SessionError:
         "the session belongs to the process that this one was forked from",
         fix="open sessions after the fork, or use the start method 'spawn'",
     )
+
+
+def make_broken_session_error(cause: BaseException) -> InternalError:
+    """Return the error for all users of a session that an exception of plait's own has broken."""
+    error = InternalError(
+        f"the session broke: {named_text(cause)}",
+        fix="open another one, and please report the traceback that was logged",
+    )
+    error.__cause__ = cause
+    return error

@@ -23,7 +23,7 @@ from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.plans.shapes import Shapes
-from resources import lanes_processes_and_arenas
+from resources import await_dropped_sessions, find_session_threads, lanes_processes_and_arenas
 from scripts import ScriptRunner
 
 settings.register_profile("local", deadline=None, print_blob=True)
@@ -243,8 +243,10 @@ def _every_plan_is_sound() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """Fail a test after which a lane, a child process or a shared arena lives on."""
-    before = lanes_processes_and_arenas()
+    before, sessions = lanes_processes_and_arenas(), find_session_threads()
     yield
+    if any("plait-session" in one for one in lanes_processes_and_arenas() - before):
+        await_dropped_sessions(sessions)
     left = sorted(lanes_processes_and_arenas() - before)
     assert not left, f"the test left behind: {', '.join(left)}"
 

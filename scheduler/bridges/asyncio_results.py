@@ -71,7 +71,7 @@ class AsyncioResults:
         self._running = asyncio.get_running_loop()
         is_live = self._options.kept is not None
         own = self._live_source() if is_live else None
-        self._bridge = Bridge(self._loop, self._arguments, self._deliver, own)
+        self._bridge = Bridge(self._loop, self._arguments, self._deliver, self, own)
         try:
             await asyncio.shield(awaitable(self._bridge.opened))
         except BaseException:

@@ -72,14 +72,16 @@ class AsyncioSession:
             raise SessionError("the session is open already", fix="make another session")
         session = Session(self.plan, **self._arguments)
         session._awaits = await_on(asyncio.get_running_loop())
-        opening = _on_thread(partial(LoopThread, session))
+        loop = LoopThread(session, owner=self)
+        opening = _on_thread(loop.open)
         try:
-            self._loop = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            await settled(opening)
-            if opening.exception() is None:
-                await settled(_on_thread(opening.result().close))
+            await asyncio.shield(opening)
+        except BaseException:
+            closing = _on_thread(loop.close)
+            await settled(closing, opening)
+            closing.exception()  # of an opening that failed, or was given up: told already
             raise
+        self._loop = loop
         return self
 
     async def __aexit__(

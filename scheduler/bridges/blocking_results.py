@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
 from time import perf_counter_ns
@@ -39,8 +38,8 @@ class BlockingResults:
         self._item: Item | None = None
         self._deliveries: SimpleQueue[Delivery] = SimpleQueue()
         arguments, own = options.beyond_threads(), _plain(source) if is_live else None
-        self._bridge = Bridge(loop, arguments, self._deliveries.put, own)
-        self._abandon = weakref.finalize(self, self._bridge.close)
+        self._bridge = Bridge(loop, arguments, self._deliveries.put, self, own)
+        self._is_closed = False
         self._bridge.opened.result()
         if not is_live:
             self._bridge.rest()
@@ -68,7 +67,7 @@ class BlockingResults:
         """
         if self._item is not None:
             self._item.release()
-        if not self._abandon.alive:
+        if self._is_closed:
             raise StopIteration
         self._loop.check_own()
         while self._room.free and not self._puller.is_exhausted and self._may_pull:
@@ -85,7 +84,8 @@ class BlockingResults:
 
     def close(self) -> None:
         """Cancel items in flight, wait for them to end, and close a source that is a generator."""
-        self._abandon()
+        self._is_closed = True
+        self._bridge.close()
         try:
             self._puller.close()
         finally:
@@ -123,6 +123,8 @@ class BlockingResults:
                     position, marks, inputs = puller.take()
                     self._bridge.put(inputs, position, marks)
                     self._room.free -= 1
+                elif puller.is_exhausted:
+                    self._bridge.end()
                 return item
         except Exception as error:  # it cannot be copied
             puller.is_exhausted, puller.error = True, error

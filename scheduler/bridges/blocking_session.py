@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
+from ...devices.lane import is_work
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import WAITED
 from ..errors import SessionError
@@ -31,6 +32,8 @@ from .inline import run_item
 from .loop_thread import LoopJob, LoopThread, SessionArguments
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class BlockingSession:
@@ -68,9 +71,9 @@ class BlockingSession:
     """
 
     def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
-        self._loop = LoopThread(Session(plan, **arguments))
         self._submitted = Queue()
-        self._close = weakref.finalize(self, self._loop.close)
+        self._loop = LoopThread(Session(plan, **arguments), owner=self)
+        self._loop.open()
 
     @overload
     def run(
@@ -152,13 +155,9 @@ class BlockingSession:
         check_deadline(deadline_s)
         session = self._loop.session
         own = copied(borrowed(session, inputs), {})
-        item, place = SubmittedItem(owner=self), self._submitted.enter()
-        try:
-            job = self._loop.start(partial(run_in_turn, session, own, fetches, deadline_s, place))
-        except SessionError:
-            place.leave()
-            raise
-        item.follow(job)
+        item, place = SubmittedItem(owner=self), self._submitted.place()
+        work = partial(run_in_turn, session, own, fetches, deadline_s, place)
+        item.follow(self._loop.start(work, place))
         return item
 
     def stream(
@@ -232,7 +231,7 @@ class BlockingSession:
 
     def close(self) -> None:
         """Cancel items in flight and free everything. Closing twice is allowed."""
-        self._close()
+        self._loop.close()
 
     def __enter__(self) -> BlockingSession:
         return self
@@ -260,8 +259,11 @@ def run_on(loop: LoopThread[Session], work: Callable[[], Awaitable[T]]) -> T:
 
 
 def check_no_trio() -> None:
-    """Raise SessionError in trio tasks, which what waits here would block."""
-    if trio.lowlevel.in_trio_run():
+    """Raise SessionError in trio tasks, which the caller would block.
+
+    Functions of items may wait, also where a session runs them on its loop's thread.
+    """
+    if trio.lowlevel.in_trio_run() and not is_work():
         raise SessionError(
             "this would block the trio task it is called from",
             fix="async with Session(plan) as session: await session.run(inputs)",
@@ -298,7 +300,10 @@ class SubmittedItem(Future[Any]):
         if not self.set_running_or_notify_cancel():
             return
         error = outcome.exception()
-        if error is None:
-            self.set_result(outcome.result())
-        else:
-            self.set_exception(error)
+        try:
+            if error is None:
+                self.set_result(outcome.result())
+            else:
+                self.set_exception(error)
+        except BaseException:  # of a callback: futures take care of an Exception alone
+            logger.exception("a callback of a submitted item failed")

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import trio
 
+from ...graph.errors import PlaitError
 from ...graph.tensor import Array
 from ..errors import SessionError
 from ..profile.timestamps import Timestamps
@@ -46,6 +47,8 @@ class Bridge:
     arguments : StreamArguments
     deliver : callable
         Called on the loop's thread with every result, and then once with an End.
+    owner : object
+        The stream is closed when it is collected.
     source : Source, optional
         What the stream itself pulls from. Results are delivered one by one then, each when `resume`
         was called for the one before; nothing is put.
@@ -63,6 +66,7 @@ class Bridge:
         loop: LoopThread[Any],
         arguments: StreamArguments,
         deliver: Callable[[Delivery], object],
+        owner: object,
         source: Source | None = None,
     ) -> None:
         self.number = 0
@@ -79,7 +83,7 @@ class Bridge:
         self._send, self._receive = trio.open_memory_channel[SourceItem](math.inf)
         self._source = source
         self._resumed = trio.lowlevel.ParkingLot()
-        self._job = loop.start(self._run)
+        self._job = loop.start(self._run, owner=owner)
         self._job.outcome.add_done_callback(self._end)
 
     @property
@@ -109,7 +113,7 @@ class Bridge:
         own = copied(inputs, room)  # the loop comes to it later
         self._rooms[self._count] = index, room, perf_counter_ns()
         self._count += 1
-        with suppress(SessionError):  # the end says so
+        with suppress(PlaitError):  # the end says so
             fed = stamped(own, marks)
             self._loop.call_soon(lambda: self._put(fed))
 
@@ -126,12 +130,12 @@ class Bridge:
 
     def resume(self, item: Item) -> None:
         """Deliver the next result, when there is one: the last was released."""
-        with suppress(SessionError):
+        with suppress(PlaitError):
             self._loop.call_soon(self._resumed.unpark)
 
     def end(self) -> None:
         """Feed no more."""
-        with suppress(SessionError):
+        with suppress(PlaitError):
             self._loop.call_soon(self._send.close)
 
     def close(self) -> None:

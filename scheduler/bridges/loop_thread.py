@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import trio
 
 from ...devices.forking import give_up_in_children
-from ..errors import SessionError, forked_session_error
+from ...graph.errors import InternalError, PlaitError
+from ..errors import SessionError, forked_session_error, make_broken_session_error
 from ..plans.plan import Plan
 from ..runtime.events import Observer
 from ..runtime.faults import FaultPolicy
+from ..runtime.queue import QueuePlace
 from ..runtime.streaming.stream import Results
 from .event_loop import run_loop
+from .owners import Bell, OwnerRef
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+
 
 class Looped(Protocol):
-    """What runs items on a loop: a session, or a pool of replicas."""
+    """A session, or a pool of replicas: it runs items on a loop."""
 
     @property
     def plan(self) -> Plan:
-        """What it runs."""
+        """The plan of the items."""
         ...
 
     @property
@@ -36,7 +44,7 @@ class Looped(Protocol):
         ...
 
     def status(self) -> Any:
-        """Return what happens at this moment."""
+        """Return the current state."""
         ...
 
     async def __aenter__(self) -> Any: ...
@@ -63,29 +71,31 @@ class SessionArguments(TypedDict, total=False):
 
 
 class LoopJob(Generic[T]):
-    """Something that runs on the loop; methods may be called from any thread.
+    """A function that runs on the loop; methods may be called from any thread.
 
     Attributes
     ----------
     outcome : Future
-        What came of it. It is done when everything has ended, also after a `cancel`.
+        Its result. Done when everything has ended, also after a `cancel`.
     """
 
     def __init__(
         self,
         function: Callable[[], Awaitable[T]],
-        call_soon: Callable[[Callable[[], object]], object],
-        leave: Callable[[object], object],
+        loop: LoopThread[Any],
+        place: QueuePlace | None,
+        owner: OwnerRef | None,
     ) -> None:
         self.outcome: Future[T] = Future()
         self.outcome.set_running_or_notify_cancel()  # or a waiter that gives up would cancel it
         self._function = function
-        self._call_soon = call_soon
-        self._leave = leave
+        self._loop = loop
+        self._place = place
+        self._owner = owner
         self._scope = trio.CancelScope()
 
     def result(self) -> T:
-        """Wait for what comes of it and return it; Ctrl-C cancels it, and waits for its end."""
+        """Wait for the result and return it; Ctrl-C cancels the job and waits for its end."""
         try:
             return self.outcome.result()
         except KeyboardInterrupt:
@@ -94,36 +104,47 @@ class LoopJob(Generic[T]):
             raise
 
     def cancel(self) -> None:
-        """Have it end early; does not wait."""
-        with suppress(SessionError):
-            self._call_soon(self._scope.cancel)
+        """Cancel it; does not wait."""
+        with suppress(PlaitError):
+            self._loop.call_soon(self._scope.cancel)
 
-    def refuse(self) -> None:
-        """Let it never run."""
-        self._leave(self)
-        self.outcome.set_exception(closed_session_error())
+    def cancel_if_abandoned(self) -> None:
+        """Cancel it if its owner has been collected; on the loop."""
+        if self._owner is not None and self._owner() is None:
+            self._scope.cancel()
 
-    async def run(self) -> None:
-        """Run it, on the loop."""
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Start it, on the loop, at the end of its queue if it has a place in one."""
+        if self._place is not None:
+            self._place.enter()
+        nursery.start_soon(self._run)
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error, unless it has ended; on the loop, or when that has ended."""
+        self._loop.forget(self)
+        self._owner = None
+        if not self.outcome.done():
+            self.outcome.set_exception(error)
+
+    async def _run(self) -> None:
         try:
             with self._scope:
                 result = await self._function()
         except BaseException as error:
-            if _is_cancelled(error):  # the session is being closed
-                self.refuse()
-            else:
-                self._leave(self)
-                self.outcome.set_exception(error)
+            is_closing = _is_cancelled(error)
+            self.fail(self._loop.closed_error() if is_closing else error)
         else:
             if self._scope.cancelled_caught:
-                self.refuse()
-            else:
-                self._leave(self)
+                self.fail(self._loop.closed_error())
+                return
+            self._loop.forget(self)
+            self._owner = None
+            if not self.outcome.done():
                 self.outcome.set_result(result)
 
 
 class LoopThread(Generic[S]):
-    """The thread and what runs on it; it knows nothing of who uses it, who may be collected.
+    """A thread with an open session. It knows its owner weakly, and ends when that is collected.
 
     While the loop has nothing to do with the session, a thread of the caller's may have it.
 
@@ -131,52 +152,83 @@ class LoopThread(Generic[S]):
     ----------
     session : Session or ReplicaPool
         It is opened there.
+    owner : object
 
     Attributes
     ----------
     is_inherited : bool
         True in a child that was forked: the thread is the parent's, and nothing comes of waiting.
-
-    Raises
-    ------
-    PlaitError
-        Whatever opening a session raises.
     """
 
-    def __init__(self, session: S) -> None:
+    def __init__(self, session: S, owner: object) -> None:
         self.session = session
+        self._bell = Bell()
+        self._owner = OwnerRef.to(owner, self._bell)
+        self._opening = trio.CancelScope()
         self._stop = trio.Event()
         self._opened: Future[trio.lowlevel.TrioToken] = Future()
+        self._opened.set_running_or_notify_cancel()  # nobody who waits may cancel it
         self._failure: BaseException | None = None
+        self._breakdown: InternalError | None = None
         self._nursery: trio.Nursery | None = None
-        self._busy: set[object] = set()  # those for whom the loop works with the session
-        self._turn = threading.Lock()  # held by a thread of the caller's that has it
+        # Sets and their single operations are atomic. Neither is iterated while a thread may add.
+        self._busy: set[object] = set()  # for these the loop works with the session
+        self._jobs: set[LoopJob[Any]] = set()
+        self._turn = threading.Lock()  # held by a thread of the caller's that has the session
         self._holder = 0
-        self._is_closing = False
+        self._is_closing = self._has_ended = False
         self.is_inherited = False
-        give_up_in_children(self)
         # A daemon, so that the interpreter, when it ends, gets to close it.
         self._thread = threading.Thread(target=self._work, name="plait-session", daemon=True)
-        self._thread.start()
+
+    def open(self) -> None:
+        """Start the thread and wait until the session is open.
+
+        Raises
+        ------
+        PlaitError
+            Any error of opening a session.
+        """
+        give_up_in_children(self)
         try:
-            self._token = self._opened.result()
+            self._thread.start()
+            self._opened.result()
         except BaseException:
-            with suppress(Exception):  # it may have opened, if Ctrl-C is what brought us here
-                self._opened.result().run_sync_soon(self._stop.set)
-            self._thread.join()
+            self.close()
             raise
 
-    def start(self, function: Callable[[], Awaitable[T]]) -> LoopJob[T]:
+    def start(
+        self,
+        function: Callable[[], Awaitable[T]],
+        place: QueuePlace | None = None,
+        owner: object = None,
+    ) -> LoopJob[T]:
         """Run something on the loop.
+
+        Parameters
+        ----------
+        function : async callable
+        place : QueuePlace, optional
+            Entered on the loop, in the order of these calls.
+        owner : object, optional
+            The job is cancelled when it is collected.
 
         Raises
         ------
         SessionError
             If the session is closed.
+        InternalError
+            If an exception of plait's own has closed it.
         """
-        job = LoopJob(function, self.call_soon, self.leave)
-        self.claim(job)
-        self.call_soon(lambda: self._spawn(job))
+        ref = None if owner is None else OwnerRef.to(owner, self._bell)
+        job = LoopJob(function, self, place, ref)
+        try:
+            self.claim(job)
+            self._jobs.add(job)
+            self.call_soon(partial(self._spawn, job))
+        except BaseException:
+            self.forget(job)
+            raise
         return job
 
     def claim(self, who: object) -> None:
@@ -187,32 +239,43 @@ class LoopThread(Generic[S]):
         """Need the session no more; leaving twice is allowed."""
         self._busy.discard(who)
 
+    def forget(self, job: LoopJob[Any]) -> None:
+        """Drop a job that has ended or never began."""
+        self.leave(job)
+        self._jobs.discard(job)
+
     def wait_for_turn(self) -> None:
         """Wait, on the loop, until no thread of the caller's has the session."""
         with self._turn:
             pass
 
     def try_here(self, function: Callable[[], T | None]) -> T | None:
-        """Call what uses the session on this thread; None if the loop works with it.
+        """Call a function that uses the session on this thread; None if the loop works with it.
 
         It should not take long: the loop, and other threads, wait for its end.
 
         Raises
         ------
         SessionError
-            In a process that was forked from the one with the loop; in what `function` calls.
+            In a process that was forked from the one with the loop; in `function`.
         """
         self.check_own()
         self.check_outside()
-        if self._busy:
+        if self._busy or self._breakdown is not None:
             return None
         with self._turn:  # of a lock that is held like this, Ctrl-C at any moment lets go
-            self._holder = threading.get_ident()
-            return None if self._busy or self._is_closing else function()
+            try:
+                self._holder = threading.get_ident()
+                return None if self._busy or self._is_closing else function()
+            finally:
+                self._holder = 0  # or this thread would be taken for the next one to hold it
 
     def check_outside(self) -> None:
-        """Raise SessionError in what runs on a thread that has the session: it waits for itself."""
-        if self._turn.locked() and self._holder == threading.get_ident():
+        """Raise SessionError in a function that an item calls on a thread that has the session.
+
+        It would wait for itself.
+        """
+        if threading.get_ident() in (self._holder, self._thread.ident):
             raise SessionError(
                 "a function that an item calls would wait for the session of that item",
                 fix="open another session for what it runs, or submit() it",
@@ -225,20 +288,31 @@ class LoopThread(Generic[S]):
         ------
         SessionError
             If the session is closed.
+        InternalError
+            If an exception of plait's own has closed it.
         """
         self.check_own()
+        if self._has_ended or self._breakdown is not None:
+            raise self.closed_error()
         try:
-            self._token.run_sync_soon(function)
+            token = self._opened.result()
+            token.run_sync_soon(self._call, function)
         except trio.RunFinishedError:
-            raise closed_session_error() from None
+            raise self.closed_error() from None
 
     def check_own(self) -> None:
         """Raise SessionError in a process that was forked from the one with the loop."""
         if self.is_inherited:
             raise forked_session_error()
 
+    def closed_error(self) -> PlaitError:
+        """Return the error of a caller whose session is closed, or broken."""
+        if self._breakdown is not None:
+            return self._breakdown.again()
+        return SessionError("the session is closed", fix="open another one")
+
     def status(self) -> Future[Any]:
-        """Return what happens when the loop comes to it.
+        """Return a future of the current state.
 
         Raises
         ------
@@ -248,60 +322,94 @@ class LoopThread(Generic[S]):
         return self.start(self._status).outcome
 
     def close(self) -> None:
-        """End everything and free it; closing twice is allowed."""
+        """End everything and free it; closing twice is allowed.
+
+        An interrupted call ends it all the same, and another call waits again.
+        """
         if self.is_inherited:
             return
-        # Before the loop is told: no thread begins an item that nobody would wait for.
+        # Before the loop is told: no thread begins an item whose result nobody takes.
         self._is_closing = True
-        with suppress(SessionError):
-            self.call_soon(self._end)
+        self._bell.ring()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            with suppress(RuntimeError):  # not started: it ends at once if that is yet to happen
+                self._thread.join()
             if self._failure is not None:
                 raise self._failure
 
     def give_up(self) -> None:
         """Leave the loop to the parent of this process, which was forked."""
         self.is_inherited = True
+        self._bell.mute()
 
     def _work(self) -> None:
+        atexit.register(self.close)
         try:
-            run_loop(self._main)
+            if not self._is_abandoned:
+                run_loop(self._main)
         except BaseException as error:
-            if self._opened.done():
-                self._failure = error
-            else:
-                self._opened.set_exception(error)
+            self._failure = error
+        finally:
+            # Nothing may wait any more, whatever it was that ended the loop.
+            self._has_ended = True
+            self._fail_jobs()
+            if not self._opened.done():
+                failure, self._failure = self._failure, None
+                self._opened.set_exception(failure or self.closed_error())
+            atexit.unregister(self.close)
 
     async def _main(self) -> None:
-        async with self.session:
-            try:
-                async with trio.open_nursery() as self._nursery:
-                    self._opened.set_result(trio.lowlevel.current_trio_token())
-                    await self._stop.wait()
-                    self._nursery.cancel_scope.cancel()
-            finally:
-                self._nursery = None
+        trio.lowlevel.spawn_system_task(self._bell.answer, self._look_for_owners)
+        with self._opening:  # around all that the session may open of its own meanwhile
+            async with self.session:
+                try:
+                    async with trio.open_nursery() as self._nursery:
+                        self._opened.set_result(trio.lowlevel.current_trio_token())
+                        await self._stop.wait()
+                        self._nursery.cancel_scope.cancel()
+                finally:
+                    self._nursery = None
+
+    @property
+    def _is_abandoned(self) -> bool:
+        return self._is_closing or self._owner() is None
+
+    def _look_for_owners(self) -> None:
+        """End the loop, or jobs, whose owners have been collected."""
+        if self._is_abandoned:
+            self.wait_for_turn()
+            self._stop.set()
+            if not self._opened.done():
+                self._opening.cancel()
+        for job in self._jobs.copy():
+            job.cancel_if_abandoned()
 
     async def _status(self) -> Any:
         return self.session.status()
 
-    def _end(self) -> None:
-        self.wait_for_turn()
-        self._stop.set()
+    def _call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop; an exception breaks the session."""
+        try:
+            function()
+        except BaseException as error:
+            logger.critical("plait failed on the loop of a session", exc_info=error)
+            self._breakdown = make_broken_session_error(error)
+            self._fail_jobs()
+            self._stop.set()
+
+    def _fail_jobs(self) -> None:
+        while self._jobs:
+            with suppress(KeyError):
+                self._jobs.pop().fail(self.closed_error())
 
     def _spawn(self, job: LoopJob[T]) -> None:
-        self.wait_for_turn()
+        with self._turn:  # Ctrl-C may have had its caller give the session back
+            self.claim(job)
         # Closed since it was asked for.
         if self._nursery is None or self._stop.is_set():
-            job.refuse()
+            job.fail(self.closed_error())
         else:
-            self._nursery.start_soon(job.run)
-
-
-def closed_session_error() -> SessionError:
-    """Return what callers see whose session is closed."""
-    return SessionError("the session is closed", fix="open another one")
+            job.begin(self._nursery)
 
 
 def _is_cancelled(error: BaseException) -> bool:

@@ -65,7 +65,7 @@ def _start(
         context.run(row_server.set, rows)
     ticket = driver.ticket()
     run = partial(_run, driver, program, event, ticket)
-    trio.lowlevel.spawn_system_task(run, name=name, context=context)
+    driver.spawn(run, name=name, context=context)
 
 
 async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event, ticket: int) -> None:

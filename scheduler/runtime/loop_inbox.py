@@ -28,7 +28,7 @@ def _find_eventfd_write() -> Callable[[int, int], object] | None:
     return found if hasattr(os, "eventfd") else None
 
 
-_write = _find_eventfd_write()
+write_eventfd = _find_eventfd_write()
 
 
 class LoopInbox:
@@ -36,9 +36,15 @@ class LoopInbox:
 
     It takes a task and a descriptor while it is open. Before and after, and where the system has no
     eventfd, trio is told in its own way.
+
+    Parameters
+    ----------
+    on_error : callable
+        Called with the exception of a call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: Callable[[BaseException], object]) -> None:
+        self._on_error = on_error
         self._calls: deque[Callable[[], object] | None] = deque()
         self._is_due = False  # somebody has told the loop, or is about to
         self._lock = threading.Lock()  # so that nobody writes to a descriptor that was closed
@@ -52,7 +58,7 @@ class LoopInbox:
 
     def open(self) -> None:
         """Be told without trio's own way."""
-        if _write is not None:
+        if write_eventfd is not None:
             fd = self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             trio.lowlevel.spawn_system_task(self._serve, fd)
 
@@ -69,8 +75,8 @@ class LoopInbox:
             self._is_due = True
             with self._lock:
                 if self._fd is not None:
-                    assert _write is not None
-                    _write(self._fd, 1)
+                    assert write_eventfd is not None
+                    write_eventfd(self._fd, 1)
                     return
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._make_calls)
@@ -87,7 +93,10 @@ class LoopInbox:
         self._is_due = False
         self._calls.append(None)
         while (call := self._calls.popleft()) is not None:
-            call()
+            try:
+                call()
+            except BaseException as error:  # later calls are made all the same
+                self._on_error(error)
 
     async def _serve(self, fd: int) -> None:
         try:

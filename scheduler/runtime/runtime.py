@@ -19,6 +19,7 @@ from ..errors import forked_session_error
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps
 from .async_calls import Await, await_here
+from .breakdown import Admissions, Breakdown
 from .completion_poller import CompletionPoller
 from .dispatcher import Dispatcher
 from .events import Announcer, ItemDone
@@ -102,9 +103,11 @@ class Runtime:
         self._announcer = announcer
         self.recorder = Recorder(keeps=trace, measures=measure)
         self._devices = OpenDevices(plan)
+        self._breakdown = Breakdown()
         self._driver = VirtualTimeDriver(
             has_loop_alone=has_loop_alone and plan.is_static, awaits=awaits
         )
+        self._driver.on_break = self._break
         self.now_ns = self._driver.now_ns
         self.checkpoint = self._driver.checkpoint
         self._poller = CompletionPoller()
@@ -152,9 +155,7 @@ class Runtime:
         self.copying = self._launcher.copying
         self.spares = InputStagingPool(most_nbytes(plan))
         self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
-        self._admissions = 0
-        self._admitted = trio.Event()
-        self._closing = False
+        self._admissions = Admissions(self._breakdown)
         self.is_inherited = False
         self.needs_its_loop = True
 
@@ -254,18 +255,13 @@ class Runtime:
             raise all_told(errors)
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
-        self._closing = True
         # First nothing starts any more, then what runs ends, then what it ran on is closed.
-        self._launcher.refuse()
-        self._staged_runner.refuse()
-        self._open_plans.refuse()
-        self.variables.refuse()
-        self._recovery.stop()
+        self._refuse()
         self._watch.close()
         # Whoever is just being admitted may come to hold a slot yet.
-        if self._admissions:
-            await self._admitted.wait()
+        await self._admissions.wait_ended()
         await self.drain(self._item_runs)
+        await self._breakdown.settle(self._driver)
         await self._row_batches.close()
         await self._launcher.settle()
         await self._recovery.wait_stopped()
@@ -274,6 +270,24 @@ class Runtime:
         closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
         errors += await self._driver.aside(partial(_errors_of, chain(*closings)))
         closed.set()
+
+    def _refuse(self) -> None:
+        """Start nothing more, and turn waiting tasks away."""
+        self._launcher.refuse()
+        self._staged_runner.refuse()
+        self._open_plans.refuse()
+        self.variables.refuse()
+        self._recovery.stop()
+
+    def _break(self, cause: BaseException) -> None:
+        """Fail all items: an exception of plait's own has come up."""
+        if self._breakdown.begin(cause):
+            self._refuse()
+            self._watch.abandon()
+            self._launcher.abandon()
+            item_runs = list(self._item_runs)
+            self._item_runs.clear()
+            self._breakdown.fail(item_runs)
 
     def give_up(self) -> None:
         """Leave everything to the parent of this process, which was forked."""
@@ -313,6 +327,8 @@ class Runtime:
         """
         if self.is_inherited or self._item_runs or self._admissions or self.keys.are_read:
             return None
+        if self._breakdown.error is not None:
+            raise self._breakdown.error.again()
         shape_plans = self._fetch_plans.find(fetched)
         if shape_plans is None or not shape_plans.may_run_at_once:
             return None
@@ -384,13 +400,10 @@ class Runtime:
         FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
             If it cannot start; nothing is held then.
         """
-        self._begin_admission()
-        try:
+        with self._admission:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
             inputs = self.borrowed(inputs)
             await self._start(shape_plans, inputs, max_in_flight, item_run)
-        finally:
-            self._end_admission()
 
     @trio.lowlevel.enable_ki_protection
     async def admit_on(
@@ -401,11 +414,8 @@ class Runtime:
         item_run: ItemRun,
     ) -> None:
         """Start an item on one of some plans, as `admit` does."""
-        self._begin_admission()
-        try:
+        with self._admission:
             await self._start(shape_plans, inputs, max_in_flight, item_run)
-        finally:
-            self._end_admission()
 
     async def _start(
         self,
@@ -457,8 +467,7 @@ class Runtime:
             if results is not None:
                 item_run.finish(results)
                 return True
-        self._begin_admission()
-        try:
+        with self._admission:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
             arrays = shape_plans.check(inputs)
             item_run.variant = self._dispatcher.choose(item_run)
@@ -469,8 +478,6 @@ class Runtime:
                 return False
             await self._launcher.begin(item_run, slots, turn, arrays)
             return True
-        finally:
-            self._end_admission()
 
     @trio.lowlevel.enable_ki_protection
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
@@ -481,11 +488,8 @@ class Runtime:
         FetchError, PlanError, DeviceError
             If there is none.
         """
-        self._begin_admission()
-        try:
+        with self._admission:
             return (await self._of(fetched)).plan
-        finally:
-            self._end_admission()
 
     @trio.lowlevel.enable_ki_protection
     async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:
@@ -496,26 +500,19 @@ class Runtime:
         FetchError, PlanError, DeviceError, SessionError
             If that cannot be: no item could ever start.
         """
-        self._begin_admission()
-        try:
+        with self._admission:
             shape_plans = await self._of(fetched)
             if shape_plans.plan.is_static:
                 await shape_plans.open_own(shape_plans.count(max_in_flight))
-        finally:
-            self._end_admission()
 
     async def _of(self, fetched: frozenset[str]) -> ShapePlanCache:
         return self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
 
-    def _begin_admission(self) -> None:
+    @property
+    def _admission(self) -> Admissions:
         if self.is_inherited:
             raise forked_session_error()
-        self._admissions += 1
-
-    def _end_admission(self) -> None:
-        self._admissions -= 1
-        if self._closing and not self._admissions:
-            self._admitted.set()
+        return self._admissions
 
 
 def _errors_of(closings: Iterable[Callable[[], None]]) -> list[Exception]:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context, copy_context
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import trio
 
@@ -67,6 +67,10 @@ def clock_of(device: Device) -> Callable[[], int]:
     return time.perf_counter_ns if clock is None else clock.now_ns
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class VirtualTimeDriver:
     """Moves the virtual clocks of a session's devices; costs next to nothing if there are none.
 
@@ -83,6 +87,8 @@ class VirtualTimeDriver:
         Awaits async functions.
     context : Context
         What they see of it: a copy of what was there when the session was opened.
+    on_break : callable
+        Called on the trio thread with exceptions of plait's own; they are raised by default.
     """
 
     def __init__(self, *, has_loop_alone: bool = False, awaits: Await = await_here) -> None:
@@ -91,7 +97,7 @@ class VirtualTimeDriver:
         self.now_ns: Callable[[], int] = time.perf_counter_ns
         self._clocks: list[VirtualClock] = []
         self._lock = threading.Lock()
-        self._inbox = LoopInbox()
+        self._inbox = LoopInbox(self._report_here)
         self._busy = 0
         self._turn_ns = 0
         self._mover: int | None = None
@@ -101,6 +107,7 @@ class VirtualTimeDriver:
         self._woken = trio.Event()
         self._ended = trio.Event()
         self._ending = False
+        self.on_break: Callable[[BaseException], object] = _raise
 
     @property
     def is_virtual(self) -> bool:
@@ -119,7 +126,7 @@ class VirtualTimeDriver:
         clock = virtual_clock(device)
         if clock is not None and clock not in self._clocks:
             if not self._clocks:
-                trio.lowlevel.spawn_system_task(self._run)
+                self.spawn(self._run)
             self._clocks.append(clock)
 
     def tell_time_of(self, devices: Iterable[Device]) -> None:
@@ -171,6 +178,33 @@ class VirtualTimeDriver:
             self._posts.append(function)  # first the clock is through with the moment
         else:
             self._inbox.post(function)
+
+    def report(self, error: BaseException) -> None:
+        """Break the session: an exception of plait's own has come up, on any thread."""
+        self.post(partial(self._report_here, error))
+
+    def _report_here(self, error: BaseException) -> None:
+        self.on_break(error)
+
+    def spawn(
+        self,
+        function: Callable[..., Awaitable[None]],
+        *args: Any,
+        name: object = None,
+        context: Context | None = None,
+    ) -> None:
+        """Start a system task; an exception breaks the session, not the loop."""
+        trio.lowlevel.spawn_system_task(
+            self._reporting, function, args, name=name or function, context=context
+        )
+
+    async def _reporting(
+        self, function: Callable[..., Awaitable[None]], args: Sequence[Any]
+    ) -> None:
+        try:
+            await function(*args)
+        except Exception as error:
+            self.on_break(error)
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function on the trio thread: now, if this is it."""

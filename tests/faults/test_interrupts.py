@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dis
+import gc
 import linecache
 import signal
 import sys
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -18,7 +21,7 @@ import trio
 from moments import AtMoment
 from patience import WAIT_S
 from plait import scheduler
-from resources import held, left_since
+from resources import await_dropped_sessions, held, left_since
 
 from .subjects import Watched, consume, planned, run_one, same, two_steps
 
@@ -120,5 +123,64 @@ def test_control_c_at_any_instruction_ends_the_program_and_leaves_nothing_behind
             break
         finally:
             sys.settrace(tracing)
+        assert not left_since(before), f"Ctrl-C at {at.struck}"
+    assert instruction > least
+
+
+def run_blocking(plan: pl.Plan) -> None:
+    with pl.BlockingSession(plan) as session:
+        session.run(next(same(4)))
+        session.submit(next(same(4))).result(WAIT_S)
+        with session.stream([next(same(4))] * 3) as results:
+            for _ in results:
+                pass
+
+
+def drop_blocking(plan: pl.Plan) -> None:
+    """Leave the end of a session, and of a stream, to their being collected."""
+    session = pl.BlockingSession(plan)
+    next(session.stream([next(same(4))] * 3))
+    del session
+
+
+async def run_on_asyncio(plan: pl.Plan) -> None:
+    async with pl.AsyncioSession(plan) as session:
+        await session.run(next(same(4)))
+        async with session.stream([next(same(4))] * 3) as results:
+            async for _ in results:
+                pass
+
+
+LIVES: dict[str, Callable[[pl.Plan], object]] = {
+    "blocking": run_blocking,
+    "dropped": drop_blocking,
+    "asyncio": lambda plan: asyncio.run(run_on_asyncio(plan)),
+}
+
+
+@pytest.mark.parametrize("life", LIVES)
+@pytest.mark.parametrize(
+    ("path", "stride", "least"),
+    [("bridges", 7, 10), ("bridges/loop_thread.py", 1, 25), ("bridges/owners.py", 1, 2)],
+)
+def test_control_c_in_sessions_with_loops_of_their_own_ends_them(
+    life: str, path: str, stride: int, least: int
+) -> None:
+    plan, before = planned(two_steps(4)), held()
+    tracing = sys.gettrace()
+    for instruction in count(0, stride):
+        at = AtInstruction(SCHEDULER / path, instruction)
+        sys.settrace(at)
+        try:
+            LIVES[life](plan)
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            assert at.struck
+        else:
+            assert not at.struck, f"Ctrl-C was lost at {at.struck}"
+            break
+        finally:
+            sys.settrace(tracing)
+        gc.collect()
+        await_dropped_sessions(())
         assert not left_since(before), f"Ctrl-C at {at.struck}"
     assert instruction > least

@@ -9,6 +9,7 @@ import plait as pl
 import pytest
 from fake_hosts import FakeHosts, item, items, pool_on
 from plait.scheduler.ray.pools.blocking_pool import BlockingReplicaPool
+from resources import await_dropped_sessions
 
 
 def opened(hosts: FakeHosts, **options: Any) -> BlockingReplicaPool:
@@ -62,6 +63,7 @@ def test_a_pool_that_is_dropped_ends_its_replicas() -> None:
     pool.run(item(1))
     del pool
     gc.collect()
+    await_dropped_sessions(())
     assert hosts.living == []
 
 

@@ -6,7 +6,9 @@ import gc
 import os
 import threading
 from collections import Counter
+from collections.abc import Collection
 
+from patience import WAIT_S
 from plait.devices.forking import _inherited
 from plait.devices.lane import ThreadLane
 
@@ -24,6 +26,17 @@ def lanes_processes_and_arenas() -> set[str]:
         f"descriptor {fd}" for fd, target in _descriptors().items() if "plait-arena" in target
     }
     return threads | _child_processes() | arenas
+
+
+def find_session_threads() -> set[threading.Thread]:
+    """Return the threads of sessions with loops of their own."""
+    return {one for one in threading.enumerate() if one.name == "plait-session"}
+
+
+def await_dropped_sessions(before: Collection[threading.Thread]) -> None:
+    """Wait for the end of sessions that were collected: their threads close them later."""
+    for thread in find_session_threads().difference(before):
+        thread.join(WAIT_S)
 
 
 def held() -> Counter[str]:

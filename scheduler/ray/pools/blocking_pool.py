@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -56,8 +55,8 @@ class BlockingReplicaPool:
 
     def __init__(self, pool: ReplicaPool) -> None:
         check_no_trio()
-        self._loop = LoopThread(pool)
-        self._close = weakref.finalize(self, self._loop.close)
+        self._loop = LoopThread(pool, owner=self)
+        self._loop.open()
 
     def run(
         self,
@@ -114,7 +113,7 @@ class BlockingReplicaPool:
 
     def close(self) -> None:
         """End all replicas; what is under way is cancelled. Closing twice is allowed."""
-        self._close()
+        self._loop.close()
 
     def __enter__(self) -> BlockingReplicaPool:
         return self

@@ -81,7 +81,7 @@ class ServingSessions:
     async def open(self, *payload: Any) -> Described | None:
         """Open a session from the arguments of `unpacked`; return the error if that fails."""
         try:
-            self._loop = await asyncio.to_thread(_opened, *payload)
+            self._loop = await asyncio.to_thread(self._opened, *payload)
         except Exception as error:
             return describe(error)
         return None
@@ -101,6 +101,11 @@ class ServingSessions:
         loop, self._loop = self._loop, None
         if loop is not None:
             await asyncio.to_thread(loop.close)
+
+    def _opened(self, *payload: Any) -> LoopThread[Session]:
+        loop = LoopThread(Session(unpacked(*payload), trace=False), owner=self)
+        loop.open()
+        return loop
 
     def _cancel(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -147,7 +152,3 @@ class ServingSessions:
         except Exception as error:
             return Outcome(item.number, None, describe(error))
         return Outcome(item.number, None, None)
-
-
-def _opened(*payload: Any) -> LoopThread[Session]:
-    return LoopThread(Session(unpacked(*payload), trace=False))

@@ -46,6 +46,8 @@ class Recovery:
         The devices that are away, and why.
     on_loss, on_return : callable
         Called with a device's name when it is found to be lost, and when it is back.
+    spawn : callable
+        Starts a system task.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Recovery:
         self._ended = trio.Event()
         self._stopped = False
         self._on_failure = partial(driver.post, self.examine)
+        self.spawn = driver.spawn
 
     def add(self, name: str) -> None:
         """Look after a device that is open, if it may die."""
@@ -164,6 +167,8 @@ class Recovery:
 
     def stop(self) -> None:
         """Start no more devices, and turn away whoever waits for one."""
+        if self._stopped:
+            return
         self._stopped = True
         for device in self._restartable.values():
             device.on_failure.remove(self._on_failure)
@@ -190,7 +195,7 @@ class Recovery:
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         scope = trio.CancelScope()
         self._scopes.add(scope)
-        trio.lowlevel.spawn_system_task(self._in_scope, scope, work)
+        self._driver.spawn(self._in_scope, scope, work)
 
     async def _in_scope(
         self, scope: trio.CancelScope, work: Callable[[], Coroutine[Any, Any, None]]

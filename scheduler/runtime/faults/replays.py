@@ -220,6 +220,11 @@ class Replays:
             attempt.scope.cancel()
             self._give_up(item_run, attempt, session_closed_error())
 
+    def abandon_all(self) -> None:
+        """Forget the items that are under way: they may never end."""
+        self._attempts.clear()
+        self._land()
+
     def _land(self) -> None:
         # Whoever waits looks again; an event of trio cannot be cleared, so that the next gets a new
         # one.
@@ -261,7 +266,7 @@ class Replays:
         # One task starts them all, the oldest first, however many are lost while it does.
         if self._settled is None:
             self._settled = trio.Event()
-            trio.lowlevel.spawn_system_task(self._start_all, self._settled)
+            self._recovery.spawn(self._start_all, self._settled)
 
     async def _start_all(self, settled: trio.Event) -> None:
         while self._waiting:

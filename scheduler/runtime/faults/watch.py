@@ -40,17 +40,23 @@ class Watch:
         self._grace_s = recovery.policy.grace_s
         self._patience = 1
         self._scopes: set[trio.CancelScope] = set()
+        self._openings: set[trio.Event] = set()
         self._closing = False
 
     def over(self, item_run: ItemRun, steps: tuple[Step, ...]) -> None:
         """Watch an item that was cancelled until it has ended."""
-        trio.lowlevel.spawn_system_task(self._watch, item_run, steps)
+        self._driver.spawn(self._watch, item_run, steps)
 
     def close(self) -> None:
         """Give up whatever plans are opened for: the session is left."""
         self._closing = True
         for scope in self._scopes:
             scope.cancel()
+
+    def abandon(self) -> None:
+        """Wait for nothing that plans are opened with: it may never end."""
+        for ended in self._openings:
+            ended.set()
 
     async def on_thread(self, function: Callable[[], T]) -> T:
         """Call a function that opens or binds, as `VirtualTimeDriver.on_thread`.
@@ -88,6 +94,7 @@ class Watch:
         plan, too: where what takes long is merely slow, it comes to its end at last, since it is
         given twice the time after each kill.
         """
+        self._openings.add(ended)
         with trio.CancelScope() as scope, suppress(trio.Cancelled):
             self._scopes.add(scope)
             if self._closing:
@@ -104,6 +111,7 @@ class Watch:
                 reason = f"the plan that it opened was given up {seconds:g} s before"
                 if not ended.is_set() and kill(reason):
                     self._patience = min(2 * self._patience, MOST_PATIENCE)
+        self._openings.discard(ended)
 
     async def _watch(self, item_run: ItemRun, steps: tuple[Step, ...]) -> None:
         while not item_run.done.is_set():

@@ -74,7 +74,7 @@ class ItemCompletion:
         elif item_run.outcome is None or (
             open_plan.keeps and not self._variables.is_quick(turn.slot)
         ):
-            trio.lowlevel.spawn_system_task(self._land_large, item_run, slots, turn)
+            self._driver.spawn(self._land_large, item_run, slots, turn)
         else:
             results, error = item_run.outcome
             if open_plan.keeps and may_commit(item_run, error):

@@ -115,6 +115,13 @@ class Execution:
         """Start every step that waits for nothing."""
         self._begin(list(self._open_plan.order.first))
 
+    def abandon(self) -> None:
+        """Cancel it after an exception of plait's own, when no count can be relied on."""
+        self._stopped = True
+        for event in self.events:
+            if event is not None:
+                event.cancel()
+
     def cancel(self) -> None:
         """Start nothing more and skip what has not started; what runs, ends."""
         with self._lock:
@@ -122,7 +129,10 @@ class Execution:
         for event in self.events:
             if event is not None:
                 event.cancel()
-        self._withdraw()
+        try:
+            self._withdraw()
+        except BaseException as error:  # as in _ended
+            self._open_plan.report(error)
 
     def pending(self) -> Iterator[tuple[str, bool]]:
         """Yield where steps run that are ready and have not ended, and if their lanes have them.
@@ -203,6 +213,14 @@ class Execution:
 
     def _ended(self, step: int, event: Event) -> None:
         """Count down the dependents of a step, offer those that are ready, and free its lane."""
+        try:
+            self._end(step, event)
+        except (
+            BaseException
+        ) as error:  # plait's own: the lane must survive, and callers learn of it
+            self._open_plan.report(error)
+
+    def _end(self, step: int, event: Event) -> None:
         started, ended = event.started_ns, event.ended_ns
         self.times[3 * step + 1] = started
         self.times[3 * step + 2] = ended
@@ -262,9 +280,12 @@ class Execution:
 
     def _begin(self, steps: list[int]) -> None:
         """Start steps; this thread's own obligation is over with that."""
-        self._offer(steps)
-        _this_thread.run()
-        self._release()
+        try:
+            self._offer(steps)
+            _this_thread.run()
+            self._release()
+        except BaseException as error:  # as in _ended
+            self._open_plan.report(error)
 
     def _withdraw(self) -> None:
         """Give up the steps that wait for lanes, and for copies of regions."""

@@ -151,6 +151,9 @@ class ItemRun:
         self, results: Results, error: BaseException | None, release_slot: Callable[[], object]
     ) -> None:
         """Record how it ended on a slot, and free that unless it is held."""
+        if self.done.is_set():  # it was given up without waiting for it
+            release_slot()
+            return
         # What failed has nothing in its slot that anybody will read.
         if self.holds and error is None and self.cause is None:
             self._release_slot = release_slot
@@ -160,7 +163,9 @@ class ItemRun:
 
     @trio.lowlevel.enable_ki_protection
     def finish(self, results: Results | None = None, error: BaseException | None = None) -> None:
-        """Record how it ended."""
+        """Record how it ended, unless that is known."""
+        if self.done.is_set():
+            return
         # What it was given up for comes first: what else went wrong may follow from that.
         self.error = self.cause or error
         self.results = {} if self.error is not None else results or {}

@@ -81,6 +81,10 @@ class ItemLauncher:
         """Start no more items."""
         self._closing = True
 
+    def abandon(self) -> None:
+        """Wait for no item that is under way: it may never end."""
+        self._replays.abandon_all()
+
     @property
     def is_busy(self) -> bool:
         """True while items wait to be started again."""

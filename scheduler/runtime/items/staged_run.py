@@ -105,7 +105,7 @@ class StagedRunner:
             raise session_closed_error()
         self._item_runs.add(item_run)
         known = {**arrays, **held}
-        trio.lowlevel.spawn_system_task(self._pass, item_run, known, entry, graph)
+        self._driver.spawn(self._pass, item_run, known, entry, graph)
 
     async def _pass(
         self, item_run: ItemRun, known: Mapping[str, Array], entry: StagedGraph, graph: Graph

@@ -47,6 +47,10 @@ Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
 """The lanes of a session, and whose steps wait for them."""
 
 
+def _raise(error: BaseException) -> None:
+    raise error
+
+
 class OpenPlan:
     """A static plan on open devices.
 
@@ -103,6 +107,8 @@ class OpenPlan:
         The times of an item before its first step, to be copied: no time yet.
     item_clock : callable
         The clock that items are timed with.
+    report : callable
+        Reports an exception of plait's own, on any thread.
     stages : StageBindings or None
         What binds steps to lengths that items compute on their way; None where there are none.
     slots : Mapping of int to Slot
@@ -154,6 +160,7 @@ class OpenPlan:
             plan, devices, driver, self._lives, others, measure=measure
         )
         self.item_clock = perf_counter_ns if driver is None else driver.now_ns
+        self.report = _raise if driver is None else driver.report
         stages = [KeptStage(self, stage) for stage in plan.stages]
         self.stages = StageBindings(self, plan.stages, stages) if stages else None
         used = {step.device for step in plan.steps}

@@ -16,6 +16,7 @@ from typing import Any
 
 import trio
 
+from ....graph.errors import InternalError
 from ....graph.nested import acts_outside
 from ....graph.state import assigns
 from ....graph.tensor import Array
@@ -284,7 +285,8 @@ class BatchServer:
         """Let the items of a batch that failed run again alone, if that can help."""
         error, batch = batch_run.error, chosen[0].item_run.batch
         # What the session itself raises, such as that it was closed, would be raised again.
-        can_help = isinstance(error, Exception) and type(error) is not SessionError
+        can_help = isinstance(error, Exception) and not isinstance(error, InternalError)
+        can_help = can_help and type(error) is not SessionError
         if can_help and batch is not None and len(chosen) > 1 and self._retries:
             left = set(batch.take_out())
             again = [waiting for waiting in chosen if waiting.item_run in left]

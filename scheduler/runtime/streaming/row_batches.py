@@ -82,6 +82,7 @@ class RowBatches:
             queue: _RowServer(queue, body, open_plans, starter, driver, recorder)
             for queue, body in plan.bodies.items()
         }
+        self._driver = driver
         self._scope = trio.CancelScope()
         self._ended: trio.Event | None = None
 
@@ -92,7 +93,7 @@ class RowBatches:
             opened += await server.open()
         if self._servers:
             self._ended = trio.Event()
-            trio.lowlevel.spawn_system_task(self._serve, self._ended)
+            self._driver.spawn(self._serve, self._ended)
         return opened
 
     async def close(self) -> None:

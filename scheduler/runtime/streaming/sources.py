@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 
 import trio
 
+from ....graph.errors import InternalError
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, Results
@@ -165,6 +166,8 @@ class Puller:
             results = self._run_now(inputs, marks)
         except Exception as failure:
             error = failure
+            if isinstance(failure, InternalError):  # all that follow would fail with it
+                self.is_exhausted, self.error = True, failure.again()
         if results is None and error is None:
             return None
         self.pulled = None

@@ -14,6 +14,7 @@ from functools import partial
 import trio
 
 from ....devices.forking import give_up_in_children
+from ....graph.errors import InternalError
 from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun
@@ -83,6 +84,7 @@ class Results:
         # The consumer pulls and runs items itself as long as they are over at once, and there are
         # no others: where the feeding task waits for a permit, or is only about to go on.
         self._is_over_at_once = self._wants_permit = self._keeps_permit = False
+        self._breakdown: InternalError | None = None
         self._is_inherited = False
         give_up_in_children(self)
 
@@ -124,7 +126,7 @@ class Results:
         puller = self._puller
         may_be_at_once = self.queue.starts_at_once and not puller.may_wait
         try:
-            while True:
+            while self._breakdown is None:
                 self.queue.look_again()
                 await self._take_permit()
                 if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
@@ -137,6 +139,7 @@ class Results:
                     self._queue.append(item_run)
                 await self.queue.put(item_run, inputs, puller.waited_s)
                 self._is_over_at_once = may_be_at_once and item_run.done.is_set()
+            puller.error = puller.error or self._breakdown
         except Exception as error:
             puller.error = error
         finally:
@@ -159,7 +162,9 @@ class Results:
 
     @property
     def _may_run_here(self) -> bool:
-        return self._wants_permit and not (self._queue or self._unfinished or self._puller.pulled)
+        puller = self._puller
+        is_idle = not (self._queue or self._unfinished or puller.pulled or puller.is_exhausted)
+        return self._wants_permit and is_idle
 
     @trio.lowlevel.enable_ki_protection
     def _keep_permit(self) -> bool:
@@ -220,6 +225,8 @@ class Results:
     def _note(self, item_run: ItemRun) -> None:
         """Take note that an item is done."""
         self._unfinished -= 1
+        if isinstance(item_run.error, InternalError):  # all that follow would fail with it
+            self._breakdown = item_run.error.again()
         if not self._options.ordered:
             self._queue.append(item_run)
         if self._news and self._is_ready:

@@ -16,6 +16,7 @@ import trio
 from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.scheduler.bridges.blocking_session import BlockingSession
+from resources import await_dropped_sessions, find_session_threads
 from small_graphs import X, unary
 
 
@@ -28,10 +29,6 @@ class RefusingDevice(CpuDevice):
 
 def opened() -> BlockingSession:
     return BlockingSession(pl.plan(unary("Relu")))
-
-
-def loops() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name == "plait-session"}
 
 
 def test_it_runs_items_one_after_the_other() -> None:
@@ -65,15 +62,15 @@ def test_the_status_counts_items() -> None:
 
 
 def test_what_opening_raises_is_raised_and_nothing_is_left() -> None:
-    before = loops()
+    before = find_session_threads()
     plan = pl.plan(unary("Relu"), RefusingDevice("away"))
     with pytest.raises(pl.DeviceUnavailableError, match="the device is away"):
         BlockingSession(plan)
-    assert loops() == before
+    assert find_session_threads() == before
 
 
 def test_an_interrupt_while_it_opens_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    before, result = loops(), Future.result
+    before, result = find_session_threads(), Future.result
     interrupts = [KeyboardInterrupt()]
 
     def interrupted(future: Future[Any], timeout: float | None = None) -> Any:
@@ -84,7 +81,7 @@ def test_an_interrupt_while_it_opens_closes_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Future, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
         opened()
-    assert loops() == before
+    assert find_session_threads() == before
 
 
 def test_a_closed_session_says_so() -> None:
@@ -96,12 +93,13 @@ def test_a_closed_session_says_so() -> None:
 
 
 def test_a_dropped_session_closes_itself() -> None:
-    before = loops()
+    before = find_session_threads()
     session = opened()
-    assert len(loops() - before) == 1
+    assert len(find_session_threads() - before) == 1
     del session
     gc.collect()
-    assert loops() == before
+    await_dropped_sessions(before)
+    assert find_session_threads() == before
 
 
 def test_a_trio_task_is_not_blocked() -> None:

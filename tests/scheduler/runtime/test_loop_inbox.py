@@ -17,15 +17,19 @@ from resources import held, left_since
 WAYS = ["eventfd", "trio's own"]
 
 
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
 @pytest.fixture(params=WAYS)
 def opened(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], LoopInbox]:
     if request.param != "eventfd":
-        monkeypatch.setattr(loop_inbox, "_write", None)
+        monkeypatch.setattr(loop_inbox, "write_eventfd", None)
 
     def make() -> LoopInbox:
-        inbox = LoopInbox()
+        inbox = LoopInbox(raise_it)
         inbox.start()
         inbox.open()
         return inbox
@@ -114,20 +118,20 @@ def test_nothing_is_called_once_the_loop_has_ended(opened: Callable[[], LoopInbo
     inbox.post(pytest.fail)
 
 
-@pytest.mark.skipif(loop_inbox._write is None, reason="there is no eventfd here")
+@pytest.mark.skipif(loop_inbox.write_eventfd is None, reason="there is no eventfd here")
 async def test_the_loop_is_told_once_for_all_that_comes_before_it_is_awake(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     written: list[int] = []
-    write = loop_inbox._write
+    write = loop_inbox.write_eventfd
     assert write is not None
 
     def counted(fd: int, value: int) -> object:
         written.append(value)
         return write(fd, value)
 
-    monkeypatch.setattr(loop_inbox, "_write", counted)
-    inbox, done = LoopInbox(), trio.Event()
+    monkeypatch.setattr(loop_inbox, "write_eventfd", counted)
+    inbox, done = LoopInbox(raise_it), trio.Event()
     inbox.start()
     inbox.open()
     for call in (lambda: None, lambda: None, done.set):
