@@ -17,7 +17,6 @@ import pytest
 from fuzzers.mutation import damaged_bytes
 from media_files import write_video
 from plait import sources
-from plait.scheduler.sources.images import _RASTER
 
 
 def make_black_png(width: int, height: int) -> bytes:
@@ -111,6 +110,8 @@ def test_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "TGA", "PCX"])
 def test_formats_of_pixels_are_read(kind: str) -> None:
+    from plait.scheduler.sources.images import _RASTER  # registers an operator
+
     assert kind in _RASTER
     assert decode(encode(kind)).shape == (8, 8, 3)
 
