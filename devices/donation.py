@@ -23,13 +23,16 @@ class Donation:
     Attributes
     ----------
     array : Array
-        What the function returned last, or the planned memory that it was copied to.
+        The function's last result, or the planned memory that it was copied to.
+    is_given : bool
+        Whether it is the function's own array, which lives on where something refers to it.
     """
 
-    __slots__ = ("array",)
+    __slots__ = ("array", "is_given")
 
     def __init__(self, array: Array) -> None:
         self.array = array
+        self.is_given = False
 
 
 def unshared(results: Any) -> list[bool]:

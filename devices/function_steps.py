@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
@@ -19,12 +18,14 @@ from ..graph.generators import (
 )
 from ..graph.ir import Node
 from ..graph.nested import called
+from ..graph.operator import Operator
 from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.reduce_rows import RowReducer, row_specs
 from ..graph.python import AsArray, check_results, check_within
 from ..graph.tensor import Array, TensorSpec, read_only, spec_of
 from .donation import Donation, unshared
 from .event import CancelledWorkError, Event
+from .function_habits import LentInputs, find_habits
 from .memory import View
 
 Step: TypeAlias = Callable[[], Any]
@@ -52,7 +53,7 @@ class AwaitedStep:
     call : callable
         Calls the function on bound arrays.
     storing : callable
-        Returns the step that stores what a function of the same arguments returns.
+        Returns the step that stores the results of a call.
     target : RowTarget, optional
         Where the function yields rows: what is done with them.
     """
@@ -60,14 +61,14 @@ class AwaitedStep:
     def __init__(
         self,
         call: Callable[[], Awaitable[Any]],
-        storing: Callable[[Callable[..., Any]], Step],
+        storing: Callable[[Callable[[], Any]], Step],
         target: RowTarget | None = None,
     ) -> None:
         self.target = target
         self._call = call
         # In a list, as what stores them is not to refer to the step: arrays would be in a cycle.
         results = self._results = list[Any]()
-        self._store = storing(lambda *inputs, **attributes: results.pop())
+        self._store = storing(results.pop)
 
     async def fetch(self) -> None:
         """Await the function, on the event loop that it is for."""
@@ -147,11 +148,12 @@ def function_step(
     """
     attributes = node.arguments
     label = str(node)
-    arguments = _arguments(node.inputs, views, constants)
+    habits = find_habits(function)
+    inputs = _lend_inputs(label, node.operator, node.inputs, views, constants, function)
     outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
 
     def call() -> Any:
-        return function(*_values(arguments), **attributes)
+        return function(*inputs.take(), **attributes)
 
     if yields_rows(function):
         largest = [views[name].array if name else None for name in node.outputs]
@@ -161,42 +163,46 @@ def function_step(
             check_results(label, written, specs)
             for index, view in outputs:
                 _hold(view, written[index])
+            inputs.check()
 
         return _rows_step(function, call, RowWriter(label, largest), store)
-    if iscoroutinefunction(function):
-        return AwaitedStep(call, lambda one: function_step(node, one, views, constants, specs))
 
-    def step() -> None:
-        results = call()
-        are_free = unshared(results)
-        arrays = check_results(label, results, specs, as_array)
-        for index, view in outputs:
-            _put(view, arrays[index], is_free=are_free[index])
+    def storing(call: Callable[[], Any]) -> Step:
+        def step() -> None:
+            with habits.take_turn():
+                results = call()
+                are_free = unshared(results)
+                shared = () if all(are_free) else inputs.find_shared(results)
+                arrays = check_results(label, results, specs, as_array)
+                for index, view in outputs:
+                    _put(view, arrays[index], is_free=are_free[index])
+                del results, arrays
+                habits.note_results(label, shared)
+            inputs.check()
 
-    return step
+        return step
+
+    return AwaitedStep(call, storing) if iscoroutinefunction(function) else storing(call)
 
 
 def bounded_step(
     node: Node,
     views: Mapping[str, View],
     constants: Mapping[str, Array],
-    function: Callable[..., Any] | None = None,
 ) -> Step:
-    """Return a step that calls a Python function whose results may be of any length in bounds.
-
-    It is the node's own unless another one is given.
-    """
+    """Return a step that calls a Python function whose results may be of any length in bounds."""
     body, dims = node.attributes["body"], node.attributes["dims"]
     (inner,) = body.nodes
     attributes, label = inner.arguments, str(inner)
-    chosen = function or inner.operator.function
+    chosen = inner.operator.function
     assert chosen is not None
-    arguments = _arguments(inner.inputs, views, constants)
+    habits = find_habits(chosen)
+    inputs = _lend_inputs(label, inner.operator, inner.inputs, views, constants, chosen)
     *outputs, shapes = (views[name] for name in node.outputs)
     largest = [view.array for view in outputs]
 
     def call() -> Any:
-        return chosen(*_values(arguments), **attributes)
+        return chosen(*inputs.take(), **attributes)
 
     if yields_rows(chosen):
         firsts = _first_dims(dims, largest)
@@ -205,19 +211,26 @@ def bounded_step(
             arrays, shapes.array[...] = check_within(label, written, largest, dims)
             for view, array in zip(outputs, arrays, strict=True):
                 _hold(view, array)
+            inputs.check()
 
         return _rows_step(chosen, call, RowWriter(label, largest, firsts), store)
-    if iscoroutinefunction(chosen):
-        return AwaitedStep(call, partial(bounded_step, node, views, constants))
 
-    def step() -> None:
-        results = call()
-        are_free = unshared(results)
-        arrays, shapes.array[...] = check_within(label, results, largest, dims)
-        for view, array, is_free in zip(outputs, arrays, are_free, strict=True):
-            _put(view, array, is_free=is_free)
+    def storing(call: Callable[[], Any]) -> Step:
+        def step() -> None:
+            with habits.take_turn():
+                results = call()
+                are_free = unshared(results)
+                shared = () if all(are_free) else inputs.find_shared(results)
+                arrays, shapes.array[...] = check_within(label, results, largest, dims)
+                for index, view in enumerate(outputs):
+                    _put(view, arrays[index], is_free=are_free[index])
+                del results, arrays
+                habits.note_results(label, shared)
+            inputs.check()
 
-    return step
+        return step
+
+    return AwaitedStep(call, storing) if iscoroutinefunction(chosen) else storing(call)
 
 
 def _rows_step(
@@ -247,16 +260,18 @@ def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, 
     assert function is not None
     count = len(node.outputs)
     outputs = [views[name] for name in node.outputs]
-    arguments = _arguments([outside[name] for name in generator.inputs], views, constants)
+    names = [outside[name] for name in generator.inputs]
+    inputs = _lend_inputs(str(node), generator.operator, names, views, constants, function)
     initial = _arguments([outside[name] for name in reduction.inputs[:count]], views, constants)
 
     def call() -> Any:
-        return function(*_values(arguments), **attributes)
+        return function(*inputs.take(), **attributes)
 
     def store(values: tuple[Array | None, ...]) -> None:
         for view, value in zip(outputs, values, strict=True):
             assert value is not None
-            _put(view, value, is_free=False)  # whoever folds may keep what it returns
+            _put(view, value, is_free=False)  # the function that folds may keep its results
+        inputs.check()
 
     (fold,) = reduction.attributes["body"].nodes
     target = RowReducer(
@@ -278,20 +293,20 @@ def _first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
 def _hold(view: View, array: Array | None) -> None:
     """Have a result read where it was written."""
     if view.donation is not None and array is not None:
-        view.donation.array = array
+        view.donation.array, view.donation.is_given = array, False
 
 
 def _put(view: View, array: Array, *, is_free: bool) -> None:
     """Hand a function's result on as it is, or copy it to its place in planned memory."""
     # Free: nobody else will write to it. Whoever reads next reads it where it lies.
     if view.donation is not None and is_free and array.dtype == view.array.dtype:
-        view.donation.array = array
+        view.donation.array, view.donation.is_given = array, True
         return
     # The leading box: bounded results may be shorter than the memory that is planned for them.
     target = view.array[(*map(slice, array.shape), ...)]
     target[...] = array
     if view.donation is not None:
-        view.donation.array = target
+        view.donation.array, view.donation.is_given = target, False
 
 
 def _arguments(
@@ -307,6 +322,19 @@ def _arguments(
     while found and found[-1] is None:
         found.pop()
     return found
+
+
+def _lend_inputs(
+    label: str,
+    operator: Operator,
+    names: Sequence[str],
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+    function: Callable[..., Any],
+) -> LentInputs:
+    arguments = _arguments(names, views, constants)
+    lasting = [index for index, name in enumerate(names) if name in constants]
+    return LentInputs(label, operator.name_input, arguments, lasting, find_habits(function))
 
 
 def _values(arguments: list[Array | Donation | None]) -> list[Array | None]:

@@ -198,6 +198,10 @@ class Operator:
         """True when its nodes are instances of a class."""
         return isclass(self.function)
 
+    def name_input(self, index: int) -> str:
+        """Return the formal name of an input."""
+        return _formal(self.inputs, index)
+
     def check_arity(
         self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: object
     ) -> None:

@@ -23,7 +23,7 @@ from .fetches import Fetches, names_in
 from .partition import Decision, Partition, Subgraph
 from .placement import Placement, Step
 from .regions import MemoryPlan
-from .replicas import Groups, as_range, every_device, variants
+from .replicas import Groups, as_range, every_device, find_functions, variants
 from .request import IoDevices, Pins, PlanRequest
 from .shapes import Bounds, Shapes
 from .stages import PlanStage
@@ -71,6 +71,8 @@ class Plan:
     """What made the graph simpler."""
     replicas: Groups = ()
     """The devices that the first of each group stands for: items take turns there."""
+    has_automatic_replicas: bool = False
+    """Whether planning chose the replicas, not the user."""
     beside: Groups = ()
     """The groups that its devices are of, where the plan is one of several variants."""
     decision: Decision | None = field(repr=False, compare=False, default=None)
@@ -198,6 +200,11 @@ class Plan:
         """The devices as users name them: replicas as a range, ``"worker:0..3"``."""
         ranges = {names[0]: as_range(names) for names in self.replicas}
         return tuple(ranges.get(name, name) for name in self.devices)
+
+    @cached_property
+    def overlapping_functions(self) -> tuple[str, ...]:
+        """The Python functions that may run for several items at once, on automatic replicas."""
+        return tuple(find_functions(self.graph)) if self.has_automatic_replicas else ()
 
     @property
     def assignment(self) -> Mapping[str, str]:

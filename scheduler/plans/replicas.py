@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ...devices.device import Capabilities, Device, is_device
 from ...devices.host import core_count
@@ -14,7 +14,8 @@ from ...devices.memory import HOST, SHARED
 from ...devices.model import DeviceModel
 from ...devices.registry import find
 from ...graph.ir import ASSIGN, Graph
-from ...graph.nested import acts_outside
+from ...graph.nested import acts_outside, all_nodes
+from ...graph.operators.bounded_call import CALLS
 from ..errors import PlanError
 from .request import Pins
 
@@ -190,6 +191,16 @@ def every_device(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
     """Return devices with those that they stand for."""
     group_of = {names[0]: names for names in groups}
     return tuple(name for first in devices for name in group_of.get(first, (first,)))
+
+
+def find_functions(graph: Graph) -> dict[str, Callable[..., Any]]:
+    """Return the Python functions of a graph by the names of their operators, in its order."""
+    found = {}
+    for _, _, node in all_nodes(graph):
+        function = node.operator.function
+        if function is not None and node.op not in CALLS:
+            found[node.op] = function
+    return found
 
 
 def _check_once(listed: Iterable[str | Device], groups: Iterable[Sequence[str]]) -> None:

@@ -85,6 +85,8 @@ def _heading(plan: Plan) -> Iterator[str]:
         yield f"  {names[0]} stands for {names[0]} to {names[-1]}: items take turns there"
     if plan.replicas:
         yield f"  {plan.max_in_flight:,} in flight on each, with memory of its own as below"
+    if functions := plan.overlapping_functions:
+        yield f"  {plan.variants} items at once may call {', '.join(functions)}"
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
         on = plan.ends.inputs if kind == "in " else plan.ends.outputs
         yield f"  {kind}  " + ", ".join(

@@ -64,12 +64,25 @@ class ItemReplayed:
     device: str
 
 
-SessionEvent: TypeAlias = ItemDone | DeviceLost | DeviceRestored | PlanReplaced | ItemReplayed
+@dataclass(frozen=True, slots=True)
+class FunctionsOverlap:
+    """A session has opened in which so many items at once may call these functions.
+
+    Its plan has automatic replicas. Name one device, `max_in_flight=1` or a range to decide that.
+    """
+
+    functions: tuple[str, ...]
+    items: int
+
+
+SessionEvent: TypeAlias = (
+    ItemDone | DeviceLost | DeviceRestored | PlanReplaced | ItemReplayed | FunctionsOverlap
+)
 Observer: TypeAlias = Callable[[SessionEvent], object]
 
 
 class Announcer:
-    """Tells an observer, if there is one; what it raises is logged, and does no harm to items.
+    """Calls an observer, if there is one; its exceptions are logged and do no harm to items.
 
     Attributes
     ----------
@@ -92,7 +105,7 @@ class Announcer:
         self.is_heard = observer is not None
 
     def tell(self, event: SessionEvent) -> None:
-        """Tell the observer; on the trio thread only."""
+        """Call the observer; on the trio thread only."""
         if self._observer is not None:
             try:
                 self._observer(event)

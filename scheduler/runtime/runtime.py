@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -22,7 +23,7 @@ from .async_calls import Await, await_here
 from .breakdown import Admissions, Breakdown
 from .completion_poller import CompletionPoller
 from .dispatcher import Dispatcher
-from .events import Announcer, ItemDone
+from .events import Announcer, FunctionsOverlap, ItemDone
 from .faults.policy import FaultPolicy
 from .faults.recovery import Recovery
 from .faults.watch import Watch
@@ -47,6 +48,8 @@ from .status import Status, device_status, memory_status
 from .streaming.row_batches import RowBatches
 from .variables.variables import Variables
 from .virtual_time import VirtualTimeDriver
+
+logger = logging.getLogger(__name__)
 
 
 class Runtime:
@@ -208,6 +211,7 @@ class Runtime:
             self.needs_its_loop = is_watched or self._driver.is_virtual or self.keys.are_read
             await self.variables.open()
             await self._open_plan()
+            self._announce_overlap()
             self._driver.context.run(row_server.set, self._row_batches)
             for slots in await self._row_batches.open():
                 await self._watch.on_thread(slots.fill)
@@ -217,6 +221,13 @@ class Runtime:
             except Exception as other:
                 error.add_note(f"and then: {other}")
             raise
+
+    def _announce_overlap(self) -> None:
+        """Name the functions that automatic replicas may run for several items at once."""
+        functions, items = self.plan.overlapping_functions, self.plan.variants
+        if functions:
+            self._announcer.tell(FunctionsOverlap(functions, items))
+            logger.warning("%d items at once may call %s", items, ", ".join(functions))
 
     async def _open_plan(self) -> None:
         """Open what is known of the plan before anything is fed."""

@@ -18,6 +18,7 @@ from plait.scheduler.dispatch import shared_lanes as lanes_of
 from plait.scheduler.dispatch.shared_lanes import shared_lanes
 from plait.scheduler.planner import scaling_out
 from plait.scheduler.plans import replicas
+from plait.scheduler.runtime.events import FunctionsOverlap
 from plait.scheduler.simulation import lanes
 
 pytest.importorskip("onnxruntime")
@@ -266,3 +267,38 @@ def test_such_a_plan_runs_is_saved_and_serves_other_lengths(tmp_path: Path) -> N
         with pl.BlockingSession(one) as session, session.stream(fed) as results:
             for given, item in zip(fed, results, strict=True):
                 np.testing.assert_array_equal(item["y"], given["x"])
+
+
+counts = {"items": 0}
+BYTES = {"bytes": 64}
+
+
+@pl.operator(pl.TensorSpec("float32", ()), inputs=[pl.TensorSpec("float32", (SIDE, SIDE))])
+def count_items(y: Any) -> Any:
+    counts["items"] += 1
+    return y.max()
+
+
+def test_functions_with_state_get_no_automatic_replicas() -> None:
+    assert pl.plan(pipeline(), ["ort", "cpu"], max_in_flight=4, bounds=BYTES).has_automatic_replicas
+    plan = pl.plan(pipeline(then=count_items), ["ort", "cpu"], max_in_flight=4, bounds=BYTES)
+    assert not plan.replicas
+    assert "keeps state in 'counts'" in scaling_out.why_single(plan)
+    ranged = pl.plan(pipeline(then=count_items), ["ort", "cpu:0..1"], max_in_flight=4, bounds=BYTES)
+    assert ranged.replicas  # who asks for them gets them
+    assert not ranged.overlapping_functions
+
+
+def test_functions_that_replicas_may_run_at_once_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plan = pl.plan(pipeline(), ["ort", "cpu"], max_in_flight=4, bounds=BYTES)
+    names = ", ".join(f"{__name__}.{one}" for one in ("decoded", "largest"))
+    assert f"{plan.variants} items at once may call {names}" in plan.report().partition("in  ")[0]
+    seen: list[Any] = []
+    with caplog.at_level("WARNING", "plait"), pl.BlockingSession(plan, on_event=seen.append):
+        pass
+    assert [one for one in seen if isinstance(one, FunctionsOverlap)] == [
+        FunctionsOverlap(tuple(names.split(", ")), plan.variants)
+    ]
+    assert caplog.text.count(f"items at once may call {names}") == 1

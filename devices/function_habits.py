@@ -1,0 +1,216 @@
+"""Functions that keep arrays: inputs that they were lent, or buffers that they return again.
+
+A function is lent read-only views of planned memory, which the next item overwrites. A moving
+average, a frame difference or a tracker keeps such a view, and would compute with another item's
+values. So reference counts are compared after each call, as they are for results
+(`donation.unshared`). The views stand on a memoryview: numpy has all views that a function makes of
+them refer to the first one, and not to the memory's owner.
+
+The first call gets copies. If it keeps one, so do all later calls, and nothing is ever wrong. If a
+later call is the first to keep a view, that call fails: its array can be neither moved nor spared.
+
+A function that returns a buffer which it keeps must not run for two items at once: its calls take
+turns from the first such result on.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary, ref
+
+import numpy as np
+
+from ..graph.errors import OperatorError
+from ..graph.tensor import Array, read_only
+from .donation import Donation
+
+logger = logging.getLogger(__name__)
+
+Argument: TypeAlias = Array | Donation | None
+
+
+class Habits:
+    """Properties of a function that its calls have shown; any thread may read and set them."""
+
+    __slots__ = ("keeps_inputs", "lock", "returns_kept", "was_called")
+
+    def __init__(self) -> None:
+        self.was_called = self.keeps_inputs = self.returns_kept = False
+        self.lock = RLock()
+
+    def take_turn(self) -> AbstractContextManager[object]:
+        """Return what a call runs in: alone if the function returns buffers that it keeps."""
+        return self.lock if self.returns_kept else nullcontext()
+
+    def note_results(self, label: str, shared: Iterable[ref[Array]]) -> None:
+        """Have calls take turns if an array that was returned lives on although it was dropped."""
+        if not self.returns_kept and any(one() is not None for one in shared):
+            self.returns_kept = True
+            logger.info("%s returns an array that it keeps: its calls take turns", label)
+
+
+_habits: WeakKeyDictionary[Callable[..., Any], Habits] = WeakKeyDictionary()
+
+
+def find_habits(function: Callable[..., Any]) -> Habits:
+    """Return the habits of a function, which all its nodes share."""
+    function = getattr(function, "__func__", function)
+    try:
+        return _habits.setdefault(function, Habits())
+    except TypeError:  # some callables take no weak references
+        return Habits()
+
+
+class LentInputs:
+    """The inputs of the calls of a node, one call at a time.
+
+    Parameters
+    ----------
+    label : str
+        Of the node, for messages.
+    name_input : callable
+        Returns the formal name of an input, given its index.
+    arguments : sequence of Array, Donation or None
+    lasting : collection of int
+        The arguments, by index, that no item overwrites.
+    habits : Habits
+        Of the function.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_counts",
+        "_habits",
+        "_label",
+        "_name_input",
+        "_taken",
+        "_views",
+        "_watched",
+    )
+
+    def __init__(
+        self,
+        label: str,
+        name_input: Callable[[int], str],
+        arguments: Sequence[Argument],
+        lasting: Collection[int],
+        habits: Habits,
+    ) -> None:
+        self._label, self._name_input, self._habits = label, name_input, habits
+        self._arguments = arguments
+        # Of those that are lent: a view for all calls, or None where counts would not show its use.
+        self._views = {
+            index: None if isinstance(one, Donation) else _lend(one)
+            for index, one in enumerate(arguments)
+            if index not in lasting and isinstance(one, np.ndarray | Donation)
+        }
+        self._taken: list[Array | None] = []
+        self._watched: list[tuple[int, Array]] = []
+        self._counts: list[int] = []
+
+    def take(self) -> Sequence[Array | None]:
+        """Return the arguments of the next call; the caller unpacks them and keeps none."""
+        self._prepare()
+        self._counts = _count(self._watched)  # here, where no variable refers to an argument
+        return self._taken
+
+    def _prepare(self) -> None:
+        habits = self._habits
+        is_learning = not (habits.was_called or habits.keeps_inputs)
+        taken = list(self._arguments)
+        watched: list[tuple[int, Array]] = []
+        for index, view in self._views.items():
+            array = taken[index]
+            if isinstance(array, Donation):
+                if array.is_given:  # its memory is its own, and lives as long as its views do
+                    taken[index] = read_only(array.array)
+                    continue
+                array = array.array
+                view = _lend(array)
+            assert array is not None
+            if is_learning or habits.keeps_inputs or view is None:
+                taken[index] = _copy(array)
+                if is_learning:
+                    watched.append((index, taken[index]))
+            else:
+                taken[index], flat = view
+                watched += (index, view[0]), (index, flat)
+        self._taken, self._watched = taken, watched  # both till the counts are compared
+
+    def find_shared(self, results: Any) -> list[ref[Array]]:
+        """Return weak references to the memory of results that are neither inputs nor constants."""
+        arrays = [one for one in self._arguments if isinstance(one, np.ndarray)]
+        arrays += [one.array for one in self._arguments if isinstance(one, Donation)]
+        arrays += [one for _, one in self._watched]
+        known = {id(one) for one in (*arrays, *map(_find_root, arrays))}
+        found = results if isinstance(results, tuple) else (results,)
+        roots = [_find_root(one) for one in found if isinstance(one, np.ndarray)]
+        return [ref(one) for one in roots if id(one) not in known]
+
+    def check(self) -> None:
+        """Look for arguments that the call has kept, once its results have been dropped.
+
+        Raises
+        ------
+        OperatorError
+            If it has kept memory that the next item overwrites.
+        """
+        habits = self._habits
+        if self._counts and self._find_kept():
+            gc.collect()  # an exception that was caught may hold the call's frame in a cycle
+            kept, self._counts = self._find_kept(), []
+            if kept:
+                self._refuse(self._name_input(kept[0]))
+            habits.keeps_inputs = True  # nor is all garbage to be looked through again
+        habits.was_called = True
+        self._taken, self._watched = [], []
+
+    def _refuse(self, name: str) -> None:
+        habits = self._habits
+        habits.keeps_inputs = True
+        logger.warning("%s keeps its input %r: its inputs are copied", self._label, name)
+        if habits.was_called:
+            self._taken, self._watched = [], []
+            raise OperatorError(
+                f"the function keeps its input {name!r}, whose memory other items use after it",
+                fix=f"keep a copy: {name}.copy(); from now on its inputs are copied",
+            )
+
+    def _find_kept(self) -> list[int]:
+        counts = _count(self._watched)
+        pairs = zip(self._watched, counts, self._counts, strict=True)
+        return [index for (index, _), count, before in pairs if count > before]
+
+
+def _find_root(array: Array) -> Array:
+    """Return the array that owns the memory of another, as far as arrays tell."""
+    return array.base if isinstance(array.base, np.ndarray) else array
+
+
+def _count(arrays: Iterable[tuple[int, Array]]) -> list[int]:
+    return [sys.getrefcount(one) for _, one in arrays]
+
+
+def _lend(array: Array) -> tuple[Array, Array] | None:
+    """Return a read-only view, and a flat one that all views of it refer to; None if not."""
+    if array.dtype.hasobject or not array.flags.c_contiguous or not _ARE_EXACT:
+        return None
+    flat = np.frombuffer(memoryview(array.reshape(-1).view(np.uint8)), array.dtype)
+    flat.flags.writeable = False
+    return flat.reshape(array.shape), flat
+
+
+def _copy(array: Array) -> Array:
+    copied = array.copy()
+    copied.flags.writeable = False
+    return copied
+
+
+_ARE_EXACT = bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+"""Without a global lock of the interpreter, counts of references are not exact."""

@@ -1,0 +1,132 @@
+"""Python functions that keep state between calls, as their source tells.
+
+A call that depends on the one before must not overlap it. Such functions store to a global or to a
+variable of an enclosing function, to an element or attribute of one, or return an array that lives
+there. Nothing is run, so state that a library or an object keeps for a function is not found.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+MUTATORS = frozenset(
+    {
+        *("add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "fill"),
+        *("insert", "pop", "popitem", "popleft", "put", "remove", "resize", "reverse", "rotate"),
+        *("setdefault", "setflags", "sort", "update", "write"),
+    }
+)
+"""Methods that change the object they are called on."""
+
+_STORES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"}
+
+
+def find_state(function: Callable[..., Any]) -> str:
+    """Return the name of a variable in which a function keeps state; "" if none is found."""
+    seen: set[CodeType] = set()
+    return next(_find_all(function, seen), "")
+
+
+def _find_all(function: Any, seen: set[CodeType]) -> Iterator[str]:
+    bound = inspect.ismethod(function)
+    function = inspect.unwrap(function.__func__ if bound else function)
+    if not isinstance(function, FunctionType) or function.__code__ in seen:
+        return
+    code = function.__code__
+    seen.add(code)
+    yield from _find_stores(code, frozenset(code.co_freevars))
+    outer = _Outer(function, code.co_varnames[:1] if bound else ())
+    tree = _parse(function)
+    if tree is not None:
+        yield from outer.find_changes(tree)
+    for name in code.co_names:  # functions of its module that it calls
+        called = function.__globals__.get(name)
+        if isinstance(called, FunctionType) and called.__module__ == function.__module__:
+            yield from _find_all(called, seen)
+
+
+def _find_stores(code: CodeType, free: frozenset[str]) -> Iterator[str]:
+    """Yield the variables outside of a function that it stores to, nested functions included."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _STORES:
+            name = str(instruction.argval)
+            if instruction.opname.endswith("GLOBAL") or name in free:
+                yield name
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _find_stores(constant, free)
+
+
+def _parse(function: FunctionType) -> ast.AST | None:
+    """Return the syntax tree of a function; None without its source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.Lambda))
+    return next(found, None)
+
+
+class _Outer:
+    """The variables of a function that live outside of its calls."""
+
+    def __init__(self, function: FunctionType, owned: tuple[str, ...]) -> None:
+        self._values = {**function.__globals__, **_read_closure(function)}
+        code = function.__code__
+        self._locals = {*code.co_varnames, *code.co_cellvars}.difference(owned)
+        self._owned = owned
+        self._aliases: dict[str, str] = {}  # locals that are parts of outer arrays
+
+    def find_changes(self, tree: ast.AST) -> Iterator[str]:
+        """Yield those that are changed in place, or returned as arrays."""
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=local)], value=value) if self._array(value):
+                    self._aliases[local] = self._array(value)
+                case (
+                    ast.Subscript(ctx=ast.Store() | ast.Del())
+                    | ast.Attribute(ctx=ast.Store() | ast.Del())
+                ):
+                    yield from self._root(node)
+                case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in MUTATORS:
+                    yield from self._root(owner)
+                case ast.keyword(arg="out", value=target):
+                    yield from self._root(target)
+                case ast.Return(value=ast.AST() as value) if name := self._array(value):
+                    yield name
+
+    def _root(self, node: ast.AST) -> Iterator[str]:
+        """Yield the outer variable that an expression is an element or attribute of, if any."""
+        while isinstance(node, ast.Subscript | ast.Attribute):
+            node = node.value
+        name = node.id if isinstance(node, ast.Name) else ""
+        if name in self._locals:
+            name = self._aliases.get(name, "")
+        value = self._values.get(name)
+        is_code = isinstance(value, ModuleType | type | FunctionType | BuiltinFunctionType)
+        if name in self._owned or (name in self._values and not is_code):
+            yield name
+
+    def _array(self, node: ast.AST) -> str:
+        """Return the outer variable of an array that an expression is, or is a part of."""
+        name = next(self._root(node), "")
+        value = self._values.get(name)
+        return name if isinstance(value, np.ndarray) and value.flags.writeable else ""
+
+
+def _read_closure(function: FunctionType) -> dict[str, Any]:
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return found
