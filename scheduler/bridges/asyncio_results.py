@@ -82,7 +82,7 @@ class AsyncioResults:
             return self
         self._bridge.rest()
         self._here = StreamHere(self._loop, self._options, ON_LOOP)
-        number, now_ns = self._bridge.number, time.perf_counter_ns
+        number, now_ns = self._bridge.number, self._bridge.now_ns
         self._puller = Puller(self._source, self._here, self._options, now_ns, number)
         self._feeding = asyncio.create_task(self._feed(self._bridge))
         return self

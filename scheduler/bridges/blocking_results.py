@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
-from time import perf_counter_ns
 from types import TracebackType
 from typing import Any
 
@@ -46,8 +45,8 @@ class BlockingResults:
         self._on_release = self._bridge.resume if is_live else self._room.leave
         self._here = StreamHere(loop, options, STREAMED)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
-        number = self._bridge.number
-        self._puller = Puller(pulled_here, self._here, options, perf_counter_ns, number)
+        number, now_ns = self._bridge.number, self._bridge.now_ns
+        self._puller = Puller(pulled_here, self._here, options, now_ns, number)
 
     def __iter__(self) -> BlockingResults:
         return self

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, TypeAlias
 
@@ -18,10 +19,10 @@ from ..errors import SessionError
 from ..profile.timestamps import Timestamps
 from ..runtime.items.input_staging import InputStagingPool, copied, most_nbytes
 from ..runtime.items.item import Item
-from ..runtime.session import borrowed
+from ..runtime.session import borrowed, find_clock
 from ..runtime.streaming.options import StreamArguments
-from ..runtime.streaming.sources import Source, SourceItem
-from ..runtime.streaming.stamped import stamped
+from ..runtime.streaming.sources import Source
+from ..runtime.streaming.stamped import Handed
 from .loop_thread import LoopThread
 
 
@@ -57,6 +58,8 @@ class Bridge:
     ----------
     number : int
         Of the stream, among those of the session; once it is open.
+    now_ns : callable
+        The clock that items are timed with.
     latency_ns : int
         How long the item that was passed on last was away; 0 before the first.
     """
@@ -70,6 +73,7 @@ class Bridge:
         source: Source | None = None,
     ) -> None:
         self.number = 0
+        self.now_ns = find_clock(loop.session)
         self._session = loop.session
         self._loop = loop
         self._arguments = arguments
@@ -80,7 +84,7 @@ class Bridge:
         self._rooms: dict[int, tuple[int, Mapping[str, Array], int]] = {}
         self.latency_ns = 0
         self._count = 0
-        self._send, self._receive = trio.open_memory_channel[SourceItem](math.inf)
+        self._send, self._receive = trio.open_memory_channel[Handed](math.inf)
         self._source = source
         self._resumed = trio.lowlevel.ParkingLot()
         self._job = loop.start(self._run, owner=owner)
@@ -114,19 +118,18 @@ class Bridge:
         self._rooms[self._count] = index, room, perf_counter_ns()
         self._count += 1
         with suppress(PlaitError):  # the end says so
-            fed = stamped(own, marks)
-            self._loop.call_soon(lambda: self._put(fed))
+            self._loop.call_soon(partial(self._put, Handed(marks, own)))
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
         """Return a result that was delivered for whoever releases it there."""
         if self._source is not None:
-            return item.passed_on(item.index, on_release)
+            return item.pass_on(item.index, on_release, self.now_ns)
         index, room, put_ns = self._rooms.pop(item.index)
         self.latency_ns = perf_counter_ns() - put_ns
         self._spares.take_back(room.values())
         if not self._rooms:
             self._loop.leave(self)
-        return item.passed_on(index, on_release)
+        return item.pass_on(index, on_release, self.now_ns)
 
     def resume(self, item: Item) -> None:
         """Deliver the next result, when there is one: the last was released."""
@@ -142,7 +145,7 @@ class Bridge:
         """Cancel what is under way; does not wait."""
         self._job.cancel()
 
-    def _put(self, inputs: SourceItem) -> None:
+    def _put(self, inputs: Handed) -> None:
         self._loop.wait_for_turn()
         with suppress(trio.BrokenResourceError):  # the stream has ended
             self._send.send_nowait(inputs)

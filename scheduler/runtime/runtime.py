@@ -178,6 +178,10 @@ class Runtime:
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
             self._announcer.tell(ItemDone(latency_ns / 1e9, error))
 
+    async def await_recovery(self) -> None:
+        """Wait, after an item has failed for a lost device, until that may have changed."""
+        await self._recovery.await_change()
+
     def count_dropped(self) -> None:
         """Count an item of a live source that there was no room for."""
         self.recorder.dropped += 1

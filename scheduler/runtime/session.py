@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, overload
 
@@ -424,6 +425,12 @@ def run_inline(
 def may_run_here(session: object) -> bool:
     """Say whether a session's items may run on other threads than its loop's, if they are brief."""
     return isinstance(session, Session) and not session._open_runtime().needs_its_loop
+
+
+def find_clock(session: object) -> Callable[[], int]:
+    """Return the clock that the items of a session or pool that is open are timed with."""
+    runtime = session._runtime if isinstance(session, Session) else None
+    return perf_counter_ns if runtime is None else runtime.now_ns
 
 
 def carrier_of(session: Session) -> Carrier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -75,7 +76,7 @@ async def test_a_device_that_dies_of_an_item_each_time_fails_it_with_the_cause()
 async def test_items_fail_when_their_device_does_not_come_back() -> None:
     sim = Stubborn(refusals=10**9)
     with trio.fail_after(WAIT_S):
-        policy = pl.FaultPolicy(patience=3, restart_s=0)
+        policy = pl.FaultPolicy(patience=3, patience_s=0, restart_s=0)
         async with pl.Session(planned(sim, alone=True), faults=policy) as session:
             sim.lose("unplugged")
             for _ in range(2):
@@ -92,6 +93,53 @@ async def test_items_fail_when_their_device_does_not_come_back() -> None:
                         break
                     except pl.DeviceLostError:
                         await trio.lowlevel.checkpoint()
+
+
+async def test_items_fail_no_earlier_than_the_patience_in_seconds(
+    autojump_clock: MockClock,
+) -> None:
+    sim = Stubborn(refusals=10**9)
+    policy = pl.FaultPolicy(patience=1, patience_s=60, restart_s=0)
+    async with pl.Session(planned(sim, alone=True), faults=policy) as session:
+        sim.refusals = 10**9
+        sim.lose("unplugged")
+        began = trio.current_time()
+        opens = sim.open
+
+        def slow(cores: int | None = None) -> None:
+            autojump_clock.jump(7)  # the machine is busy
+            opens(cores)
+
+        sim.open = slow  # type: ignore[method-assign]
+        with pytest.raises(pl.DeviceLostError, match="unplugged"):
+            await session.run(feeds(1))
+        assert 60 <= trio.current_time() - began < 120
+
+
+async def test_a_source_is_not_emptied_while_nothing_can_run_its_items() -> None:
+    """Items that wait fail; the next one is held back until an attempt to start the device."""
+    sim, drawn = Stubborn(refusals=10**9), 0
+    policy = pl.FaultPolicy(patience=1, patience_s=0, restart_s=0)
+
+    def source() -> Iterator[dict[str, Any]]:
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield feeds(drawn)
+
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(planned(sim, alone=True), faults=policy) as session:
+            sim.lose("unplugged")
+            asked, n_failed = sim.asked, 0
+            async with session.stream(source()) as stream:
+                async for item in stream:
+                    if item.error is None:
+                        break
+                    n_failed += 1
+                    if n_failed == 5:
+                        sim.refusals = 0
+    assert n_failed <= sim.asked - asked + 2  # each needs an attempt of its own, but the first two
+    assert drawn <= n_failed + 3
 
 
 async def test_pauses_between_attempts_grow(autojump_clock: MockClock) -> None:
@@ -138,7 +186,7 @@ async def test_items_fail_whose_devices_keep_dying_in_turn(replays: int) -> None
     """Each of them always starts, but never does both live when an item needs them."""
     first, second = Rival("sim:a"), Rival("sim:b")
     first.other, second.other = second, first
-    policy = pl.FaultPolicy(restart_s=0, patience=3, replays=replays, standby=False)
+    policy = pl.FaultPolicy(restart_s=0, patience=3, patience_s=0, replays=replays, standby=False)
     with trio.fail_after(WAIT_S):
         async with pl.Session(over_two(first, second), faults=policy) as session:
             assert await right(session, 1)

@@ -154,6 +154,9 @@ class Pool:
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)
             self._announcer.tell(ItemDone(latency_ns / 1e9, error))
 
+    async def await_recovery(self) -> None:
+        """Wait for nothing: a pool holds items back by itself while it has no replica."""
+
     def count_dropped(self) -> None:
         """Count an item of a live source that there was no room for."""
         self.dropped += 1

@@ -26,7 +26,10 @@ class FaultPolicy:
     patience : int, default 5
         After this many failed attempts to start a device, items that need it fail. They also fail
         after this many deaths of the device, if above `replays`, without a successful item in
-        between. Attempts continue.
+        between. Attempts continue, and a stream takes no further items before the next one.
+    patience_s : float, default 10.0
+        Nor do they fail earlier than this many seconds after the first of these deaths: where
+        other programs keep a machine busy, each attempt may take long.
     grace_s : float, default 1.0
         How long a worker may continue with a cancelled item, or with opening a plan that is no
         longer needed, before it is killed.
@@ -44,6 +47,7 @@ class FaultPolicy:
     restart_s: float = 0.1
     longest_restart_s: float = 5.0
     patience: int = 5
+    patience_s: float = 10.0
     grace_s: float = 1.0
 
     def __post_init__(self) -> None:

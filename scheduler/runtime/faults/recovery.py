@@ -67,6 +67,7 @@ class Recovery:
         self._restartable: dict[str, Restartable] = {}
         self._lives: dict[str, int] = {}
         self._starts: dict[str, int] = {}
+        self._since_s: dict[str, float] = {}  # the first of the deaths that `_starts` counts
         self._given_up: set[str] = set()
         self._replaced: set[frozenset[str]] = set()
         self._standbys: dict[tuple[int, frozenset[str]], tuple[ref[Plan], Plan | None]] = {}
@@ -131,6 +132,7 @@ class Recovery:
         if self._starts:
             for name in devices_of(plan):
                 self._starts.pop(name, None)
+                self._since_s.pop(name, None)
 
     async def adapt(self, plan: Plan) -> Plan:
         """Return a static plan, or what stands in for it; wait while nothing does.
@@ -158,6 +160,11 @@ class Recovery:
                     raise self.lost[name].again()
             await self._changed.wait()
         return plan
+
+    async def await_change(self) -> None:
+        """Wait until a device that may come back does so, or the next attempt to start it fails."""
+        if not self._stopped and any(self._restartable[name].can_restart for name in self.lost):
+            await self._changed.wait()
 
     def prepare(self, plan: Plan) -> None:
         """Plan, beside the loop, for the loss of each device that may die."""
@@ -211,7 +218,9 @@ class Recovery:
         attempts = 0
         while self._is_dead(name) or not attempts:
             starts = self._starts.get(name, 0)
-            if starts > self._most_deaths:  # it starts, and dies before it is of any use
+            since_s = self._since_s.setdefault(name, trio.current_time())
+            is_late = trio.current_time() >= since_s + self.policy.patience_s
+            if is_late and starts > self._most_deaths:  # it starts, and dies before it is useful
                 self._give_up(name)
             with trio.move_on_after(self.policy.pause_s(starts)):
                 await self._starting.wait()
@@ -222,7 +231,8 @@ class Recovery:
             attempts += 1
             self._starts[name] = starts + 1
             await self._start(name)
-            if self._is_dead(name) and attempts == max(1, self.policy.patience):
+            is_late = trio.current_time() >= since_s + self.policy.patience_s
+            if is_late and self._is_dead(name) and attempts >= max(1, self.policy.patience):
                 self._give_up(name)
         del self.lost[name]
         self._given_up.discard(name)

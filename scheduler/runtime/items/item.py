@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -236,7 +237,7 @@ class Item:
     2 [4.] None
     """
 
-    __slots__ = ("_arrange", "_on_release", "_outputs", "error", "index", "stamp")
+    __slots__ = ("_arrange", "_marks", "_on_release", "_outputs", "error", "index", "stamp")
 
     def __init__(
         self,
@@ -246,10 +247,12 @@ class Item:
         on_release: Callable[[Item], object] | None = None,
         arrange: Callable[[Results], Any] = dict,
         stamp: float | None = None,
+        marks: Sequence[Timestamps] = (),
     ) -> None:
         self.index = index
         self.stamp = stamp
         self._arrange = arrange
+        self._marks = marks
         self.error = error
         self._outputs = outputs
         self._on_release = on_release
@@ -291,9 +294,14 @@ class Item:
         if on_release is not None:
             on_release(self)
 
-    def passed_on(self, index: int, on_release: Callable[[Item], object]) -> Item:
-        """Return the same result for another consumer, which counts and releases it for itself."""
-        return Item(index, self._outputs, self.error, on_release, self._arrange, self.stamp)
+    def pass_on(
+        self, index: int, on_release: Callable[[Item], object], now_ns: Callable[[], int]
+    ) -> Item:
+        """Return the same result for a consumer on another thread; mark it as taken now."""
+        for marks in self._marks:
+            marks.taken_ns = now_ns()
+        release = partial(mark_release, self._marks, now_ns, on_release)
+        return Item(index, self._outputs, self.error, release, self._arrange, self.stamp)
 
     def checked(self, on_error: OnError) -> Item:
         """Return it, unless it failed and that is to be raised."""
@@ -324,6 +332,19 @@ class Item:
         else:
             state = "released" if self._outputs is None else f"outputs={[*self._outputs]}"
         return f"Item({self.index}, {state})"
+
+
+def mark_release(
+    every: Sequence[Timestamps],
+    now_ns: Callable[[], int],
+    on_release: Callable[[Item], object] | None,
+    item: Item,
+) -> None:
+    """Mark when an item was released. This does not keep its stream from being collected."""
+    for marks in every:
+        marks.released_ns = now_ns()
+    if on_release is not None:
+        on_release(item)
 
 
 def _read_only(array: Array) -> Array:

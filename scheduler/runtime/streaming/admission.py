@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from ....devices.errors import DeviceLostError
 from ....graph.tensor import Array
 from ...profile.timestamps import Timestamps
 from ..items.input_staging import copied
@@ -128,9 +129,11 @@ class AdmissionQueue:
             while await self._arrived():
                 item_run, inputs = self._pop()
                 await self._admit(item_run, inputs)
+                await self._pause(item_run)
         else:
             while (batch := await self._gather(batching)).members:
                 await self._admit(batch.item_run, batch)
+                await self._pause(batch.item_run)
 
     async def drain(self) -> None:
         """Cancel everything and wait for what runs to end; nobody may `run` it any more."""
@@ -232,6 +235,11 @@ class AdmissionQueue:
                 self._take_back(member)
         if item_run.was_given_up():  # at the last moment
             item_run.cancel()
+
+    async def _pause(self, item_run: ItemRun) -> None:
+        """Let no further item fail for the device that one has just failed for."""
+        if isinstance(item_run.error, DeviceLostError):
+            await self._runtime.await_recovery()
 
     async def _start(self, item_run: ItemRun, inputs: Mapping[str, Any] | Batch) -> None:
         if isinstance(inputs, Batch):

@@ -55,6 +55,10 @@ class Carrier(Protocol):
         """Count an item that has ended, and tell observers."""
         ...
 
+    async def await_recovery(self) -> None:
+        """Wait, after an item has failed for a lost device, until that may have changed."""
+        ...
+
     def count_dropped(self) -> None:
         """Count an item of a live source that there was no room for."""
         ...

@@ -26,9 +26,9 @@ import trio
 from ....graph.errors import InternalError
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
-from ..items.item import Item, Results
+from ..items.item import Item, Results, mark_release
 from .options import StreamOptions
-from .stamped import Stamped, unstamp
+from .stamped import Handed, Stamped, unstamp
 
 SourceItem: TypeAlias = Mapping[str, Any] | Stamped
 """An item as sources give it: what is fed, which may be the value of a `Stamped`."""
@@ -139,7 +139,10 @@ class Puller:
                 assert isinstance(self._source, AsyncIterable)
                 self._asynchronous = aiter(self._source)
             inputs: Any = await anext(self._asynchronous)
-            marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
+            if isinstance(inputs, Handed):
+                marks, inputs = inputs
+            else:
+                marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
             if isinstance(inputs, Stamped):
                 inputs = unstamp(inputs, marks)
         except StopAsyncIteration:
@@ -172,7 +175,7 @@ class Puller:
             return None
         self.pulled = None
         marks.taken_ns = self._now_ns()
-        release = partial(_release, marks, self._now_ns, on_release)
+        release = partial(mark_release, (marks,), self._now_ns, on_release)
         return Item(index, results, error, release, self._arrange, marks.stamp)
 
     def close(self) -> None:
@@ -188,15 +191,3 @@ class Puller:
         source = self._source if self._asynchronous is None else self._asynchronous
         if isinstance(source, AsyncGenerator | trio.abc.AsyncResource):
             await source.aclose()
-
-
-def _release(
-    marks: Timestamps,
-    now_ns: Callable[[], int],
-    on_release: Callable[[Item], object] | None,
-    item: Item,
-) -> None:
-    """Note when an item was released, which does not keep its stream from being collected."""
-    marks.released_ns = now_ns()
-    if on_release is not None:
-        on_release(item)

@@ -84,15 +84,11 @@ def unstamp(item: Stamped, marks: Timestamps) -> Any:
     return item.value
 
 
-def stamped(feeds: Mapping[str, Any], marks: Timestamps) -> Mapping[str, Any] | Stamped:
-    """Return the item that `unstamp` was given."""
-    if marks.stamp is None:
-        return feeds
-    if not marks.preparing:
-        return Stamped(marks.stamp, feeds)
-    item = Matched(marks.stamp, feeds)
-    item.waited_ns = sum(end - begin for _, begin, end in marks.preparing)
-    return item
+class Handed(NamedTuple):
+    """An item that another thread has pulled from a source, with its times."""
+
+    marks: Timestamps
+    feeds: Mapping[str, Any]
 
 
 class ClosableSource(Generator[Stamped, None, None]):

@@ -245,6 +245,7 @@ class Results:
             release,
             self._options.arrange,
             item_run.marks.stamp,
+            _marks(item_run),
         )
         return self._item
 

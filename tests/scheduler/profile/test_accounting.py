@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -307,6 +308,30 @@ async def test_a_slow_source_shows() -> None:
 async def test_a_slow_consumer_shows() -> None:
     whole = await streamed([ITEM] * 5, consume_s=0.005)
     assert whole.consumer_ns >= 5 * 5_000_000
+
+
+def test_a_slow_consumer_of_a_blocking_stream_shows() -> None:
+    with pl.BlockingSession(two_devices()) as session:
+        for item in session.stream([ITEM] * 5):
+            assert item.error is None
+            time.sleep(0.005)
+        whole = session.profile().attribution()
+    assert whole.consumer_ns >= 5 * 5_000_000
+    assert whole.source_ns < whole.consumer_ns / 2
+
+
+def test_a_slow_consumer_of_an_asyncio_stream_shows() -> None:
+    async def main() -> Attribution:
+        async with pl.AsyncioSession(two_devices()) as session:
+            async with session.stream([ITEM] * 5) as results:
+                async for item in results:
+                    assert item.error is None
+                    await asyncio.sleep(0.005)
+            return session.profile().attribution()
+
+    whole = asyncio.run(main())
+    assert whole.consumer_ns >= 5 * 5_000_000
+    assert whole.source_ns < whole.consumer_ns / 2
 
 
 async def test_an_items_time_is_what_its_caller_waits() -> None:
