@@ -89,6 +89,7 @@ bench: install  ## measure; results go to benchmarks/results
 fuzz: install  ## damaged files and random graphs, for SECONDS= with SEED=; failures are kept in .fuzz
 	$(BIN)/python tests/fuzzers/campaign.py --seconds $(SECONDS) --seed $(SEED) --keep .fuzz
 	PLAIT_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/properties/test_random_partitions.py \
+		tests/properties/test_varying_networks.py \
 		--hypothesis-seed=$(SEED) -o hang_timeout=0
 
 # Where there are wheels, nothing is asked of an index, and neither venv nor pip has to be there.

@@ -20,9 +20,10 @@ from ..graph.ir import Node
 from ..graph.nested import called
 from ..graph.operator import Operator
 from ..graph.operator_lifecycle import OperatorLifecycle
+from ..graph.operators.bounded_call import get_called_node, infer_lengths
 from ..graph.operators.reduce_rows import RowReducer, row_specs
 from ..graph.python import AsArray, check_results, check_within
-from ..graph.tensor import Array, TensorSpec, read_only, spec_of
+from ..graph.tensor import Array, TensorSpec, read_only, shorten_array, spec_of
 from .donation import Donation, unshared
 from .event import CancelledWorkError, Event
 from .function_habits import LentInputs, find_habits
@@ -191,8 +192,8 @@ def bounded_step(
     constants: Mapping[str, Array],
 ) -> Step:
     """Return a step that calls a Python function whose results may be of any length in bounds."""
-    body, dims = node.attributes["body"], node.attributes["dims"]
-    (inner,) = body.nodes
+    inner = get_called_node(node)
+    dims = infer_lengths(node, _list_specs(node, views, constants))
     attributes, label = inner.arguments, str(inner)
     chosen = inner.operator.function
     assert chosen is not None
@@ -249,10 +250,7 @@ def _rows_step(
 
 def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
     """Return a step that calls a generator function, and folds each row as it is yielded."""
-    given = [
-        views[name].spec if name in views else spec_of(constants[name]) for name in node.inputs
-    ]
-    inner = called(node.attributes["body"], given)
+    inner = called(node.attributes["body"], _list_specs(node, views, constants))
     # Inside, inputs have the names of when the two became one; here others may be called so by now.
     outside = {"": "", **dict(zip(inner.inputs, node.inputs, strict=True))}
     generator, reduction = inner.nodes
@@ -284,6 +282,13 @@ def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, 
     return _rows_step(function, call, target, store)
 
 
+def _list_specs(
+    node: Node, views: Mapping[str, View], constants: Mapping[str, Array]
+) -> list[TensorSpec]:
+    """Return the specs of a node's inputs."""
+    return [views[name].spec if name in views else spec_of(constants[name]) for name in node.inputs]
+
+
 def _first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
     """Return the first of each result's dimensions, which are listed one behind the other."""
     places = accumulate((array.ndim for array in largest[:-1]), initial=0)
@@ -302,8 +307,8 @@ def _put(view: View, array: Array, *, is_free: bool) -> None:
     if view.donation is not None and is_free and array.dtype == view.array.dtype:
         view.donation.array, view.donation.is_given = array, True
         return
-    # The leading box: bounded results may be shorter than the memory that is planned for them.
-    target = view.array[(*map(slice, array.shape), ...)]
+    # Bounded results may be shorter than the memory planned for them.
+    target = shorten_array(view.array, array.shape)
     target[...] = array
     if view.donation is not None:
         view.donation.array, view.donation.is_given = target, False

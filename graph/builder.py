@@ -14,7 +14,7 @@ from .check import check_distinct, check_precision, check_structure
 from .errors import GraphError, OperatorError, ShapeError
 from .exact_number import exact_number
 from .including import include_graph
-from .infer import infer_node
+from .infer import has_own_length, infer_node, infer_shapes
 from .ir import ASSIGN, VARIABLE, Graph, Node, call_of, with_renamed
 from .named_tensor import Tensor
 from .operator import find_operator
@@ -489,7 +489,10 @@ class GraphBuilder:
             else:  # a fed, constant or twice fetched tensor reaches its public name by a copy
                 nodes.append(Node(f"output {public}", "Identity", (tensor,), (public,)))
                 tensors[public] = tensors[tensor]
-        return check_structure(with_renamed(self._graph(nodes, tensors), renamed))
+        graph = with_renamed(self._graph(nodes, tensors), renamed)
+        # Lengths called after a tensor are called after its public name.
+        has_lengths = any(has_own_length(name, tensors[name]) for name in renamed)
+        return check_structure(infer_shapes(graph) if has_lengths else graph)
 
     def _graph(self, nodes: list[Node], tensors: dict[str, TensorSpec]) -> Graph:
         return Graph(

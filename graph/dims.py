@@ -7,6 +7,7 @@ inferred again, so the text is for people and for early errors only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from typing import Any
@@ -19,6 +20,14 @@ UNKNOWN: Dim = "?"
 
 `infer_node` puts a name of its own in its place, so that no two unknown lengths read the same.
 """
+
+
+_ARITHMETIC = re.compile(r"[-+*/(,]")
+
+
+def is_computed(dim: Dim) -> bool:
+    """True for the text of a length that is computed from other lengths."""
+    return isinstance(dim, str) and _ARITHMETIC.search(dim) is not None
 
 
 def add(a: Dim, b: Dim) -> Dim:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from .errors import Argument, Fix, GraphError, ShapeError
-from .tensor import Array, TensorSpec
+from .tensor import Array, TensorSpec, shorten_array
 
 Receive: TypeAlias = "Callable[[RowWriter], object]"
 """Is called with who has written one more row of each result."""
@@ -130,8 +130,8 @@ class RowWriter:
         for index, (row, whole) in enumerate(zip(rows, self._largest, strict=True)):
             if whole is not None:
                 self._check(index, row, whole)
-                # The memory is for the largest rows: a smaller one lies at its beginning.
-                whole[(self._count, *map(slice, row.shape))] = row
+                # The memory is for the largest rows; smaller ones follow each other without gaps.
+                shorten_array(whole, (len(whole), *row.shape))[self._count] = row
         self._count += 1
         for receive in self.receivers:
             receive(self)
@@ -147,7 +147,7 @@ class RowWriter:
         """Return some rows of each result that have been written."""
         assert self._shapes is not None, "the first row has told them"
         return tuple(
-            whole if whole is None else whole[(slice(start, stop), *map(slice, shape))]
+            whole if whole is None else shorten_array(whole, (len(whole), *shape))[start:stop]
             for whole, shape in zip(self._largest, self._shapes, strict=True)
         )
 

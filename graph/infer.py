@@ -73,10 +73,19 @@ def _name_unknown(spec: TensorSpec, tensor: str) -> TensorSpec:
     if spec.shape is None or not any(map(_needs_name, spec.shape)):
         return spec
     named = (
-        f"{tensor}.shape[{axis}]" if _needs_name(dim) else dim
+        _name_length(tensor, axis) if _needs_name(dim) else dim
         for axis, dim in enumerate(spec.shape)
     )
     return TensorSpec(spec.dtype, tuple(named))
+
+
+def has_own_length(tensor: str, spec: TensorSpec) -> bool:
+    """True if a length of the tensor is called after it."""
+    return any(dim == _name_length(tensor, axis) for axis, dim in enumerate(spec.shape or ()))
+
+
+def _name_length(tensor: str, axis: int) -> str:
+    return f"{tensor}.shape[{axis}]"
 
 
 def _needs_name(dim: Dim) -> bool:

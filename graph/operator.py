@@ -298,8 +298,8 @@ def define(
 
     `bound` is given where output lengths depend on values: a second shape rule, that yields the
     largest shapes. The operator called `bounded_name` is registered too: its outputs have these
-    shapes, and one more, a vector of int64, holds the true shapes, one behind the other. What an
-    output truly holds is the leading box of that shape; the rest of its bytes means nothing.
+    shapes, and one more, a vector of int64, holds the true shapes, one after the other. The
+    elements of an output lie at the beginning of its buffer, without gaps.
 
     Examples
     --------

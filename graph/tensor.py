@@ -121,6 +121,13 @@ def holds_bytes(spec: TensorSpec) -> bool:
     return spec.dtype == np.uint8 and spec.rank == 1
 
 
+def shorten_array(array: Array, shape: Sequence[int]) -> Array:
+    """Return the first elements of a contiguous array under a shape with no more elements."""
+    if array.shape == shape:
+        return array
+    return array.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+
 def frozen_copy(array: Array) -> Array:
     """Return a copy on the host that nobody can write to, in C order."""
     copy = np.array(array, order="C")

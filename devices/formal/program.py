@@ -20,7 +20,7 @@ from ...graph.ir import Graph, Node
 from ...graph.operator import bounded_name
 from ...graph.operator_lifecycle import OperatorLifecycle
 from ...graph.python import check_results
-from ...graph.tensor import Array, TensorSpec, frozen_copy
+from ...graph.tensor import Array, TensorSpec, frozen_copy, shorten_array
 from ..errors import DeviceError
 from ..function_steps import Step, function_of
 from ..memory import View
@@ -106,9 +106,9 @@ class _Output:
             poison(self._array.reshape(-1)[part])
 
     def write(self, result: Array) -> None:
-        """Write a result; of a bounded operator's output only the leading box."""
+        """Write a result: that of a bounded operator to the beginning of its buffer."""
         if self._parts is None:
-            self._array[tuple(map(slice, result.shape))] = result
+            shorten_array(self._array, result.shape)[...] = result
             return
         for part in self._parts:
             self._array.reshape(-1)[part] = result.reshape(-1)[part]

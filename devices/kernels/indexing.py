@@ -36,10 +36,11 @@ def gather_nd(
         return in_order(())
     batch, depth = attributes["batch_dims"], indices.shape[-1]
     lengths = x.shape[batch : batch + depth]
-    source = x.reshape(math.prod(x.shape[: batch + depth]), -1)
-    target = y.reshape(flat.size, -1)
+    # In numbers: of an x without elements, nothing says how long -1 is.
+    source = x.reshape(math.prod(x.shape[: batch + depth]), math.prod(x.shape[batch + depth :]))
+    target = y.reshape(flat.size, source.shape[1])
     starts = xp.arange(math.prod(x.shape[:batch])) * math.prod(lengths)
-    by_batch = flat.reshape(starts.size, -1)
+    by_batch = flat.reshape(starts.size, flat.size // starts.size)
 
     def step() -> None:
         flat.fill(0)

@@ -1,7 +1,8 @@
 """Kernels that keep some of what they are given, and say how much.
 
-Each writes to the leading box of its outputs, zeros to the rest of them, and to the last output
-the true shapes of the others, one behind the other. That reads values back from a device.
+Each writes its results to the beginnings of its outputs, without gaps, and zeros behind them; to
+the last output the true shapes of the others, one after the other. That reads values back from a
+device.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import numpy as np
 
 from ...graph.attribute import Attributes
 from ...graph.operators.selecting import check_overlap
-from ...graph.tensor import Array
+from ...graph.tensor import Array, shorten_array
 from .arguments import optional
 from .axes import at
 from .registry import ArrayModule, Arrays, kernel
 
 
 def _put(xp: ArrayModule, results: Sequence[Array], outputs: Arrays) -> None:
-    """Write results into the leading boxes of outputs, and their shapes into the last output."""
+    """Write results to the beginnings of outputs, and their shapes to the last output."""
     *buffers, shapes = outputs
     for buffer, result in zip(buffers, results, strict=True):
         if result.shape != buffer.shape:
             buffer.fill(0)
-        buffer[tuple(map(slice, result.shape))] = result
+        shorten_array(buffer, result.shape)[...] = result
     lengths = [length for result in results for length in result.shape]
     xp.copyto(shapes, xp.asarray(lengths, dtype=shapes.dtype))
 

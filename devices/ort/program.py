@@ -11,9 +11,9 @@ from ...graph.dtypes import TEXT, is_extension
 from ...graph.errors import PlaitError
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.ir import Graph, Node
-from ...graph.operators.bounded_call import BOUNDED_CALL
+from ...graph.operators.bounded_call import BOUNDED_CALL, infer_lengths
 from ...graph.python import check_within
-from ...graph.tensor import Array
+from ...graph.tensor import Array, shorten_array
 from ..donation import Donation
 from ..errors import KernelError
 from ..event import CancelledWorkError, Event
@@ -156,7 +156,8 @@ class _Call:
 
     def __init__(self, node: Node, views: Mapping[str, View]) -> None:
         *self.names, shapes = node.outputs
-        self._label, self._dims = str(node), node.attributes["dims"]
+        self._label = str(node)
+        self._dims = infer_lengths(node, [views[name].spec for name in node.inputs])
         self._largest = [views[name].array for name in self.names]
         self._shapes = views[shapes].array
 
@@ -164,7 +165,7 @@ class _Call:
         """Write results, and their lengths; raise GraphError for one that is longer."""
         arrays, lengths = check_within(self._label, tuple(results), self._largest, self._dims)
         for largest, array in zip(self._largest, arrays, strict=True):
-            largest[(*map(slice, array.shape), ...)] = array
+            shorten_array(largest, array.shape)[...] = array
         self._shapes[...] = lengths
 
 

@@ -15,7 +15,7 @@ from ...graph.dtypes import is_extension
 from ...graph.evaluation import was_evaluated
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
-from ...graph.operators.bounded_call import BOUNDED_CALL
+from ...graph.operators.bounded_call import BOUNDED_CALL, get_called_node
 from ...graph.passes.applied import Applied, applied_to
 from ...graph.passes.merging import MayMerge, always
 from ...graph.passes.pipeline import simplified_inside
@@ -157,8 +157,7 @@ def _without_bounds(graph: Graph) -> Graph:
     return replace(
         graph,
         nodes=tuple(
-            node.attributes["body"].nodes[0] if node.op == BOUNDED_CALL else node
-            for node in graph.nodes
+            get_called_node(node) if node.op == BOUNDED_CALL else node for node in graph.nodes
         ),
         outputs=tuple(name for name in graph.outputs if name not in shapes),
         tensors={name: spec for name, spec in graph.tensors.items() if name not in shapes},

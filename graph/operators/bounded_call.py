@@ -1,17 +1,20 @@
 """A call whose results may be of any length up to a bound, into buffers of that bound.
 
-Of a Python function, or of an operator of ONNX Runtime's whose lengths values decide. Plans put it
-where such a one is; graphs that users write have none.
+Of a Python function, or of an operator of ONNX Runtime with lengths that values decide. Plans put
+it in the place of such a node; graphs that users write have none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..attribute import Attribute, Kind
-from ..ir import Graph, Node
+from ..dims import is_computed
+from ..infer import infer_node
+from ..ir import Graph, Node, call_of
 from ..operator import Call, define, find_operator
 from ..tensor import TensorSpec
 from ..traits import OWN_DTYPES, RUNTIME, Part
@@ -48,35 +51,62 @@ def calls_function(node: Node) -> bool:
     return find_operator(called_op(node)).function is not None
 
 
-def is_bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, int]]) -> bool:
-    """True for one that may be called so, all of whose results' lengths are known, or bounded."""
-    operator = node.operator
-    may_be = operator.function is not None or RUNTIME in operator.traits
-    if not may_be or operator.owns:
-        return False
-    shapes = [spec.shape for spec in graph.output_specs(node)]
-    return (
-        None not in shapes
-        and len(shapes) == len(node.outputs)
-        and all(isinstance(dim, int) or dim in bounds for shape in shapes for dim in shape or ())
-    )
+def find_largest_results(
+    node: Node, specs: Sequence[TensorSpec], bounds: Mapping[str, tuple[int, int]]
+) -> Sequence[TensorSpec] | None:
+    """Return the largest specs that a call may return; `specs` are those of the node's results.
+
+    None if a length has no bound, or the node does not call anything.
+    """
+    may_be_call = node.operator.function is not None or RUNTIME in node.operator.traits
+    if not may_be_call or node.operator.owns or len(specs) != len(node.outputs):
+        return None
+    found = []
+    for spec in specs:
+        shape = [
+            bounds[d][1] if isinstance(d, str) and d in bounds else d for d in spec.shape or ()
+        ]
+        found.append(TensorSpec(spec.dtype, None if spec.shape is None else shape))
+    return found if all(spec.is_static for spec in found) else None
 
 
-def bounded_call(graph: Graph, node: Node, bounds: Mapping[str, tuple[int, int]]) -> Node:
-    """Return the node that stands for one of which `is_bounded_call` is true."""
+def bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> Node:
+    """Return the node that calls another one of the graph with buffers for its largest results."""
     declared = [graph.tensors[name].shape or () for name in node.outputs]
-    largest = {
-        name: TensorSpec(
-            graph.tensors[name].dtype,
-            tuple(dim if isinstance(dim, int) else bounds[dim][1] for dim in shape),
-        )
-        for name, shape in zip(node.outputs, declared, strict=True)
-    }
     read = tuple(dict.fromkeys(filter(None, node.inputs)))
-    tensors = {**{name: graph.tensors[name] for name in read}, **largest}
+    results = zip(node.outputs, largest, strict=True)
+    tensors = {**{name: graph.tensors[name] for name in read}, **dict(results)}
     body = Graph(node.name, read, node.outputs, (node,), tensors, {})
     dims = tuple(str(dim) for shape in declared for dim in shape)
     operator = find_operator(BOUNDED_CALL)
     attributes = operator.complete({"body": body, "dims": dims}, str(node))
     outputs = (*node.outputs, f"{node.name}\0shapes")
     return Node(node.name, BOUNDED_CALL, read, outputs, attributes)
+
+
+def get_called_node(node: Node) -> Node:
+    """Return the node that a bounded call stands for, with the names of the call's own tensors."""
+    body: Graph = node.attributes["body"]
+    (inner,) = body.nodes
+    # Tensors around the call may have been renamed since it was made.
+    pairs = zip((*body.inputs, *body.outputs), (*node.inputs, *node.outputs[:-1]), strict=True)
+    outside = {"": "", **dict(pairs)}
+    inputs = tuple(outside[name] for name in inner.inputs)
+    return replace(inner, inputs=inputs, outputs=tuple(outside[name] for name in inner.outputs))
+
+
+def infer_lengths(node: Node, specs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """Return the lengths of a bounded call's results, given the specs of its inputs.
+
+    Lengths computed from others are numbers, if the specs say them; all others are as declared.
+    """
+    dims: tuple[str, ...] = node.attributes["dims"]
+    if not any(map(is_computed, dims)):
+        return dims
+    inner = get_called_node(node)
+    results = infer_node(inner, call_of(inner, dict(zip(node.inputs, specs, strict=True)), {}))
+    told = (dim for spec in results for dim in spec.shape or ())
+    return tuple(
+        str(dim) if is_computed(declared) and isinstance(dim, int) else declared
+        for declared, dim in zip(dims, told, strict=True)
+    )

@@ -166,7 +166,7 @@ def plan(
     lengths = NO_BOUNDS
     if bounds is not None:
         check_not_fixed(graph, part, bounds)
-        lengths = all_bounds(part, bounds)
+        lengths = all_bounds(part, bounds, graph)
     reduced: tuple[Applied, ...] = ()
     if any(node.operator.function is not None for node in part.nodes):
         part, reduced, lengths = reduce_rows(part, request, chosen, lengths)

@@ -96,8 +96,7 @@ def join_stages(entry: StagedGraph) -> Plan | None:
     stages, following = list[BoundedStage](), entry
     while True:
         stage = following.lasting
-        # What is a constant by now has no place in a plan's memory from where results are read.
-        if not isinstance(stage, BoundedStage) or stage.constants or not _may_be_joined(stage):
+        if not isinstance(stage, BoundedStage) or not _may_be_joined(stage):
             return None
         stages.append(stage)
         if stage.rest is None:
@@ -110,10 +109,7 @@ def join_stages(entry: StagedGraph) -> Plan | None:
 
 
 def _may_be_joined(stage: BoundedStage) -> bool:
-    """True where an item's lengths can be bound on whatever thread it is on.
-
-    What is computed up to a length has to begin where the largest does: only the first axis varies.
-    """
+    """True if any thread can bind the stage to an item's lengths."""
     plan = stage.plan
     if plan is None or not plan.is_static or plan.prologue is not None or plan.ends.devices:
         return False
@@ -123,7 +119,10 @@ def _may_be_joined(stage: BoundedStage) -> bool:
     # Variables are committed, and instances opened, plan by plan.
     if plan.graph.variables or any(step.owns or step.has_effects for step in plan.steps):
         return False
-    return all(axis == 0 for _, axis, _, _ in stage.limits)
+    # Results are read from planned memory, where constants have no place. Some are constants at one
+    # item's lengths alone.
+    constants = stage.constants.keys() | plan.graph.constants.keys()
+    return constants.isdisjoint(plan.graph.outputs)
 
 
 def _joined_graph(whole: Graph, graphs: Sequence[Graph], lengths: tuple[str, ...]) -> Graph | None:
@@ -161,6 +160,9 @@ def _plan_joined(
         reasons.update(plan.reasons)
     partition = Partition(assignment, reasons, tuple(_renumbered(plans)))
     described = [_describe(stage, plan) for stage, plan in zip(stages, plans, strict=True)]
+    constraints = [constraints_in(plan) for plan in plans]
+    if not all(one.has_same_nodes for one in constraints):
+        return None  # only stages that are planned apart can be planned anew for some lengths
     devices, request = first.prototypes, first.request
     placement = place(graph, partition, devices, first.ends)
     placement = placement.with_waits(list(_edges(placement, described)))
@@ -172,7 +174,7 @@ def _plan_joined(
             request.max_in_flight,
             limits=request.memory_limits,
             costs=first.costs,
-            constraints=_constraints(plans),
+            constraints=_merge(constraints),
         )
     # Joined, all stages' tensors have a place at once.
     except DoesNotFitError:  # one after the other they may
@@ -236,7 +238,6 @@ def _edges(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[
         earlier |= {step_of[one.node].index for one in stage.computes}
 
 
-def _constraints(plans: Sequence[Plan]) -> DynamicShapeConstraints:
-    every = [constraints_in(plan) for plan in plans]
+def _merge(every: Sequence[DynamicShapeConstraints]) -> DynamicShapeConstraints:
     apart = frozenset[str]().union(*(one.apart for one in every))
     return DynamicShapeConstraints(apart, [other for one in every for other in one.others])

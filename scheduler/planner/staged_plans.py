@@ -1,4 +1,4 @@
-"""The stages of a graph whose shapes depend on values: one plan for each, kept as they come up."""
+"""The stages of a graph with shapes that depend on values: one plan for each, kept for reuse."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...devices.evaluating import can_evaluate, evaluate
 from ...graph.captured_constants import with_constants_inside
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node, call_of
-from ...graph.operators.bounded_call import is_bounded_call
+from ...graph.operators.bounded_call import find_largest_results
 from ...graph.operators.control import waits
 from ...graph.state import reading, without_state
 from ...graph.tensor import Array, TensorSpec, frozen_copy, spec_of
@@ -30,6 +30,7 @@ from ..shapes.sync_points import (
     deciding,
     frontier,
     has_static_shapes,
+    infer_known,
 )
 from ..shapes.whole import SWITCH_SIZE, switches_of, with_whole_nodes
 from .replanning import replan_graph, replan_within
@@ -53,7 +54,7 @@ class Stage:
     Attributes
     ----------
     plan : Plan or None
-        None where there is nothing to run before the boundary.
+        None if nothing runs before the boundary.
     padded : tuple of PaddedOutputs
     limits : tuple of (str, int, str, (int, int))
         The lengths that it computes: tensor, axis, symbol, and the least and the largest.
@@ -128,7 +129,9 @@ class BoundedStage(Stage):
         )
         self.padded, self.loops, self.whole = parts.padded, (), None
         self.rest = None if parts.rest is None else StagedGraph(plan, parts.rest, kept)
-        made = [name for padded in parts.padded for name in padded.tensors]
+        # A result that is not read has a buffer and no place in the graph.
+        written = (name for padded in parts.padded for name in padded.tensors)
+        made = [name for name in written if name in graph.tensors]
         self.limits = tuple(_limits(graph, made, plan.computed))
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
@@ -248,10 +251,7 @@ class StagedGraph:
         if bounded is not None:
             return bounded
         for node in frontier(self.graph):
-            if not (
-                _is_static(self.graph, node)
-                or is_bounded_call(self.graph, node, self._plan.computed)
-            ):
+            if not _is_static(self.graph, node) and not self._is_bounded_call(node, known):
                 # It only grows: were names forgotten, the keys of stages that are kept would mean
                 # something else.
                 self._deciding.update(deciding(self.graph, node, known))
@@ -287,6 +287,13 @@ class StagedGraph:
         if held and all(_runs_at_boundary(graph, node, plan.computed) for node in held):
             return BoundaryStage(plan, graph, self._kept, held)
         return None
+
+    def _is_bounded_call(self, node: Node, known: Mapping[str, Array]) -> bool:
+        """True for a call whose results have bounds, given the shapes of its inputs."""
+        if waits(node) or node.operator.bounded is not None:
+            return False
+        specs = infer_known(self.graph, node, known)
+        return find_largest_results(node, specs, self._plan.computed) is not None
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
         """Return the graph with switches set, if then all is known, else as it is."""

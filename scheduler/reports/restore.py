@@ -238,13 +238,15 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
     if pool.memory != name or pool.slots != plan.max_in_flight:
         raise damaged_error(f"the pool of memory {name!r} is for something else", at)
     for key, region in pool.regions.items():
-        # A release is at the end of a step: one more than its number.
-        points = (*region.claims, *(release - 1 for release in region.releases))
+        # A release may be the landing, which comes after all steps.
+        is_timed = all(-1 <= claim < completion for claim in region.claims) and all(
+            -1 <= release <= completion for release in region.releases
+        )
         if (
             (region.memory, region.name) != (name, key)
             or region.nbytes < 0
             or not 1 <= region.copies <= MOST_IN_FLIGHT
-            or any(not -1 <= point < completion for point in points)
+            or not is_timed
         ):
             raise damaged_error(f"the region {key!r} of memory {name!r} makes no sense", at)
 

@@ -7,7 +7,6 @@ its first input ends, and so moves with that one's length.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 
 from ...devices.device import Device
 from ...graph.aliasing import runs_of
+from ...graph.dims import is_computed
 from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import describe
 from ...graph.ir import Graph, Node
@@ -39,9 +39,6 @@ SAMPLES = 12
 
 MOST = 1 << 40
 """Nothing is longer; sums of bytes are 64-bit numbers."""
-
-_ARITHMETIC = re.compile(r"[-+*/(,]")
-"""Part of lengths that follow from others."""
 
 EXAMPLE = 64
 """A length in examples of how to give some."""
@@ -121,8 +118,10 @@ def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
                 )
 
 
-def all_bounds(graph: Graph, bounds: object) -> Bounds:
-    """Return the bounds of what is fed, and of lengths that follow from values.
+def all_bounds(graph: Graph, bounds: object, source: Graph | None = None) -> Bounds:
+    """Return the bounds of fed lengths, and of lengths that follow from values.
+
+    `source` is the user's graph: `graph` may lack lengths of it that were folded or not read.
 
     Raises
     ------
@@ -131,6 +130,8 @@ def all_bounds(graph: Graph, bounds: object) -> Bounds:
     """
     known = computed_symbols(graph)
     if isinstance(bounds, Mapping):
+        gone = computed_symbols(source).keys() - known.keys() if source is not None else ()
+        bounds = {symbol: bound for symbol, bound in bounds.items() if symbol not in gone}
         bounds = _of_every_call(graph, known, bounds)
     if not isinstance(bounds, Mapping) or known.keys().isdisjoint(bounds):
         return checked_bounds(graph, bounds)
@@ -160,7 +161,7 @@ def computed_symbols(graph: Graph) -> Mapping[str, str]:
         for name in filter(None, node.outputs):
             for dim in graph.tensors[name].shape or ():
                 # What is computed from other lengths has bounds by theirs.
-                if isinstance(dim, str) and dim not in fed and not _ARITHMETIC.search(dim):
+                if isinstance(dim, str) and dim not in fed and not is_computed(dim):
                     found.setdefault(dim, name)
     return found
 
@@ -246,7 +247,8 @@ def constraints_of(template: Template, bounds: Bounds, graph: Graph) -> DynamicS
     """
     part, own = _varying(template, bounds, graph)
     # Where shapes make other nodes of the graph, the plan is not used: they need not fit into it.
-    others = [other for other in _others(part, bounds) if alike(other, own)]
+    tried = list(_others(part, bounds))
+    others = [other for other in tried if alike(other, own)]
     ways = [[_shared(other, node) for node in other.nodes] for other in others]
     apart = set[str]()
     for place, node in enumerate(own.nodes):
@@ -255,7 +257,8 @@ def constraints_of(template: Template, bounds: Bounds, graph: Graph) -> DynamicS
         # what is missed is found when such lengths come: `BoundedShapes` looks again.
         if any(there[place] != here for there in ways) or not (ways or _is_simple(here)):
             apart.add(node.name)
-    return DynamicShapeConstraints(frozenset(apart), others)
+    has_same_nodes = len(others) == len(tried)
+    return DynamicShapeConstraints(frozenset(apart), others, has_same_nodes=has_same_nodes)
 
 
 def constraints_in(plan: Plan) -> DynamicShapeConstraints:

@@ -22,6 +22,8 @@ class DynamicShapeConstraints:
         The nodes that are not the same at all shapes, at some others.
     growing : frozenset of str
         Tensors that have no largest shape. Who reads or writes them is among `apart`.
+    has_same_nodes : bool
+        True if no shapes that were tried make other nodes of the graph.
 
     Attributes
     ----------
@@ -33,8 +35,11 @@ class DynamicShapeConstraints:
         apart: frozenset[str] = frozenset(),
         others: Sequence[Graph] = (),
         growing: frozenset[str] = frozenset(),
+        *,
+        has_same_nodes: bool = True,
     ) -> None:
         self.apart, self.growing, self.others = apart, growing, others
+        self.has_same_nodes = has_same_nodes
         self._others = [(other, {node.name: node for node in other.nodes}) for other in others]
         self.is_none = not (apart or others)
         self._scratch: dict[tuple[str, str], tuple[int, ...]] = {}

@@ -17,10 +17,10 @@ from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import asking, describe, infer_node
 from ...graph.ir import Graph, Node, call_of
 from ...graph.operator import Specs, find_operator
-from ...graph.operators.bounded_call import bounded_call, is_bounded_call
+from ...graph.operators.bounded_call import bounded_call, find_largest_results
 from ...graph.operators.control import deciding_inputs, waits
 from ...graph.operators.each import EACH
-from ...graph.tensor import Array, TensorSpec, spec_of
+from ...graph.tensor import Array, TensorSpec, shorten_array, spec_of
 from ..errors import PlanError
 from ..plans.shapes import NO_BOUNDS, Bounds
 
@@ -39,11 +39,9 @@ class PaddedOutputs:
         """Return what the buffers truly hold, by name."""
         lengths, start, found = known[self.shapes].tolist(), 0, {}
         for name in self.tensors:
-            array = known[name]
-            # Contiguous, as plans are fed; a buffer that is full is not copied.
-            box = tuple(slice(length) for length in lengths[start : start + array.ndim])
-            found[name] = np.ascontiguousarray(array[box]).reshape(array[box].shape)
-            start += array.ndim
+            stop = start + known[name].ndim
+            found[name] = shorten_array(known[name], tuple(lengths[start:stop]))
+            start = stop
         return found
 
 
@@ -101,8 +99,9 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
                 known.update(node.outputs)
                 head.append(node)
                 continue
-            if is_bounded_call(graph, node, bounds):
-                padded.append(_padded(head, tensors, *_bounded_call(graph, node, bounds)))
+            largest = find_largest_results(node, graph.output_specs(node), bounds)
+            if largest is not None:
+                padded.append(_padded(head, tensors, *_bounded_call(graph, node, largest)))
                 continue
             if node.operator.function is not None:
                 raise untold_shape_error(graph, node)
@@ -121,15 +120,19 @@ def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
     rest: list[Node] = []
     padded: list[PaddedOutputs] = []
     tensors = dict(template.tensors)
+    known = {*template.inputs, *template.constants, ""}
     for node in template.nodes:
-        if node.name in late:
+        # At numbers, the shape of what is computed late may be a constant.
+        if node.name in late or not known.issuperset(node.inputs):
             rest.append(node)
         elif f"{node.name}\0shapes" not in padding:
             head.append(node)
+            known.update(node.outputs)
         elif node.operator.bounded is not None:
             padded.append(_padded(head, tensors, *bounded_form(template, node)))
         else:
-            padded.append(_padded(head, tensors, *_bounded_call(template, node, bounds)))
+            largest = [parts.head.tensors[name] for name in node.outputs]
+            padded.append(_padded(head, tensors, *_bounded_call(template, node, largest)))
     left = template.extract(rest, template.name) if rest else None
     return GraphSplit(_head(template, head, rest, padded, tensors), left, tuple(padded))
 
@@ -143,9 +146,9 @@ def _padded(
     return PaddedOutputs(node.outputs[:-1], node.outputs[-1])
 
 
-def _bounded_call(graph: Graph, node: Node, bounds: Bounds) -> tuple[Node, Specs]:
-    """Return what calls a function whose results' lengths have bounds, and the largest results."""
-    one = bounded_call(graph, node, bounds)
+def _bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> tuple[Node, Specs]:
+    """Return the call with buffers for the largest results, and the specs of all it writes."""
+    one = bounded_call(graph, node, largest)
     return one, tuple(one.operator.infer(call_of(one, graph.tensors, {})))
 
 
@@ -253,16 +256,20 @@ def untold_shape_error(graph: Graph, node: Node, bounded: Collection[str] = ()) 
 
 def _decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str]) -> bool:
     """True when shapes follow from the values of these inputs."""
+    return all(spec.is_static for spec in infer_known(graph, node, known, names))
+
+
+def infer_known(
+    graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
+) -> Specs:
+    """Infer a node's results from the shapes of known inputs, and the values of those named."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
-    tensors = {**graph.tensors, **given}
-    call = call_of(node, tensors, values)
-    if node.operator.bounded is not None:
-        with asking(node, call):
-            specs: Specs = tuple(find_operator(node.operator.bounded).infer(call))
-    else:
-        specs = infer_node(node, call)
-    return all(spec.is_static for spec in specs)
+    call = call_of(node, {**graph.tensors, **given}, values)
+    if node.operator.bounded is None:
+        return infer_node(node, call)
+    with asking(node, call):
+        return tuple(find_operator(node.operator.bounded).infer(call))
 
 
 def _head(

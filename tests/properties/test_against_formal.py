@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from plait.graph.operator import find_operator, operators
 from plait.graph.operators.bounded_call import CALLS
 from plait.graph.operators.each import EACH
 from plait.graph.operators.reduce_rows import REDUCE_ROWS
-from single_node import AnyArray, run_node, single_node_graph
+from single_node import AnyArray, run_node, single_node_graph, trim
 
 EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "15" if os.environ.get("CI") else "25"))
 """For each operator; set it to some hundreds to look for what has not been seen yet."""
@@ -66,7 +65,8 @@ class Devices:
     def run(self, kind: str, graph: Graph, fed: dict[str, AnyArray]) -> list[AnyArray]:
         with Bound(self.by_kind[kind], graph) as bound:
             results = bound.run(fed)
-        return _trimmed(graph, [results[name] for name in graph.outputs])
+        found = [results[name] for name in graph.outputs]
+        return trim(found) if graph.nodes[0].op.startswith("Bounded.") else found
 
     def close(self) -> None:
         self._opened.close()
@@ -77,16 +77,6 @@ def devices() -> Iterator[Devices]:
     opened = Devices()
     yield opened
     opened.close()
-
-
-def _trimmed(graph: Graph, results: list[AnyArray]) -> list[AnyArray]:
-    """Return results of a bounded operator cut to the lengths that its last output says."""
-    if not graph.nodes[0].op.startswith("Bounded."):
-        return results
-    *kept, lengths = results
-    ends = accumulate((y.ndim for y in kept), initial=0)
-    shapes = [lengths[start:end].tolist() for start, end in pairwise(ends)]
-    return [y[tuple(map(slice, of))] for y, of in zip(kept, shapes, strict=True)]
 
 
 def same_bits(results: Sequence[AnyArray], reference: Sequence[AnyArray]) -> None:

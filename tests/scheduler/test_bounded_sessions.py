@@ -315,6 +315,26 @@ def scaled(x: Any, weights: Any, sizes: Any) -> Any:
     return x * sizes[0].astype(x.dtype) + weights
 
 
+@pytest.mark.parametrize("device", ["cpu", "compiled"])
+def test_scratch_may_be_needed_at_some_lengths_only(device: str) -> None:
+    """A cache of frames that begins empty: the convolution needs other buffers as it grows."""
+    if not pl.devices.probe(device).found:
+        pytest.skip(f"{device} is not here")
+    weights = np.random.default_rng(0).standard_normal((3, 2, 3)).astype(np.float32)
+    b = pl.GraphBuilder("stream")
+    x, cache = b.input("x", "float32", (1, 2, 4)), b.input("cache", "float32", (1, 2, "t"))
+    frames = b.op("Concat", cache, x, axis=2)
+    b.output("y", b.op("Conv", frames, weights, name="conv"))
+    random = np.random.default_rng(1)
+    with pl.BlockingSession(pl.plan(b.build(), device, bounds={"t": (0, 64)})) as session:
+        for length in (0, 40, 7, 4, 0, 12, 64, 3):
+            fed = random.standard_normal((1, 2, length + 4)).astype(np.float32)
+            item = {"x": fed[..., length:], "cache": fed[..., :length]}
+            windows = np.lib.stride_tricks.sliding_window_view(fed[0], 3, axis=1)
+            wanted = np.einsum("cwk,ock->ow", windows, weights)
+            np.testing.assert_allclose(session.run(item)["y"][0], wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("device", ["cpu", "worker:0"])
 @pytest.mark.parametrize("sees_length", [False, True])
 async def test_functions_are_bound_to_further_lengths_without_compiling(

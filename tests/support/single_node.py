@@ -9,7 +9,7 @@ symbolic or unknown shapes agrees with the shapes that come out.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,18 @@ def run_node(
     _check_symbolic_inference(graph, fed)
     assert cost_of(graph, graph.nodes[0]).flops >= 0
     return results[0]
+
+
+def trim(written: Sequence[AnyArray]) -> list[AnyArray]:
+    """Return the results in a bounded operator's buffers; the last one lists their shapes."""
+    *buffers, shapes = written
+    lengths = iter(shapes.tolist())
+    found = []
+    for buffer in buffers:
+        shape = [next(lengths) for _ in range(buffer.ndim)]
+        found.append(buffer.reshape(-1)[: prod(shape)].reshape(shape))
+    assert next(lengths, None) is None
+    return found
 
 
 def single_node_graph(

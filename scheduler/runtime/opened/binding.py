@@ -243,7 +243,11 @@ class Bindings:
                     return None
                 inner = step.work.graph
                 tensors = {name: specs.get(name, spec) for name, spec in inner.tensors.items()}
-                program = self._program(device, replace(inner, tensors=tensors), views)
+                inner = replace(inner, tensors=tensors)
+                scratch = (scratch_specs(device, inner, node) for node in inner.nodes)
+                if not all(views.keys() >= names.keys() for names in scratch):
+                    return None  # kernels need buffers that they need at no other lengths
+                program = self._program(device, inner, views)
             found[step.index] = self._launched(step, program, views)
         return found
 
@@ -394,7 +398,9 @@ class Bindings:
 
 
 def _lie_as_before(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
-    """Say whether tensors of the same lengths lie where they did."""
+    """True if tensors of the same lengths lie where they did, and the same scratch is needed."""
+    if views.keys() != before.keys():
+        return False
     for name, view in views.items():
         old = before[name]
         if old.spec == view.spec and (old.arena is not view.arena or old.offset != view.offset):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from math import prod
 from typing import NamedTuple
 
 import trio
@@ -12,7 +11,7 @@ import trio
 from ....devices.device import Device
 from ....devices.event import Event
 from ....devices.memory import HOST_MEMORIES, View
-from ....graph.tensor import Array
+from ....graph.tensor import Array, shorten_array
 from ...costs.host import INLINE_BYTES
 from ..large_copies import copy_array
 from ..virtual_time import VirtualTimeDriver
@@ -108,7 +107,8 @@ class Feeds:
         shapes = {name: arrays[name].shape for name in self.targets}
         if all(target.shape == shapes[name] for name, target in self.targets.items()):
             return self
-        return Feeds({name: beginning(one, shapes[name]) for name, one in self.targets.items()})
+        parts = ((name, shorten_array(one, shapes[name])) for name, one in self.targets.items())
+        return Feeds(dict(parts))
 
     def write(self, arrays: Mapping[str, Array]) -> None:
         """Copy inputs, which have the shapes of the targets."""
@@ -119,13 +119,6 @@ class Feeds:
                 copy_array(target, source)
             else:
                 room[:] = source.data.cast("B")
-
-
-def beginning(array: Array, shape: Sequence[int]) -> Array:
-    """Return the first bytes of an array as one of a shape: where smaller ones lie."""
-    if array.shape == shape:
-        return array
-    return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
 def _room_of(array: Array) -> memoryview | None:

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from ....graph.errors import PlaitError, ShapeError
-from ....graph.tensor import Array, Shape
+from ....graph.tensor import Array, Shape, shorten_array
 from ...errors import PlanError
 from ...planner.bounded_shapes import BoundedShapes
 from ...plans.shapes import Shapes
@@ -25,7 +25,7 @@ from ...shapes.bounds import count_error
 from ..virtual_time import Launch
 from .arenas import Arenas
 from .binding import Bindings, BoundStep
-from .copying import Feeds, beginning
+from .copying import Feeds
 from .slot import InlineRun, Slot
 
 if TYPE_CHECKING:
@@ -422,7 +422,7 @@ class ItemStages:
                 told = self._slot.results[one.shapes].tolist()
                 for tensor, shape in self._bindings.shapes_told(one, told, self._lengths):
                     if tensor in self.results:
-                        self.results[tensor] = beginning(self._slot.results[tensor], shape)
+                        self.results[tensor] = shorten_array(self._slot.results[tensor], shape)
                 self._left[stage] -= 1
             self._bind_ready()
 
@@ -443,7 +443,7 @@ class ItemStages:
             launches[step], inline[step] = bound.launch, bound.inline
         self.launches, self.inline = launches, inline
         for name, shape in shapes.items():
-            self.results[name] = beginning(self._slot.results[name], shape)
+            self.results[name] = shorten_array(self._slot.results[name], shape)
         if not was_bound:
             self.was_bound = False
             self._marks.prepare("binding", begin_ns, self._now_ns())

@@ -49,6 +49,14 @@ def test_gather_nd_takes_what_each_row_of_indices_names(
         np.testing.assert_array_equal(y[place], x[named])
 
 
+@pytest.mark.parametrize(("shape", "batch"), [((0,), 0), ((2, 0), 1), ((0, 3), 0)])
+def test_a_tensor_without_elements_has_no_place(shape: tuple[int, ...], batch: int) -> None:
+    """A plan for the largest lengths binds it; only to run it is refused."""
+    x, indices = np.zeros(shape, np.float32), np.zeros((2, 1), np.int64)
+    with pytest.raises(KernelError, match=f"index 0 is outside axis {batch} of length 0"):
+        run_node("GatherND", [x, indices], {"batch_dims": batch})
+
+
 @pytest.mark.parametrize("index", [-4, 3])
 @pytest.mark.parametrize("op", ["GatherND", "ScatterND"])
 def test_rows_of_indices_outside_a_tensor_are_refused(op: str, index: int) -> None:

@@ -90,7 +90,7 @@ def test_functions_of_bounded_results_are_refused_as_functions() -> None:
     b = pl.GraphBuilder("picked")
     b.output("y", b.call(picked, b.input("x", "float32", (4,))))
     graph = b.build()
-    node = bounded_call(graph, graph.nodes[0], {"count": (0, 4)})
+    node = bounded_call(graph, graph.nodes[0], [pl.TensorSpec("float32", (4,))])
     call = Call((graph.tensors["x"],), (None,), node.attributes, n_outputs=2)
     said = pl.device("ort").supports(node, call)
     assert said == (False, "Python functions do not run on 'ort' devices")

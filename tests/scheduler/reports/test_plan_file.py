@@ -45,6 +45,15 @@ def again(plan: Plan, **replaced: Device) -> Plan:
     return read_plan(dump_plan(plan), "bytes", {**objects, **replaced})
 
 
+@pytest.mark.parametrize("max_in_flight", [1, 3])
+def test_a_plan_that_computes_nothing_comes_back(max_in_flight: int) -> None:
+    b = pl.GraphBuilder("shape")
+    b.output("y", b.op("Shape", b.input("x", "float32", ("n", 2))))
+    plan = again(pl.plan(b.build(), bounds={"n": 4}, max_in_flight=max_in_flight))
+    assert not plan.steps
+    assert pl.run(plan, {"x": np.ones((3, 2), np.float32)})["y"].tolist() == [3, 2]
+
+
 @settings(max_examples=25)
 @given(graphs(), st.data())
 def test_a_plan_comes_back_equal(graph: Graph, data: st.DataObject) -> None:

@@ -164,7 +164,8 @@ def with_regions(memory: MemoryPlan, **changed: Any) -> MemoryPlan:
         (lambda m: with_regions(m, copies=0), "makes no sense"),
         (lambda m: with_regions(m, copies=1 << 40), "makes no sense"),
         (lambda m: with_regions(m, claims=(99,)), "makes no sense"),
-        (lambda m: with_regions(m, releases=(-1,)), "makes no sense"),
+        (lambda m: with_regions(m, releases=(-2,)), "makes no sense"),
+        (lambda m: with_regions(m, releases=(-1,)), "touched after 'items' is released"),
         (lambda m: with_regions(m, claims=()), "items could meet"),
     ],
 )

@@ -159,11 +159,11 @@ def test_the_report_tells_the_names_of_computed_lengths(kind: str) -> None:
     if kind != "function":
         assert f"open, bound it by bounds={{{symbol!r}: 64}}" in pl.plan(make()).report()
     bounded = pl.plan(make(), bounds={symbol: 8}).report()
-    if kind == "function":  # stages that are one plan are told of as that
-        assert f"planned for all shapes with {symbol} 0 to 8" in bounded
-    else:
+    if kind == "Slice":
         assert f"length {symbol!r}" in bounded
         assert "0 to 8, planned once for all of them" in bounded
+    else:  # its stages are joined to one plan
+        assert f"planned for all shapes with {symbol} 0 to 8" in bounded
 
 
 def test_a_bound_of_nothing_names_the_lengths_there_are() -> None:
