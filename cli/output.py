@@ -15,7 +15,7 @@ from typing import Any
 import click
 import numpy as np
 
-from ..graph.dtypes import TEXT
+from ..graph.dtypes import TEXT, name_of
 from ..graph.errors import Argument, PlaitError
 from ..graph.escaping import printable
 from ..graph.formats.files import replacing
@@ -177,7 +177,7 @@ def status() -> Iterator[Callable[[str], None]]:
 
 
 def _summary(array: Array) -> dict[str, Any]:
-    name = "str" if array.dtype == TEXT else array.dtype.name
+    name = name_of(array.dtype)
     summary: dict[str, Any] = {"dtype": name, "shape": list(array.shape)}
     if array.size == 0 or array.dtype.kind in "cO":
         return {**summary, "min": None, "max": None, "mean": None}

@@ -48,6 +48,7 @@ class CpuDevice(HostDevice):
             awaits=True,
             takes_donations=(cls.compile, cls.bind) == (CpuDevice.compile, CpuDevice.bind),
             takes_text=True,
+            takes_objects=True,
         )
 
     def supports(self, node: Node, call: Call) -> Support:

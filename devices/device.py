@@ -20,7 +20,7 @@ from typing import (
     runtime_checkable,
 )
 
-from ..graph.dtypes import TEXT
+from ..graph.dtypes import TEXT, has_objects
 from ..graph.infer import asking
 from ..graph.ir import Graph, Node
 from ..graph.nested import awaited
@@ -72,6 +72,8 @@ class Capabilities:
         functions, and where programs are one piece all. What functions return is donated then.
     takes_text : bool
         True when its programs read and write tensors of text, in this process.
+    takes_objects : bool
+        True when its programs hand on Python objects.
     software : str
         What its kernels come from, with the version, where that is not numpy: a saved plan is
         loaded for the same one only.
@@ -101,6 +103,7 @@ class Capabilities:
     atomic_programs: bool = False
     takes_donations: bool = False
     takes_text: bool = False
+    takes_objects: bool = False
     software: str = ""
     copies_from: frozenset[str] = frozenset()
 
@@ -543,8 +546,11 @@ def support(graph: Graph, node: Node, device: Device) -> Support:
     """Say whether a device can run a node of a graph."""
     if awaited(node) is not None and not device.capabilities.awaits:
         return Support(False, f"async functions do not run on {device.name!r}")
-    tensors = (graph.tensors[name] for name in (*node.inputs, *node.outputs) if name)
-    if any(spec.dtype == TEXT for spec in tensors) and not device.capabilities.takes_text:
+    dtypes = [graph.tensors[name].dtype for name in (*node.inputs, *node.outputs) if name]
+    if any(map(has_objects, dtypes)) and not device.capabilities.takes_objects:
+        return Support(False, f"Python objects do not go to {device.name!r}")
+    has_text = any(dtype == TEXT and not has_objects(dtype) for dtype in dtypes)
+    if has_text and not device.capabilities.takes_text:
         return Support(False, f"text does not go to {device.name!r}")
     bounded = node.operator.bounded
     asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)

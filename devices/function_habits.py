@@ -29,10 +29,25 @@ import numpy as np
 from ..graph.errors import OperatorError
 from ..graph.tensor import Array, read_only
 from .donation import Donation
+from .memory import View
 
 logger = logging.getLogger(__name__)
 
-Argument: TypeAlias = Array | Donation | None
+
+class HeldValue:
+    """An argument that is a Python object, or a list of some, read when the function is called."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, view: View) -> None:
+        self._place = view.donation or view
+
+    def read(self) -> Any:
+        """Return the present object."""
+        return self._place.array.tolist()
+
+
+Argument: TypeAlias = Array | Donation | HeldValue | None
 
 
 class Habits:
@@ -76,7 +91,7 @@ class LentInputs:
         Of the node, for messages.
     name_input : callable
         Returns the formal name of an input, given its index.
-    arguments : sequence of Array, Donation or None
+    arguments : sequence of Array, Donation, HeldValue or None
     lasting : collection of int
         The arguments, by index, that no item overwrites.
     habits : Habits
@@ -87,6 +102,7 @@ class LentInputs:
         "_arguments",
         "_counts",
         "_habits",
+        "_held",
         "_label",
         "_name_input",
         "_taken",
@@ -110,11 +126,14 @@ class LentInputs:
             for index, one in enumerate(arguments)
             if index not in lasting and isinstance(one, np.ndarray | Donation)
         }
-        self._taken: list[Array | None] = []
+        self._held = [
+            (index, one) for index, one in enumerate(arguments) if isinstance(one, HeldValue)
+        ]
+        self._taken: list[Any] = []
         self._watched: list[tuple[int, Array]] = []
         self._counts: list[int] = []
 
-    def take(self) -> Sequence[Array | None]:
+    def take(self) -> Sequence[Any]:
         """Return the arguments of the next call; the caller unpacks them and keeps none."""
         self._prepare()
         self._counts = _count(self._watched)  # here, where no variable refers to an argument
@@ -123,7 +142,9 @@ class LentInputs:
     def _prepare(self) -> None:
         habits = self._habits
         is_learning = not (habits.was_called or habits.keeps_inputs)
-        taken = list(self._arguments)
+        taken: list[Any] = list(self._arguments)
+        for index, held in self._held:
+            taken[index] = held.read()
         watched: list[tuple[int, Array]] = []
         for index, view in self._views.items():
             array = taken[index]

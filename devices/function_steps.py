@@ -9,6 +9,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from ..graph.dtypes import OBJECT, has_objects, hold_object, hold_objects
+from ..graph.errors import GraphError
 from ..graph.generators import (
     RowTarget,
     RowWriter,
@@ -26,7 +28,7 @@ from ..graph.python import AsArray, check_results, check_within
 from ..graph.tensor import Array, TensorSpec, read_only, shorten_array, spec_of
 from .donation import Donation, unshared
 from .event import CancelledWorkError, Event
-from .function_habits import LentInputs, find_habits
+from .function_habits import Argument, HeldValue, LentInputs, find_habits
 from .memory import View
 
 Step: TypeAlias = Callable[[], Any]
@@ -152,6 +154,7 @@ def function_step(
     habits = find_habits(function)
     inputs = _lend_inputs(label, node.operator, node.inputs, views, constants, function)
     outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
+    hold = _find_holder(label, specs)
 
     def call() -> Any:
         return function(*inputs.take(), **attributes)
@@ -172,6 +175,8 @@ def function_step(
         def step() -> None:
             with habits.take_turn():
                 results = call()
+                if hold is not None:
+                    results = hold(results)
                 are_free = unshared(results)
                 shared = () if all(are_free) else inputs.find_shared(results)
                 arrays = check_results(label, results, specs, as_array)
@@ -201,6 +206,7 @@ def bounded_step(
     inputs = _lend_inputs(label, inner.operator, inner.inputs, views, constants, chosen)
     *outputs, shapes = (views[name] for name in node.outputs)
     largest = [view.array for view in outputs]
+    hold = _find_holder(label, [view.spec for view in outputs])
 
     def call() -> Any:
         return chosen(*inputs.take(), **attributes)
@@ -220,6 +226,8 @@ def bounded_step(
         def step() -> None:
             with habits.take_turn():
                 results = call()
+                if hold is not None:
+                    results = hold(results)
                 are_free = unshared(results)
                 shared = () if all(are_free) else inputs.find_shared(results)
                 arrays, shapes.array[...] = check_within(label, results, largest, dims)
@@ -316,11 +324,15 @@ def _put(view: View, array: Array, *, is_free: bool) -> None:
 
 def _arguments(
     names: Sequence[str], views: Mapping[str, View], constants: Mapping[str, Array]
-) -> list[Array | Donation | None]:
-    """Return what a function is called with; what is left out at the end is left to it."""
-    found: list[Array | Donation | None] = []
+) -> list[Argument]:
+    """Return the arguments of a function; its own defaults stand for those left out at the end."""
+    found: list[Argument] = []
     for name in names:
-        donation = views[name].donation if name in views else None
+        view = views.get(name)
+        if view is not None and has_objects(view.spec.dtype):
+            found.append(HeldValue(view))
+            continue
+        donation = None if view is None else view.donation
         array = array_of(name, views, constants)
         found.append(donation or (None if array is None else read_only(array)))
     # So that the defaults of the function's own signature hold.
@@ -342,6 +354,52 @@ def _lend_inputs(
     return LentInputs(label, operator.name_input, arguments, lasting, find_habits(function))
 
 
-def _values(arguments: list[Array | Donation | None]) -> list[Array | None]:
-    """Return what a function is called with now."""
-    return [read_only(one.array) if isinstance(one, Donation) else one for one in arguments]
+def _values(arguments: list[Argument]) -> list[Any]:
+    """Return the present values of arguments."""
+    return [
+        read_only(one.array)
+        if isinstance(one, Donation)
+        else one.read()
+        if isinstance(one, HeldValue)
+        else one
+        for one in arguments
+    ]
+
+
+def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any], Any] | None:
+    """Return a function that puts results which are Python objects into arrays; None without any.
+
+    A tuple is one result where one object is declared.
+    """
+    ranks = [spec.rank if spec is not None and has_objects(spec.dtype) else None for spec in specs]
+    if not any(rank is not None for rank in ranks):
+        return None
+
+    def hold(results: Any) -> Any:
+        if len(ranks) == 1:
+            return _to_array(at, 0, results, ranks[0])
+        if not isinstance(results, tuple) or len(results) != len(ranks):
+            return results  # which the check of results describes
+        pairs = enumerate(zip(results, ranks, strict=True))
+        return tuple(_to_array(at, index, one, rank) for index, (one, rank) in pairs)
+
+    return hold
+
+
+def _to_array(at: str, index: int, value: Any, rank: int | None) -> Any:
+    """Return an array of objects where `rank` says that a result is one, else the result."""
+    if rank is None:
+        return value
+    if rank == 0:
+        return hold_object(value)
+    if isinstance(value, np.ndarray) and value.ndim == rank and value.dtype.hasobject:
+        return value.view(OBJECT)
+    try:
+        return hold_objects(list(value))
+    except TypeError as error:
+        raise GraphError(
+            f"output {index} of the function is a {type(value).__name__}, declared were rows of "
+            "objects",
+            at=at,
+            fix="return a list, or declare one object: TensorSpec('object', ())",
+        ) from error

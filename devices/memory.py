@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.dtypes import TEXT
+from ..graph.dtypes import OBJECT, TEXT, has_objects
 from ..graph.tensor import Array, TensorSpec
 from .donation import Donation
 from .errors import DeviceMemoryError
@@ -43,7 +43,8 @@ class Arena:
     donations : Mapping of str to Donation
         Of tensors that lie here, by name.
     texts : Array or None
-        What tensors of text refer to: an object for every 8 bytes; None before there are any.
+        What tensors of text and objects refer to: an object for every 8 bytes; None before there
+        are any.
     """
 
     def __init__(self, memory: str, nbytes: int, buffer: Any) -> None:
@@ -136,15 +137,17 @@ def host_view(arena: Arena, offset: int, spec: TensorSpec) -> View:
 
 
 def _texts_of(arena: Arena, offset: int, spec: TensorSpec) -> Array:
-    """Return the objects beside the bytes of a tensor of text: bytes cannot refer to any.
+    """Return the objects beside the bytes of a tensor of text or objects.
 
-    Who may use the bytes may use these, so that the memory plan holds for both.
+    Bytes cannot refer to any. The memory plan holds for both, since their places correspond.
     """
     if arena.texts is None:  # pages that nobody touches cost nothing
         arena.texts = np.empty(arena.nbytes // TEXT.itemsize, TEXT)
     start = offset // TEXT.itemsize
     found = arena.texts[start : start + spec.size]
-    found[[one is None for one in found]] = ""
+    if has_objects(spec.dtype):
+        return found.view(OBJECT).reshape(spec.static_shape)
+    found[[not isinstance(one, str) for one in found]] = ""  # None, or objects that lay here
     return found.reshape(spec.static_shape)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.aliasing import Run, only_copies, runs_of
-from ..graph.dtypes import TEXT
+from ..graph.dtypes import TEXT, name_of
 from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
 from ..graph.generators import Receive, RowWriter
 from ..graph.ir import Graph, Node
@@ -270,7 +270,7 @@ def runs_function(node: Node, arrays: str) -> Support:
 def _has_text(node: Node, call: Call) -> bool:
     """True when a node reads text, or is asked to make some."""
     is_read = any(spec is not None and spec.dtype == TEXT for spec in call.inputs)
-    return is_read or TEXT.name in node.attributes.values()
+    return is_read or name_of(TEXT) in node.attributes.values()
 
 
 def _supports_inside(kind: str, node: Node, call: Call) -> Support:

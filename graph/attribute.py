@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .dtypes import dtype_of
+from .dtypes import dtype_of, name_of
 from .errors import OperatorError
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -231,7 +231,7 @@ _CONVERTERS: dict[Kind, Any] = {
     Kind.INTS: _sequence(_int),
     Kind.FLOATS: _sequence(_float),
     Kind.STRINGS: _sequence(_string),
-    Kind.DTYPE: lambda value: dtype_of(value).name,
+    Kind.DTYPE: lambda value: name_of(dtype_of(value)),
     Kind.NUMBER: _number,
     Kind.GRAPH: _graph,
     Kind.TENSOR: _tensor,

@@ -1,4 +1,4 @@
-"""Dtypes by name, and the kind of number that each holds, or text.
+"""Dtypes by name, and the kind of number that each holds, or text, or Python objects.
 
 Numpy has no bfloat16 and no floats of 8 bits: they come from the package `ml_dtypes`, which is
 imported when one of them is first named.
@@ -16,7 +16,7 @@ from .errors import ShapeError
 from .extras import how_to_install, import_extra
 
 FLOATS_OF_8_BITS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
-"""What numbers are stored in, but not computed in."""
+"""Numbers are stored in these, but not computed in them."""
 
 EXTENSIONS = ("bfloat16", *FLOATS_OF_8_BITS)
 """The dtypes of `ml_dtypes`."""
@@ -24,9 +24,12 @@ EXTENSIONS = ("bfloat16", *FLOATS_OF_8_BITS)
 TEXT: np.dtype[Any] = np.dtype(object)
 """The dtype of text: arrays of `str`, each of any length."""
 
+OBJECT: np.dtype[Any] = np.dtype(object, metadata={"holds": "any object"})
+"""The dtype of arrays of Python objects. numpy compares it equal to `TEXT`: ask `has_objects`."""
+
 
 def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return a dtype, given as numpy takes it, by the name of one of the extensions, or as `str`.
+    """Return a dtype, given as numpy takes it, by the name of an extension, as `str` or `object`.
 
     Raises
     ------
@@ -37,8 +40,37 @@ def dtype_of(dtype: DTypeLike) -> np.dtype[Any]:
     """
     if isinstance(dtype, str) and dtype in EXTENSIONS:
         _extensions(dtype)
+    if dtype is object or (isinstance(dtype, str) and dtype == "object"):
+        return OBJECT
     is_named = dtype is str or (isinstance(dtype, str) and dtype == "str")
     return TEXT if is_named or isinstance(dtype, np.dtypes.StringDType) else np.dtype(dtype)
+
+
+def has_objects(dtype: np.dtype[Any]) -> bool:
+    """True for `OBJECT`, and false for `TEXT`."""
+    return dtype.metadata is not None and dtype.kind == "O"
+
+
+def hold_object(value: Any) -> Any:
+    """Return an array of no axes that holds one Python object."""
+    array = np.empty((), OBJECT)
+    array[()] = value
+    return array
+
+
+def hold_objects(values: Any) -> Any:
+    """Return an array of one axis with a Python object for each value of a sequence."""
+    array = np.empty(len(values), OBJECT)
+    for index, value in enumerate(values):  # numpy would look into sequences of one length
+        array[index] = value
+    return array
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name by which `dtype_of` knows a dtype: text and objects share one in numpy."""
+    if dtype.kind != "O":
+        return dtype.name
+    return "object" if has_objects(dtype) else "str"
 
 
 @cache

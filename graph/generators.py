@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from .dtypes import has_objects, hold_object
 from .errors import Argument, Fix, GraphError, ShapeError
 from .tensor import Array, TensorSpec, shorten_array
 
@@ -36,22 +37,28 @@ def check_has_rows(label: str, specs: Sequence[TensorSpec]) -> None:
             )
 
 
-def parts_of(value: Any, count: int, number: int, at: str) -> list[Array]:
-    """Return what was yielded as a value of some number: one row of each result.
+def split_value(value: Any, holds: Sequence[bool], number: int, at: str) -> list[Array]:
+    """Return the rows of a yielded value, one of each result; `number` counts yielded values.
+
+    `holds` says which results hold Python objects. A tuple is a row where there is one such result.
 
     Raises
     ------
     GraphError
         If there are more or fewer.
     """
-    given = value if isinstance(value, tuple) else (value,)
-    if len(given) != count:
+    is_row = not isinstance(value, tuple) or (len(holds) == 1 and holds[0])
+    given = (value,) if is_row else value
+    if len(given) != len(holds):
         raise GraphError(
-            f"value {number} has {len(given)} parts, {count} arrays were declared",
+            f"value {number} has {len(given)} parts, {len(holds)} arrays were declared",
             at=at,
             fix="yield one row of each declared output, as a tuple",
         )
-    return list(map(np.asarray, given))
+    return [
+        hold_object(one) if is_object else np.asarray(one)
+        for one, is_object in zip(given, holds, strict=True)
+    ]
 
 
 def row_error(row: Array, wanted: TensorSpec, index: int, number: int, at: str) -> GraphError:
@@ -104,6 +111,7 @@ class RowWriter:
     ) -> None:
         self._at = at
         self._largest = largest
+        self._holds = [one is not None and has_objects(one.dtype) for one in largest]
         self._firsts = firsts or ["" if one is None else str(len(one)) for one in largest]
         self.receivers: list[Receive] = []
         self.restart()
@@ -122,7 +130,7 @@ class RowWriter:
             If there are too many rows, or it is not what is declared.
         """
         # A copy each: the function may yield one buffer again and again.
-        rows = parts_of(value, len(self._largest), self._count, self._at)
+        rows = split_value(value, self._holds, self._count, self._at)
         shapes = [row.shape for row in rows]
         if self._shapes is None:
             # What the declaration leaves open is as the first row has it.
@@ -131,7 +139,9 @@ class RowWriter:
             if whole is not None:
                 self._check(index, row, whole)
                 # The memory is for the largest rows; smaller ones follow each other without gaps.
-                shorten_array(whole, (len(whole), *row.shape))[self._count] = row
+                # A row of no axes is taken out: it would become an element of an array of objects.
+                place = shorten_array(whole, (len(whole), *row.shape))
+                place[self._count] = row if row.shape else row[()]
         self._count += 1
         for receive in self.receivers:
             receive(self)

@@ -10,6 +10,7 @@ from .errors import GraphError
 from .ir import Graph
 from .named_tensor import Tensor
 from .own_lengths import IncludedLengths
+from .tensor import is_same_dtype
 
 if TYPE_CHECKING:
     from .builder import GraphBuilder
@@ -52,7 +53,7 @@ def _check_fed(b: GraphBuilder, graph: Graph, inputs: Mapping[str, str]) -> None
     for name, tensor in inputs.items():
         here, there = b.spec(tensor), graph.tensors[name]
         ranks_fit = None in (here.rank, there.rank) or here.rank == there.rank
-        if here.dtype != there.dtype or not ranks_fit:
+        if not is_same_dtype(here, there) or not ranks_fit:
             raise GraphError(
                 f"input {name!r} of graph {graph.name!r} is {there}, but {tensor!r} is {here}",
                 at=b.name,

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .attribute import LENGTHS, Attributes
+from .dtypes import has_objects
 from .errors import GraphError
 from .escaping import listing
 from .names import did_you_mean
@@ -162,6 +163,11 @@ class Graph:
     @cached_property
     def _by_name(self) -> Mapping[str, Node]:
         return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def object_inputs(self) -> frozenset[str]:
+        """The inputs that are Python objects: their values are handed on by reference."""
+        return frozenset(name for name in self.inputs if has_objects(self.tensors[name].dtype))
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:

@@ -19,12 +19,12 @@ import numpy as np
 
 from .attribute import LENGTHS, RESERVED, Attribute, Kind
 from .dims import broadcast, computable
-from .dtypes import TEXT, as_text
+from .dtypes import TEXT, as_text, has_objects
 from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
 from .generators import check_has_rows, yields_rows
 from .operator import Call, InferRule, Operator, elements, register_operator
 from .operator_lifecycle import OperatorLifecycle, check_class, run_of
-from .tensor import Array, Dim, TensorSpec, symbols_of
+from .tensor import Array, Dim, TensorSpec, is_same_dtype, symbols_of
 from .traits import NO_TRAITS, Trait
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -434,7 +434,7 @@ def _bind(label: str, inputs: Sequence[TensorSpec], call: Call) -> dict[str, Dim
 
 
 def _matches(wanted: TensorSpec, got: TensorSpec, symbols: dict[str, Dim]) -> bool:
-    if got.dtype != wanted.dtype:
+    if not is_same_dtype(got, wanted):
         return False
     if got.shape is None or wanted.shape is None:
         return True
@@ -475,7 +475,7 @@ def _arrays_of(
     """Return results as arrays, those of text as they are handed on."""
     arrays = list(map(as_array, results))
     for index, dtype in enumerate(dtypes):
-        if dtype == TEXT:  # not so where it is None
+        if dtype == TEXT and not has_objects(dtype):  # not so where it is None
             array = as_text(arrays[index])
             if array is None:
                 raise GraphError(

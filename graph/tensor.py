@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .dtypes import TEXT, dtype_of, kind_of
+from .dtypes import OBJECT, TEXT, dtype_of, has_objects, kind_of, name_of
 from .errors import ShapeError
 
 Array: TypeAlias = Any
@@ -40,7 +40,8 @@ class TensorSpec:
     ----------
     dtype : DTypeLike
         Any numeric or boolean numpy dtype, the name of a small float of `ml_dtypes`, such as
-        ``"bfloat16"``, or ``"str"``: text, in arrays of objects.
+        ``"bfloat16"``; ``"str"`` for text; or ``"object"`` for any Python values, which Python
+        functions hand on by reference.
     shape : sequence of int or str, or None
         One entry per dimension; a string is a symbolic dimension, such as ``"batch"`` or
         ``"(h+1)//2"``; None means that not even the rank is known.
@@ -48,8 +49,8 @@ class TensorSpec:
     Raises
     ------
     ShapeError
-        If the dtype is neither numeric nor text, a dimension is not a length or symbol, or there
-        are more than 64.
+        If the dtype is neither numeric, text nor object, a dimension is not a length or symbol, or
+        there are more than 64.
 
     Examples
     --------
@@ -68,6 +69,14 @@ class TensorSpec:
         object.__setattr__(self, "dtype", _numeric(dtype))
         object.__setattr__(self, "shape", None if shape is None else tuple(map(_dim, shape)))
         check_dims(len(self.shape or ()))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorSpec):
+            return NotImplemented
+        return self.shape == other.shape and is_same_dtype(self, other)
+
+    def __hash__(self) -> int:
+        return hash((self.dtype, self.shape))
 
     @property
     def rank(self) -> int | None:
@@ -103,12 +112,12 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes (static specs only); of text, those of references to it."""
+        """Number of bytes (static specs only); of text and objects, those of references."""
         return math.prod(self.static_shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
-        name = "str" if self.dtype is TEXT else self.dtype.name
-        return f"{name}[{'*' if self.shape is None else ', '.join(map(str, self.shape))}]"
+        dims = "*" if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{name_of(self.dtype)}[{dims}]"
 
 
 def spec_of(array: Array) -> TensorSpec:
@@ -141,11 +150,11 @@ def _numeric(dtype: DTypeLike) -> np.dtype[Any]:
     except TypeError as error:
         raise ShapeError(f"{dtype!r} is not a dtype", fix="use a numpy dtype: 'float32'") from error
     if known == TEXT:
-        return TEXT
+        return OBJECT if has_objects(known) else TEXT
     if kind_of(known) not in "biufce" or known.names is not None:
         raise ShapeError(
             f"dtype {known.name!r} cannot live in an arena",
-            fix="use a boolean or numeric dtype, or 'str' for text",
+            fix="use a boolean or numeric dtype, 'str' for text, or 'object'",
         )
     # The one object that numpy has for it: ufuncs in place copy where dtypes are equal but two.
     return np.dtype(known.type)
@@ -184,3 +193,8 @@ def read_only(array: Array) -> Array:
 def symbols_of(specs: Iterable[TensorSpec]) -> dict[str, None]:
     """Return the lengths of tensors that are no numbers."""
     return {dim: None for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
+
+
+def is_same_dtype(one: TensorSpec, other: TensorSpec) -> bool:
+    """True if two specs have the same dtype, where text and objects differ."""
+    return one.dtype == other.dtype and has_objects(one.dtype) == has_objects(other.dtype)

@@ -24,7 +24,9 @@ class FormalDevice(CpuDevice):
 
     def __init__(self, name: str = "formal") -> None:
         super().__init__(name)
-        self.capabilities = replace(self.capabilities, awaits=False, takes_text=False)
+        self.capabilities = replace(
+            self.capabilities, awaits=False, takes_text=False, takes_objects=False
+        )
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a definition."""

@@ -27,6 +27,7 @@ from ..event import Event
 from ..forking import give_up_in_children
 from ..memory import SharedArena
 from .launch import PROCESS, Launched, end, is_stopped, launch
+from .pickles import Cargo, map_file, unpack
 from .remote_errors import rebuild
 from .wire import WINDOW, Channel, Done, RequestKind, WorkerRequest
 
@@ -39,7 +40,7 @@ logger = logging.getLogger(__name__)
 class WorkerEvent(Event):
     """A request to a worker, and its completion."""
 
-    __slots__ = ("_flags", "data", "fd", "held", "kind", "label", "number", "sequence")
+    __slots__ = ("_flags", "cargo", "data", "fd", "held", "kind", "label", "number", "sequence")
 
     def __init__(
         self,
@@ -51,8 +52,10 @@ class WorkerEvent(Event):
         data: bytes = b"",
         label: str = "",
         held: object = None,
+        cargo: Cargo | None = None,
     ) -> None:
         super().__init__(on_done)
+        self.cargo = cargo
         self.data = data
         self.kind = kind
         self.number = number
@@ -67,7 +70,9 @@ class WorkerEvent(Event):
         self.sequence, self._flags = sequence, flags
         if self.cancelled:
             self.cancel()
-        channel.send(WorkerRequest(self.kind, sequence, self.number, self.data), self.fd)
+        has_file = self.fd is not None
+        request = WorkerRequest(self.kind, sequence, self.number, self.data, has_file=has_file)
+        channel.send(request, self.fd)
 
     def cancel(self) -> None:
         """Ask that what of the work has not started be skipped; it completes all the same."""
@@ -295,12 +300,18 @@ class WorkerClient:
         if isinstance(error, DeviceLostError):  # of what the process computes on: it is of no use
             raise error
         node_ns = None if done.node_ns is None else _integers(done.node_ns)
+        packed = map_file(self._channel.take_fd()) if done.has_file else done.data
         with self._lock:
             if not self._sent or self._sent[0].sequence != done.sequence:
                 raise WireError(f"message {done.sequence} answers no request")
             work = self._sent.popleft()
             self._send_waiting()
         work.started_ns, work.ended_ns, work.node_ns = done.started_ns, done.ended_ns, node_ns
+        if error is None and work.cargo is not None and packed:
+            try:
+                unpack(packed, work.cargo.outputs, work.label)
+            except PlaitError as failure:
+                error = failure
         work.complete(error)
 
     def _end(self, broken: str | None) -> None:

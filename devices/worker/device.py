@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.errors import PlaitError
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
@@ -32,6 +33,7 @@ from .client import WorkerClient, WorkerEvent, closed_error
 from .launch import PROCESS
 from .modules import NestedWorkerError, sources_of
 from .objects import WorkerObjects, WorkerProgram
+from .pickles import Cargo, pack, to_file
 
 
 class WorkerDevice:
@@ -81,6 +83,7 @@ class WorkerDevice:
             accesses=frozenset({SHARED}),
             memory_bytes=physical_memory(),
             runs_python=True,
+            takes_objects=True,
         )
 
     @property
@@ -206,9 +209,12 @@ class WorkerDevice:
         if self._client is None:
             raise closed_error(self.name)
         assert isinstance(program, WorkerProgram)
-        work = WorkerEvent("run", program.number, on_done, label=f"subgraph {program.graph.name!r}")
-        program.client.put(work)
-        return work
+        label, cargo = f"subgraph {program.graph.name!r}", program.cargo
+        if cargo is None or not cargo.inputs:
+            work = WorkerEvent("run", program.number, on_done, label=label, cargo=cargo)
+            program.client.put(work)
+            return work
+        return _submit_objects(program, cargo, on_done, label)
 
     def copy(
         self,
@@ -239,3 +245,24 @@ class WorkerDevice:
             self._client.close()
         self._client = self._objects = None
         self._copies.close()
+
+
+def _submit_objects(
+    program: WorkerProgram, cargo: Cargo, on_done: OnDone | None, label: str
+) -> Event:
+    """Queue a program with the Python objects that it reads, as they are now."""
+    number = program.number
+    try:
+        packed = pack(cargo.inputs, label)
+        file = to_file(packed)
+    except PlaitError as error:
+        failed = Event(on_done)
+        failed.complete(error)
+        return failed
+    if file is None:
+        work = WorkerEvent("run", number, on_done, data=bytes(packed), label=label, cargo=cargo)
+    else:
+        work = WorkerEvent("run", number, on_done, fd=file.fd, label=label, held=file, cargo=cargo)
+        work.on_done(lambda _: file.close())
+    program.client.put(work)
+    return work

@@ -82,7 +82,7 @@ def launch(
         undo.callback(flags.close)
         try:
             ours, theirs = socket.socketpair()
-            channel = Channel(ours)
+            channel = Channel(ours, takes_fds=True)
             undo.callback(channel.close)
             with theirs:
                 process = _spawn(name, cores, bound, module, theirs.fileno(), flags.fd)

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import msgpack
 import numpy as np
 
+from ...graph.dtypes import name_of
 from ...graph.formats.native import dump_bytes
 from ...graph.ir import Graph
 from ..errors import DeviceLostError
@@ -28,6 +29,7 @@ from ..program import find_calls
 from .client import WorkerClient, WorkerEvent
 from .launch import module_path
 from .modules import Source, sources
+from .pickles import Cargo
 from .wire import MOST_DATA, RequestKind
 
 Document: TypeAlias = dict[str, Any]
@@ -41,6 +43,7 @@ class WorkerProgram:
     client: WorkerClient
     number: int
     objects: WorkerObjects
+    cargo: Cargo | None = None
 
     def rebound(self, views: Mapping[str, View]) -> WorkerProgram | None:
         """Return it for other lengths, where only calls of functions see these; else None."""
@@ -99,7 +102,7 @@ class WorkerObjects:
             }
             number = self._number()
             self._call("bind", number, _pack(document))
-        return self._program(graph, number)
+        return self._program(graph, number, Cargo.of(graph, views))
 
     def rebind(self, program: WorkerProgram, views: Mapping[str, View]) -> WorkerProgram | None:
         """Bind a program to other views, without waiting for the worker: it may be at work.
@@ -122,7 +125,8 @@ class WorkerObjects:
         number = self._number()
         # Requests are served in order, so that it is bound before anybody has it run.
         self._client.put(WorkerEvent("rebind", number, data=data))
-        return self._program(program.graph, number)
+        cargo = None if program.cargo is None else program.cargo.with_views(views)
+        return self._program(program.graph, number, cargo)
 
     def _are_shared(self, views: Mapping[str, View]) -> bool:
         """Say whether the process reaches all that views lie in."""
@@ -133,8 +137,8 @@ class WorkerObjects:
         with self._numbering:
             return next(self._numbers)
 
-    def _program(self, graph: Graph, number: int) -> WorkerProgram:
-        program = WorkerProgram(graph, self._client, number, self)
+    def _program(self, graph: Graph, number: int, cargo: Cargo | None) -> WorkerProgram:
+        program = WorkerProgram(graph, self._client, number, self, cargo)
         self._owners.add(program, number)
         return program
 
@@ -182,7 +186,7 @@ class WorkerObjects:
 
     def _view(self, view: View) -> tuple[int, int, str, tuple[int, ...]]:
         spec = view.spec
-        return self.share(view.arena), view.offset, spec.dtype.name, spec.static_shape
+        return self.share(view.arena), view.offset, name_of(spec.dtype), spec.static_shape
 
     def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
         """Make a request that brings bytes along, in a shared file: mapped, not copied."""

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+from msgspec import structs
 
 from ...graph.extras import turn_reports_off
 from ...graph.formats.native import load_bytes
@@ -31,11 +32,12 @@ from ...graph.tensor import Array, TensorSpec
 from ...version import VERSION
 from ..errors import DeviceMemoryError
 from ..event import CancelledWorkError
-from ..memory import View
+from ..memory import SharedArena, View
 from ..operator_instances import OperatorInstances
 from ..program import BoundProgram, bind_steps
 from .arrays import HostArrays, ProcessArrays
 from .modules import Source, import_sources
+from .pickles import Cargo, map_file, pack, to_file, unpack
 from .remote_errors import describe
 from .wire import WINDOW, Channel, Done, Hello, WorkerRequest
 
@@ -101,6 +103,8 @@ class _Worker:
         self._channel = channel
         self._cancelled = memoryview(flags).cast("q")
         self._objects: dict[int, Any] = {}
+        self._data = b""
+        self._file: SharedArena | None = None
         self._serve: dict[str, Callable[[WorkerRequest], bytes | None]] = {
             "map": self._map_arena,
             "import": self._import,
@@ -116,21 +120,31 @@ class _Worker:
     def serve(self) -> None:
         """Answer requests until the last."""
         while (request := self._channel.receive(WorkerRequest)) is not None:
-            self._channel.send(self._answer(request))
+            answer = self._answer(request)
+            file, self._file = self._file, None
+            self._channel.send(answer, None if file is None else file.fd)
+            if file is not None:
+                file.close()
             if request.kind == "end":
                 return
 
     def _answer(self, request: WorkerRequest) -> Done:
         node_ns, error = None, None
         started_ns = time.perf_counter_ns()
+        self._data = b""
         try:
+            if request.kind == "run" and request.has_file:  # taken in any case: they come in order
+                request = structs.replace(request, data=map_file(self._channel.take_fd()))
             if self._cancelled[request.sequence % WINDOW] == request.sequence:
                 error = _described(CancelledWorkError("the work was cancelled before it started"))
             else:
                 node_ns = self._do(request)
         except BaseException as raised:  # a worker survives whatever functions of the user's raise
             error = _described(raised)
-        return Done(request.sequence, started_ns, time.perf_counter_ns(), node_ns, error)
+        ended_ns, has_file = time.perf_counter_ns(), self._file is not None
+        return Done(
+            request.sequence, started_ns, ended_ns, node_ns, error, self._data, has_file=has_file
+        )
 
     def _do(self, request: WorkerRequest) -> bytes | None:
         """Do what is asked, to its end; return the times of nodes, where these are measured."""
@@ -176,13 +190,14 @@ class _Worker:
         measure: bool = document["measure"]
         if measure:
             steps = [(node, arrays.measured(step)) for node, step in steps]
-        self._objects[request.number] = BoundProgram(self._name, graph, steps, measure)
+        program = BoundProgram(self._name, graph, steps, measure)
+        self._objects[request.number] = _Loaded(program, Cargo.of(graph, views))
 
     def _rebind(self, request: WorkerRequest) -> None:
         try:
             document = _unpacked(request.data)
-            program: BoundProgram = self._objects[document["program"]]
-            self._objects[request.number] = program.rebound(self._views(document))
+            loaded: _Loaded = self._objects[document["program"]]
+            self._objects[request.number] = loaded.rebound(self._views(document))
         except Exception as error:  # nobody waits for the answer: whoever runs it is told
             self._objects[request.number] = _Unbound(error)
 
@@ -193,9 +208,12 @@ class _Worker:
         }
 
     def _run(self, request: WorkerRequest) -> bytes | None:
-        program: BoundProgram | _Unbound = self._objects[request.number]
+        loaded: _Loaded | _Unbound = self._objects[request.number]
         running = _Running(self._cancelled, request.sequence)
-        program.run(running)
+        packed = loaded.run(running, request.data)
+        if packed is not None:
+            self._file = to_file(packed)
+            self._data = b"" if self._file is not None else bytes(packed)
         return None if running.node_ns is None else array("q", running.node_ns).tobytes()
 
     def _close(self, request: WorkerRequest) -> None:
@@ -218,14 +236,43 @@ def _described(error: BaseException) -> str:
     return json.dumps(describe(error))
 
 
+class _Loaded:
+    """A bound program, and the Python objects that it is given and gives."""
+
+    def __init__(self, program: BoundProgram, cargo: Cargo | None) -> None:
+        self._program = program
+        self._cargo = cargo
+
+    def run(self, running: _Running, data: Any) -> bytearray | None:
+        """Run on packed objects, and return those that it has made, if any."""
+        cargo, at = self._cargo, f"subgraph {self._program.graph.name!r}"
+        if cargo is None:
+            self._program.run(running)
+            return None
+        try:
+            if cargo.inputs:
+                unpack(data, cargo.inputs, at)
+            self._program.run(running)
+            return pack(cargo.outputs, at) if cargo.outputs else None
+        finally:
+            cargo.clear()
+
+    def rebound(self, views: Mapping[str, View]) -> _Loaded:
+        """Return the same program on other views, where these have its tensors."""
+        cargo = None if self._cargo is None else self._cargo.with_views(views)
+        program = self._program.rebound(views)
+        assert program is not None, "the parent asks only where it can be bound again"
+        return _Loaded(program, cargo)
+
+
 class _Unbound:
     """A program that could not be bound to other views."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
 
-    def run(self, _: _Running) -> None:
-        """Raise what went wrong."""
+    def run(self, _: _Running, __: Any) -> None:
+        """Raise the error of binding it."""
         raise self._error
 
 

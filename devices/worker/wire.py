@@ -43,20 +43,22 @@ class WorkerRequest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown
 
     The kinds ``map``, ``import``, ``load`` and ``bind`` bring a file descriptor along, ``rebind``
     up to `MOST_DATA` bytes in the message itself: it is for each new length, and a file would take
-    longer.
+    longer. ``run`` brings Python objects in either way, if its program reads any.
     """
 
     kind: RequestKind
     sequence: int
     number: int
     data: bytes = b""
+    has_file: bool = False
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What came of a request.
 
     `node_ns` holds 64-bit integers of this machine; `error` is what `remote_errors.describe` made,
-    as JSON, which escapes the lone surrogates of file names that are no text.
+    as JSON, which escapes the lone surrogates of file names that are not text. `data` holds Python
+    objects that a program has made, unless a file has them.
     """
 
     sequence: int
@@ -64,6 +66,8 @@ class Done(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=T
     ended_ns: int
     node_ns: bytes | None
     error: str | None
+    data: bytes = b""
+    has_file: bool = False
 
 
 Message = TypeVar("Message", Hello, WorkerRequest, Done)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from ..dtypes import EXTENSIONS, TEXT
+from ..dtypes import EXTENSIONS, TEXT, name_of
 from ..errors import GraphError
 from ..ir import Graph, Node
 from ..tensor import Dim, TensorSpec
@@ -112,7 +112,7 @@ class _Writer(ScalarWriter):
                 f"tensor {name!r} has the dtype {spec.dtype.name!r}, which differs by machine",
                 fix="insert a Cast to float64 or complex128",
             )
-        self.put(spec.dtype.name, spec.rank, *(spec.shape or ()))
+        self.put(name_of(spec.dtype), spec.rank, *(spec.shape or ()))
 
     def put_constant(self, constant: StoredConstant) -> None:
         self.put(constant.name)
@@ -171,7 +171,7 @@ class _Reader(ScalarReader):
 
     def spec(self) -> TensorSpec:
         name, rank = self.text(), self.scalar()
-        if name not in (*DTYPES, TEXT.name):
+        if name not in (*DTYPES, "str", "object"):
             raise ValueError(f"{name!r} is not a dtype")
         if rank is None:
             return TensorSpec(name, None)
@@ -189,7 +189,7 @@ class _Reader(ScalarReader):
     def constant(self) -> StoredConstant:
         name, spec = self.tensor()
         if spec.dtype == TEXT:
-            raise ValueError(f"the constant {name!r} is text")
+            raise ValueError(f"the constant {name!r} holds no numbers")
         return StoredConstant(name, spec, self.count(), self.count())
 
     def node(self, specs: dict[str, TensorSpec], depth: int) -> Node:

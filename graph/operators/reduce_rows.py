@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ..attribute import Attribute, Kind
+from ..dtypes import has_objects
 from ..errors import GraphError, ShapeError
-from ..generators import parts_of, row_error, yields_rows
+from ..generators import row_error, split_value, yields_rows
 from ..ir import Graph, Node
 from ..nested import result_specs
 from ..operator import Call, Operator, Specs, define, register_operator
@@ -77,7 +78,8 @@ class RowReducer:
         GraphError
             If it is not what is declared, or the function returns other values than it was given.
         """
-        rows = parts_of(value, len(self._rows), self._count, self._at)
+        holds = [spec is not None and has_objects(spec.dtype) for spec in self._rows]
+        rows = split_value(value, holds, self._count, self._at)
         self._check(rows)
         given = [read_only(rows[pick]) for pick in self._picks]
         made = self._function(*self._values, *given, **self._attributes)

@@ -154,7 +154,7 @@ class BlockingSession:
         """
         check_deadline(deadline_s)
         session = self._loop.session
-        own = copied(borrowed(session, inputs), {})
+        own = copied(borrowed(session, inputs), {}, session.plan.graph.object_inputs)
         item, place = SubmittedItem(owner=self), self._submitted.place()
         work = partial(run_in_turn, session, own, fetches, deadline_s, place)
         item.follow(self._loop.start(work, place))

@@ -17,7 +17,7 @@ from ...graph.errors import PlaitError
 from ...graph.tensor import Array
 from ..errors import SessionError
 from ..profile.timestamps import Timestamps
-from ..runtime.items.input_staging import InputStagingPool, copied, most_nbytes
+from ..runtime.items.input_staging import InputStagingPool
 from ..runtime.items.item import Item
 from ..runtime.session import borrowed, find_clock
 from ..runtime.streaming.options import StreamArguments
@@ -79,7 +79,7 @@ class Bridge:
         self._arguments = arguments
         self._deliver = deliver
         self._opened: Future[None] = Future()
-        self._spares = InputStagingPool(most_nbytes(loop.session.plan))
+        self._spares = InputStagingPool(loop.session.plan)
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
         self._rooms: dict[int, tuple[int, Mapping[str, Array], int]] = {}
         self.latency_ns = 0
@@ -114,7 +114,7 @@ class Bridge:
         self._loop.claim(self)
         inputs = borrowed(self._session, inputs)
         room = self._spares.room_for(inputs)
-        own = copied(inputs, room)  # the loop comes to it later
+        own = self._spares.copy_into(inputs, room)  # the loop comes to it later
         self._rooms[self._count] = index, room, perf_counter_ns()
         self._count += 1
         with suppress(PlaitError):  # the end says so

@@ -19,11 +19,13 @@ CORES_EACH = 4
 """Of the cores that there are: the others have work of their own."""
 LEAST_BYTES = 1 << 22
 """For each thread."""
+SPLIT_BYTES = 2 * LEAST_BYTES
+"""Arrays from this size on are copied by several threads."""
 
 
 def copy_array(target: Array, source: Array) -> None:
     """Copy an array onto another of its shape; blocks."""
-    if target.nbytes < 2 * LEAST_BYTES or not _are_plain(target, source):
+    if target.nbytes < SPLIT_BYTES or not _are_plain(target, source):
         np.copyto(target, source)
         return
     count = max(1, min(MOST_THREADS, core_count() // CORES_EACH, target.nbytes // LEAST_BYTES))
@@ -40,7 +42,7 @@ def copy_array(target: Array, source: Array) -> None:
 
 def copied_array(array: Array) -> Array:
     """Return a copy of an array, which has the order of its elements in memory."""
-    if array.nbytes < 2 * LEAST_BYTES or not array.flags.c_contiguous:
+    if array.nbytes < SPLIT_BYTES or not array.flags.c_contiguous:
         return array.copy("K")
     copy = np.empty_like(array)  # its pages are made as they are written, by each thread its own
     copy_array(copy, array)

@@ -31,7 +31,7 @@ from .items.completion import ItemCompletion
 from .items.device_io import borrowed
 from .items.feeds import own_feeds
 from .items.inline import run_steps
-from .items.input_staging import InputStagingPool, most_nbytes
+from .items.input_staging import InputStagingPool
 from .items.item import ItemRun, Results, copies
 from .items.keys import Keys
 from .items.launcher import ItemLauncher
@@ -156,7 +156,7 @@ class Runtime:
             self.variables,
         )
         self.copying = self._launcher.copying
-        self.spares = InputStagingPool(most_nbytes(plan))
+        self.spares = InputStagingPool(plan)
         self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
         self._admissions = Admissions(self._breakdown)
         self.is_inherited = False

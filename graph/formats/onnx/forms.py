@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...attribute import Kind, array_in
-from ...dtypes import TEXT
+from ...dtypes import TEXT, name_of
 from ...ir import ASSIGN, VARIABLE, Node
 from ...operator import find_operator
 from ...operators.control import CONTROL_FLOW, UNWRITTEN
@@ -24,7 +24,7 @@ from .tensors import ELEMENT_TYPES, STRING
 
 ELEMENT_TYPE_OF: Mapping[str, int] = {
     **{name: number for number, name in ELEMENT_TYPES.items()},
-    TEXT.name: STRING,
+    name_of(TEXT): STRING,
 }
 """The element type of ONNX for each dtype."""
 

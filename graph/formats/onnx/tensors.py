@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import EXTENSIONS, TEXT, dtype_of
+from ...dtypes import EXTENSIONS, TEXT, dtype_of, name_of
 from ...errors import ParseError
 from ...tensor import Array
 from ..constants import frozen
@@ -93,7 +93,7 @@ def spec_dtype_name(element_type: int, at: str) -> str:
     ParseError
         If numpy has none.
     """
-    return TEXT.name if element_type == STRING else dtype_name(element_type, at)
+    return name_of(TEXT) if element_type == STRING else dtype_name(element_type, at)
 
 
 class TensorReader:

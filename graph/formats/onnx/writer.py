@@ -14,6 +14,7 @@ from typing import Any
 
 from ...check import check
 from ...decompositions import decomposed, decompositions
+from ...dtypes import name_of
 from ...errors import GraphError
 from ...extras import how_to_install, import_extra
 from ...ir import Graph, Node
@@ -194,8 +195,8 @@ def _reasons(graph: Graph, opset: int) -> Iterator[str]:
         reason = refusal_of_own(node) if is_own else refusal(node, inputs, outputs, opset)
         if reason is not None:
             yield f"{node.name!r}: {reason}"
-    for name in (*graph.inputs, *graph.constants):
-        dtype = graph.tensors[name].dtype.name
+    for name, spec in graph.tensors.items():
+        dtype = name_of(spec.dtype)
         if dtype not in ELEMENT_TYPE_OF:
             yield f"tensor {name!r}: ONNX has no {dtype}"
 
@@ -269,7 +270,7 @@ def value_proto(name: str, spec: TensorSpec) -> Any:
     """Return the ValueInfoProto of an input or output."""
     from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
-    tensor = TypeProto.Tensor(elem_type=ELEMENT_TYPE_OF[spec.dtype.name])
+    tensor = TypeProto.Tensor(elem_type=ELEMENT_TYPE_OF[name_of(spec.dtype)])
     if spec.shape is not None:
         dims = [
             TensorShapeProto.Dimension(dim_value=dim)

@@ -20,7 +20,7 @@ from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
 from ...runtime.items.feeds import check_feeds
-from ...runtime.items.input_staging import InputStagingPool, copied, most_nbytes
+from ...runtime.items.input_staging import InputStagingPool
 from ...runtime.items.item import ItemRun
 from ...runtime.items.keys import Keys
 from ...runtime.opened.copying import are_small
@@ -86,7 +86,7 @@ class Pool:
     ) -> None:
         self.plan = plan
         self.keys = keys
-        self.spares = InputStagingPool(most_nbytes(plan))
+        self.spares = InputStagingPool(plan)
         self.now_ns = time.perf_counter_ns
         self.done = self.failed = self.dropped = 0
         self.ordered: set[int] = set()
@@ -197,7 +197,7 @@ class Pool:
         if self._refusal is not None:
             raise self._refusal()
         # Copied at once, since the caller may change them while the item waits, or runs again.
-        own = partial(copied, arrays, self.spares.room_for(arrays))
+        own = partial(self.spares.copy_into, arrays, self.spares.room_for(arrays))
         entry = _Entry(item_run, await self.copying(arrays.values(), own), _names(fetched))
         if self._refusal is not None or item_run.cancelled:  # meanwhile
             raise session_closed_error() if self._refusal is None else self._refusal()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ....devices.exchange import Loan
-from ....graph.dtypes import TEXT, as_text
+from ....graph.dtypes import TEXT, as_text, has_objects, hold_object, hold_objects
 from ....graph.errors import PlaitError, text_of
 from ....graph.ir import Graph
 from ....graph.names import did_you_mean
@@ -46,6 +46,9 @@ def check_feeds(
         if name not in inputs:
             raise _names_error(graph, inputs, unneeded)
         value, wanted = inputs[name], graph.tensors[name].dtype
+        if wanted.kind == "O" and has_objects(wanted):
+            arrays[name] = _to_objects(graph, name, value)
+            continue
         array = value if type(value) is np.ndarray else _as_array(name, value)
         dtype = array.dtype
         if wanted is TEXT:
@@ -90,6 +93,21 @@ def _as_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
     if array.dtype == TEXT and any(one is None or one != one for one in array.flat):
         raise _nulls_error(f"input {name!r}")
     raise _dtype_error(graph, name, value, array)
+
+
+def _to_objects(graph: Graph, name: str, value: Any) -> Array:
+    """Return an array that holds a fed object, or a sequence of them if the input has an axis."""
+    if isinstance(value, np.ndarray) and has_objects(value.dtype):
+        return value  # results of another plan
+    if graph.tensors[name].rank == 0:
+        return hold_object(value)
+    try:
+        return hold_objects(value)
+    except TypeError as error:
+        raise FeedError(
+            f"input {name!r} is {graph.tensors[name]}, fed was one {type(value).__name__}",
+            fix="feed a list",
+        ) from error
 
 
 def _is_on_device(value: Any) -> bool:

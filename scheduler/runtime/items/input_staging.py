@@ -7,7 +7,7 @@ for those that come.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,8 +27,8 @@ class InputStagingPool:
 
     Parameters
     ----------
-    nbytes : Mapping of str to int, optional
-        Of inputs whose shapes vary, at the most: one array serves all of them.
+    plan : Plan
+        One array serves all shapes of an input within the bounds of the plan.
 
     Attributes
     ----------
@@ -36,15 +36,25 @@ class InputStagingPool:
         How many are kept; of more the ones that were used least recently are let go.
     """
 
-    def __init__(self, nbytes: Mapping[str, int] | None = None) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.most = 0
-        self._nbytes = nbytes or {}
+        specs = plan.graph.tensors if plan.bounds else {}
+        self._nbytes = {name: specs[name].nbytes for name in plan.graph.inputs if name in specs}
+        self._by_reference = plan.graph.object_inputs
         self._count = 0
         self._free: OrderedDict[_Kind, list[Array]] = OrderedDict()
 
     def room_for(self, inputs: Any) -> dict[str, Array]:
         """Return an array for each one among what is fed, which may be anything yet."""
-        return {name: self._like(name, array) for name, array in arrays_in(inputs)}
+        return {
+            name: self._like(name, array)
+            for name, array in arrays_in(inputs)
+            if name not in self._by_reference
+        }
+
+    def copy_into(self, inputs: Any, room: Mapping[str, Array]) -> Any:
+        """Copy arrays to `room`, and return the inputs with these copies; blocks."""
+        return copied(inputs, room, self._by_reference)
 
     def take_back(self, arrays: Iterable[Array]) -> None:
         """Keep arrays that nobody reads any more."""
@@ -76,22 +86,21 @@ class InputStagingPool:
         return array
 
 
-def most_nbytes(plan: Plan) -> Mapping[str, int]:
-    """Return the bytes of each input at the most, where a plan bounds them."""
-    specs = plan.graph.tensors if plan.bounds else {}
-    return {name: specs[name].nbytes for name in plan.graph.inputs if name in specs}
+def copied(inputs: Any, room: Mapping[str, Array], by_reference: Container[str]) -> Any:
+    """Return inputs with their arrays copied, to `room` where it has a place for them.
 
-
-def copied(inputs: Any, room: Mapping[str, Array]) -> Any:
-    """Return what is fed, its arrays copied to where there is room, and whatever else is like one.
-
-    What is no array at all stays as it is, to be refused in its turn.
+    Values that cannot become arrays stay as they are, to be refused in their turn, and so do those
+    of inputs that are handed on by reference.
     """
     if not isinstance(inputs, Mapping):
         return inputs
     for name, array in room.items():
         copy_array(array, inputs[name])
-    others = {name: _own(value) for name, value in inputs.items() if name not in room}
+    others = {
+        name: value if name in by_reference else _own(value)
+        for name, value in inputs.items()
+        if name not in room
+    }
     return {**others, **room}
 
 

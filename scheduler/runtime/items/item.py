@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
+from ....graph.dtypes import has_objects
 from ....graph.names import did_you_mean
 from ....graph.tensor import Array
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
-from ..large_copies import copied_array
+from ..large_copies import SPLIT_BYTES, copied_array
 
 if TYPE_CHECKING:
     from ..recorder import Trace
@@ -29,7 +30,19 @@ Outcome: TypeAlias = tuple[Results, BaseException | None]
 
 def copies(results: Results) -> Results:
     """Return results that outlive their slot."""
-    return {name: copied_array(array) for name, array in results.items()}
+    return {
+        name: array.copy("K") if array.nbytes < SPLIT_BYTES else copied_array(array)
+        for name, array in results.items()
+    }
+
+
+def to_values(results: Results) -> dict[str, Any]:
+    """Return results as users get them: Python objects instead of arrays that hold them."""
+    values: dict[str, Any] = dict(results)
+    for name, array in results.items():
+        if array.dtype.hasobject and has_objects(array.dtype):
+            values[name] = array.tolist()
+    return values
 
 
 def views(results: Results) -> Results:

@@ -15,7 +15,7 @@ from ..opened.fetch_plan_cache import ALL
 from ..queue import QueuePlace
 from ..streaming.carrier import Carrier
 from ..streaming.deadlines import check_deadline, deadline_error
-from .item import ItemRun, Results
+from .item import ItemRun, Results, to_values
 
 
 async def run_one(
@@ -50,7 +50,8 @@ async def run_one(
         marks.taken_ns = marks.released_ns = carrier.now_ns()
         if item_run.error is not None:
             raise item_run.error
-        return dict(item_run.results) if fetched is None else fetched.arranged(item_run.results)
+        values = to_values(item_run.results)
+        return values if fetched is None else fetched.arranged(values)
     finally:
         item_run.let_go()
 
@@ -69,9 +70,10 @@ def run_now(
     except BaseException as error:
         carrier.announce(marks, error)
         raise
-    if results is not None:
-        carrier.announce(marks, None)
-    return results
+    if results is None:
+        return None
+    carrier.announce(marks, None)
+    return to_values(results)
 
 
 async def run_item_within(

@@ -16,7 +16,6 @@ import trio
 from ....devices.errors import DeviceLostError
 from ....graph.tensor import Array
 from ...profile.timestamps import Timestamps
-from ..items.input_staging import copied
 from ..items.item import ItemRun, copies, views
 from ..opened.slots import session_closed_error
 from .batching import Batch, Batching
@@ -101,7 +100,7 @@ class AdmissionQueue:
             return
         try:
             room = self._spares.room_for(inputs)
-            own = partial(copied, inputs, room)
+            own = partial(self._spares.copy_into, inputs, room)
             self._waiting[item_run] = await self._runtime.copying(room.values(), own)
         except Exception as error:  # there may be no memory for it
             item_run.finish(error=error)

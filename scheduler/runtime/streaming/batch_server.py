@@ -24,7 +24,7 @@ from ...dispatch.batch_queue import NEVER, BatchQueue, QueuedItem
 from ...errors import FeedError, QueueFullError, SessionError
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
-from ..items.item import ItemRun
+from ..items.item import ItemRun, to_values
 from ..opened.fetch_plan_cache import ALL
 from ..queue import Queue, QueuePlace
 from .batch_status import MicroBatchesStatus
@@ -135,7 +135,7 @@ class BatchServer:
             marks.taken_ns = marks.released_ns = self._carrier.now_ns()
             if item_run.error is not None:
                 raise item_run.error
-            return dict(item_run.results)
+            return to_values(item_run.results)
         except BaseException as error:
             self._leave(waiting, error)
             raise

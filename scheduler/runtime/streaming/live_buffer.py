@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import trio
 
 from ....graph.tensor import Array
-from ..items.input_staging import InputStagingPool, copied, most_nbytes
+from ..items.input_staging import InputStagingPool
 from .carrier import Carrier
 from .options import Drop
 from .sources import Pulled, Puller
@@ -59,7 +59,7 @@ class LiveBuffer:
         self._arrivals = trio.lowlevel.ParkingLot()
         self._ended = False
         self._room: dict[str, Array] = {}
-        self._spares = InputStagingPool(most_nbytes(runtime.plan))
+        self._spares = InputStagingPool(runtime.plan)
         # Those that are held, the one that is copied, and the one that was pulled.
         self._spares.most = (keep + 2) * len(runtime.plan.graph.inputs)
         self._limiter = trio.CapacityLimiter(1)  # a read may last: no thread of others waits for it
@@ -133,7 +133,9 @@ class LiveBuffer:
         index, marks, inputs = pulled
         inputs = self._runtime.borrowed(inputs)
         room = self._spares.room_for(inputs)
-        own: Any = await self._runtime.copying(room.values(), partial(copied, inputs, room))
+        own: Any = await self._runtime.copying(
+            room.values(), partial(self._spares.copy_into, inputs, room)
+        )
         held = _Held((index, marks, own), room, given_s)
         if self._arrivals:
             # It is taken: more may come before the stream goes on, and must not take its place.

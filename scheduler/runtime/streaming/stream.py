@@ -17,7 +17,7 @@ from ....devices.forking import give_up_in_children
 from ....graph.errors import InternalError
 from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
-from ..items.item import Item, ItemRun
+from ..items.item import Item, ItemRun, to_values
 from ..items.item_run import run_now
 from .admission import AdmissionQueue
 from .batching import Batching, batching_of
@@ -240,7 +240,7 @@ class Results:
         release = partial(self._release, item_run)
         self._item = Item(
             item_run.index,
-            item_run.results,
+            to_values(item_run.results),
             item_run.error,
             release,
             self._options.arrange,

@@ -138,13 +138,17 @@ def unpickled_array(content: bytes) -> Any:
     return array
 
 
+def make_staging_pool() -> InputStagingPool:
+    return InputStagingPool(pl.plan(of_bytes("n")))
+
+
 def test_bytes_are_fed_without_a_copy() -> None:
     content = bytes(range(100))
     on_them = np.frombuffer(content, np.uint8)
     assert np.shares_memory(as_array(content), on_them)
     for fed in (content, on_them, on_them[5:50:3], on_them.view("int8").reshape(10, 10)):
-        room = InputStagingPool().room_for({"file": fed})
-        kept = copied({"file": fed}, room)["file"]  # while it waits: nobody changes bytes
+        room = make_staging_pool().room_for({"file": fed})
+        kept = copied({"file": fed}, room, ())["file"]  # while it waits: nobody changes bytes
         assert np.shares_memory(kept, on_them)
 
 
@@ -160,8 +164,8 @@ def view_of_unpickled_array(content: bytes) -> Any:
 def test_what_may_be_changed_is_copied_while_it_waits(kind: Callable[[bytes], Any]) -> None:
     """By arrays that come from another process, too: those of a pool lie in bytes."""
     content = np.asarray(kind(bytes(range(100))))
-    room = InputStagingPool().room_for({"file": content})
-    assert not np.shares_memory(copied({"file": content}, room)["file"], content)
+    room = make_staging_pool().room_for({"file": content})
+    assert not np.shares_memory(copied({"file": content}, room, ())["file"], content)
 
 
 async def test_a_text_is_no_file() -> None:
