@@ -23,6 +23,7 @@ def _many_cores() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_copies, "core_count", lambda: 16)
         patch.setattr(large_copies, "LEAST_BYTES", 64)
+        patch.setattr(large_copies, "SPLIT_BYTES", 128)
         yield
 
 
