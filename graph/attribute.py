@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .dtypes import dtype_of, name_of
+from .dtypes import as_text, dtype_of, name_of
 from .errors import OperatorError
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -46,7 +46,7 @@ class Kind(Enum):
     DTYPE = "a dtype"
     NUMBER = "a number, kept integer or boolean where it is"
     GRAPH = "a graph"
-    TENSOR = "an array of numbers"
+    TENSOR = "an array of numbers or text"
 
 
 class _Required:
@@ -183,26 +183,35 @@ def _string(value: Any) -> str:
     raise TypeError(value)
 
 
+_NUMBERS = "biuf"
+
+
 def _tensor(value: Any) -> tuple[Any, ...]:
     """Return an array as plain values in a row: attributes are compared, hashed and saved."""
-    array = _numbers(value) if isinstance(value, np.ndarray) else array_in(value)
+    array = _check_storable(value) if isinstance(value, np.ndarray) else array_in(value)
     elements = (_NAN if element != element else element for element in array.ravel().tolist())
-    return (array.dtype.name, array.ndim, *array.shape, *elements)
+    name = array.dtype.name if array.dtype.kind in _NUMBERS else "str"
+    return (name, array.ndim, *array.shape, *elements)
 
 
 def array_in(value: tuple[Any, ...]) -> np.ndarray[Any, np.dtype[Any]]:
     """Return the array that an attribute stores: its dtype, its rank, its lengths, its elements."""
     name, rank, *rest = value
-    dtype = _numbers(np.empty(0, dtype_of(name))).dtype  # of text an element may be of any length
-    if rank < 0:
-        raise ValueError(rank)
-    return np.array(rest[rank:], dtype).reshape(rest[:rank])
+    dtype = dtype_of(name)
+    if rank < 0 or (dtype.kind not in _NUMBERS and name != "str"):
+        raise ValueError(name, rank)
+    # Numpy would make text of numbers, and of text an element may be of any length.
+    array = np.empty(len(rest) - rank, dtype)
+    array[:] = rest[rank:]
+    return _check_storable(array).reshape(rest[:rank])
 
 
-def _numbers(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    if array.dtype.kind not in "biuf":
+def _check_storable(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return an array of numbers, or of text; raise TypeError for others."""
+    found = array if array.dtype.kind in _NUMBERS else as_text(array)
+    if found is None:
         raise TypeError(array.dtype)
-    return array
+    return found
 
 
 def _graph(value: Any) -> Any:

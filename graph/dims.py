@@ -30,17 +30,52 @@ def is_computed(dim: Dim) -> bool:
     return isinstance(dim, str) and _ARITHMETIC.search(dim) is not None
 
 
+_SUM = re.compile(r"\((.+)([+-])(\d+)\)", re.DOTALL | re.ASCII)
+_QUOTIENT = re.compile(r"(.+)//(\d+)", re.DOTALL | re.ASCII)
+_MULTIPLE = re.compile(r"(.+)\*(\d+)", re.DOTALL | re.ASCII)
+_MAXIMUM = re.compile(r"max\((.+)\)", re.DOTALL)
+
+
 def add(a: Dim, b: Dim) -> Dim:
     """Return a + b."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
-    if a == 0:
-        return b
-    if b == 0:
-        return a
-    # Sums bring their parentheses along, so that what is made of them can be read as it is
-    # computed.
-    return f"({a}-{-b})" if isinstance(b, int) and b < 0 else f"({a}+{b})"
+    if isinstance(a, int) or isinstance(b, int):
+        symbol, number = (b, a) if isinstance(a, int) else (a, b)
+        return _sum(str(symbol), int(number))
+    (a, more), (b, yet_more) = _split_sum(a), _split_sum(b)
+    both = mul(2, a) if a == b else f"({a}+{b})"
+    return add(both, more + yet_more)
+
+
+def _sum(symbol: str, number: int) -> Dim:
+    rest, more = _split_sum(symbol)
+    number += more
+    if number == 0:
+        return rest
+    found = _QUOTIENT.fullmatch(rest)
+    if found is not None and _is_whole(found[1]):  # n//2 + 1 is (n + 2)//2
+        return floordiv(add(found[1], number * int(found[2])), int(found[2]))
+    # Sums bring their parentheses along, so that longer expressions read as they are computed.
+    return f"({rest}-{-number})" if number < 0 else f"({rest}+{number})"
+
+
+def _split_sum(symbol: str) -> tuple[str, int]:
+    """Split a sum into a symbol and the number at its end."""
+    found = _SUM.fullmatch(symbol)
+    if found is None or not _is_whole(found[1]):
+        return symbol, 0
+    return found[1], int(found[2] + found[3])
+
+
+def _is_whole(text: str) -> bool:
+    """True if all parentheses in a text are its own."""
+    depth = 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def mul(a: Dim, b: Dim) -> Dim:
@@ -53,16 +88,82 @@ def mul(a: Dim, b: Dim) -> Dim:
         return b
     if b == 1:
         return a
-    # 3·(h//2) is not 3·h//2, and the text must not say so.
-    return f"{a}*({b})" if isinstance(b, str) and "//" in b else f"{a}*{b}"
+    if isinstance(a, int) or isinstance(b, int):
+        symbol, number = (b, a) if isinstance(a, int) else (a, b)
+        assert isinstance(number, int)
+        operands = _split_maximum(str(symbol))
+        if len(operands) > 1 and number > 0:  # the largest stays the largest
+            return find_largest(str(mul(one, number)) for one in operands)
+        found = _MULTIPLE.fullmatch(str(symbol))
+        if found is not None and _is_whole(found[1]):
+            return mul(found[1], int(found[2]) * int(number))
+    # 3·(h//2) is not 3·h//2, and the text must not say so; nor does a sum end with -1 in h·-1.
+    closed = "//" in b if isinstance(b, str) else b < 0
+    return f"{a}*({b})" if closed else f"{a}*{b}"
 
 
 def floordiv(a: Dim, b: int) -> Dim:
     """Return ⌊a / b⌋."""
     if isinstance(a, int):
         return a // b
+    if b == 1:
+        return a
+    if b < 1:
+        return f"{a}//{b}"
+    found = _MULTIPLE.fullmatch(a)
+    if found is not None and _is_whole(found[1]) and int(found[2]) % b == 0:
+        return mul(found[1], int(found[2]) // b)
+    # Floors of floors: ((n//2) + 1)//2 is (n + 2)//4.
+    rest, number = _split_sum(a)
+    found = _QUOTIENT.fullmatch(rest)
+    if found is not None and _is_whole(found[1]):
+        inner = int(found[2])
+        return floordiv(add(found[1], number * inner), inner * b)
     # Read from the left, as Python does: a is a name, a product, or a sum in parentheses.
-    return a if b == 1 else f"{a}//{b}"
+    return f"{a}//{b}"
+
+
+def find_largest(symbols: Iterable[str]) -> str:
+    """Return the largest of lengths: equal sets have the same text, in any order and nesting."""
+    found = {operand for symbol in symbols for operand in _split_maximum(symbol)}
+    rounded = {operand: _match_rounding(operand) for operand in found}
+    kept = [
+        operand
+        for operand, own in rounded.items()
+        if not any(_is_below(own, other) for other in rounded.values())
+    ]
+    return kept[0] if len(kept) == 1 else f"max({','.join(sorted(kept))})"
+
+
+def _split_maximum(symbol: str) -> list[str]:
+    """Return the lengths that a symbol is the largest of; itself for any other text."""
+    found = _MAXIMUM.fullmatch(symbol)
+    operands, part = list[str](), None
+    for piece in found[1].split(",") if found is not None else ():
+        part = piece if part is None else f"{part},{piece}"
+        if _is_whole(part):  # else the comma is inside of an operand
+            operands.append(part)
+            part = None
+    return operands if part is None and operands else [symbol]
+
+
+def _match_rounding(symbol: str) -> tuple[str, int, int] | None:
+    """Return n, b and k where a symbol is k·⌈n / b⌉; None for other symbols."""
+    multiple = _MULTIPLE.fullmatch(symbol)
+    text, times = (symbol, 1) if multiple is None else (multiple[1], int(multiple[2]))
+    quotient = _QUOTIENT.fullmatch(text)
+    if quotient is None or not _is_whole(quotient[1]):
+        return None
+    rest, more = _split_sum(quotient[1])
+    by = int(quotient[2])
+    return (rest, by, times) if more == by - 1 else None
+
+
+def _is_below(one: tuple[str, int, int] | None, other: tuple[str, int, int] | None) -> bool:
+    """True if k·⌈n / b⌉ is nowhere above: the other is rounded to a multiple of its b."""
+    if one is None or other is None or one[0] != other[0] or one == other:
+        return False
+    return one[2] * other[1] == other[2] * one[1] and other[1] % one[1] == 0
 
 
 def ceildiv(a: Dim, b: int) -> Dim:
@@ -171,8 +272,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
 
 def _meet(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
     numbers = {dim for dim in dims if isinstance(dim, int) and dim != 1}
-    # Sorted: the same lengths in another order are to have the same text.
-    symbols = sorted({dim for dim in dims if isinstance(dim, str)})
+    symbols = {dim for dim in dims if isinstance(dim, str)}
     if len(numbers) > 1:
         listed = " and ".join(str(list(shape)) for shape in shapes)
         raise ShapeError(
@@ -184,7 +284,7 @@ def _meet(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
         return numbers.pop()
     if not symbols:
         return 1
-    return symbols[0] if len(symbols) == 1 else f"max({','.join(symbols)})"
+    return find_largest(symbols)
 
 
 def normalize_axis(axis: int, rank: int, what: str = "axis") -> int:

@@ -1037,8 +1037,8 @@ class OperatorMethods(Arithmetic):
     def selu(
         self,
         *,
-        alpha: float = 1.67326319,
-        gamma: float = 1.05070102,
+        alpha: float = 1.6732631921768188,
+        gamma: float = 1.0507010221481323,
         name: str | None = None,
     ) -> Tensor:
         """Selu with this tensor as x; returns y."""

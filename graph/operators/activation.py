@@ -20,6 +20,8 @@ define("Relu", inputs="x", inplace=FIRST, traits=ACTIVATION | NEVER_NEGATIVE, fl
     same_of(SIGNED)
 )
 
+_ALPHA, _GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+
 for _op, _operations, _attributes in (
     ("LeakyRelu", 2, {"alpha": _number(0.01)}),
     ("ThresholdedRelu", 2, {"alpha": _number(1.0)}),
@@ -30,8 +32,8 @@ for _op, _operations, _attributes in (
     ("Swish", TRANSCENDENTAL, {"alpha": _number(1.0)}),
     ("Elu", TRANSCENDENTAL, {"alpha": _number(1.0)}),
     ("Celu", TRANSCENDENTAL, {"alpha": _number(1.0)}),
-    # The defaults are float32's neighbours of the paper's constants, as in ONNX.
-    ("Selu", TRANSCENDENTAL, {"alpha": _number(1.67326319), "gamma": _number(1.05070102)}),
+    # The defaults of ONNX, to the last digit: those of the paper, rounded to float32.
+    ("Selu", TRANSCENDENTAL, {"alpha": _number(_ALPHA), "gamma": _number(_GAMMA)}),
     ("Softplus", 2 * TRANSCENDENTAL, {}),
     ("Mish", 3 * TRANSCENDENTAL, {}),
     ("Gelu", 28, {"approximate": Attribute(Kind.STRING, "none", choices=("none", "tanh"))}),

@@ -60,7 +60,10 @@ def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
     # Only slices that take all of it, whatever its length, leave a symbol as it is.
     forward = start == 0 and end >= _END and step == 1
     backward = (start == -1 or start >= _END) and end <= -_END and step == -1
-    return dim if forward or backward else f"slice({dim},{start},{end},{step})"
+    if forward or backward:
+        return dim
+    stop = "" if abs(end) >= _END else end
+    return f"slice({dim},{start}:{stop}{f':{step}' * (step != 1)})"
 
 
 def _slice_parts(call: Call) -> Iterator[Alias]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.attribute import REQUIRED, Attribute, Kind
+from plait.graph.attribute import REQUIRED, Attribute, Kind, array_in
 from plait.graph.errors import OperatorError
 
 
@@ -189,10 +189,23 @@ def test_what_is_wanted_reads_as_words(attribute: Attribute, words: str) -> None
         ("float32", -1, 0.5, 0.5),
         ("float32",),
         (1.0, 2.0),
-        np.array(["text"]),
+        np.array(["text", 1], object),
+        np.array([1j]),
+        ("str", 1, 2, "text", 1),
+        ("str", 2**62, "text"),
+        ("object", 1, 1, "text"),
         [1.0, 2.0],
     ],
 )
-def test_what_is_no_array_of_numbers_is_refused(damaged: Any) -> None:
-    with pytest.raises(OperatorError, match="must be an array of numbers"):
+def test_what_is_no_array_of_numbers_or_text_is_refused(damaged: Any) -> None:
+    with pytest.raises(OperatorError, match="must be an array of numbers or text"):
         complete(Attribute(Kind.TENSOR), damaged)
+
+
+@pytest.mark.parametrize("array", [np.array([["a", "b"]]), np.array([["a", "b"]], object)])
+def test_an_array_of_text_is_stored_and_made_again(array: Any) -> None:
+    stored = complete(Attribute(Kind.TENSOR), array)
+    assert stored == ("str", 2, 1, 2, "a", "b")
+    assert complete(Attribute(Kind.TENSOR), stored) == stored
+    assert array_in(stored).tolist() == [["a", "b"]]
+    assert array_in(("str", 1, 0)).shape == (0,)

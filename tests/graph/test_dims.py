@@ -29,6 +29,11 @@ def _symbol(name: str) -> tuple[Dim, Meant]:
     return name, lambda lengths: lengths[name]
 
 
+def _take_larger(a: Dim, b: Dim) -> Dim:
+    assume(isinstance(a, str) and isinstance(b, str))
+    return dims.find_largest([str(a), str(b)])
+
+
 def _grow(inner: st.SearchStrategy[tuple[Dim, Meant]]) -> st.SearchStrategy[tuple[Dim, Meant]]:
     def binary(
         make: Callable[[Dim, Dim], Dim], compute: Callable[[int, int], int]
@@ -51,6 +56,7 @@ def _grow(inner: st.SearchStrategy[tuple[Dim, Meant]]) -> st.SearchStrategy[tupl
     return (
         binary(dims.add, lambda a, b: a + b)
         | binary(dims.mul, lambda a, b: a * b)
+        | binary(_take_larger, max)
         | divided(dims.floordiv, lambda a, by: a // by)
         | divided(dims.ceildiv, lambda a, by: -(-a // by))
     )
@@ -257,3 +263,26 @@ def test_one_dimension_is_not_named_twice() -> None:
     with pytest.raises(ShapeError) as caught:
         dims.normalize_axes((1, -1), 2)
     assert str(caught.value) == "axes [1, 1] name a dimension twice\n  fix: name each once"
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        (dims.add(dims.add("n", 1), -1), "n"),
+        (dims.add("n", "n"), "2*n"),
+        (dims.add(dims.add("n", 3), dims.add("m", 4)), "((n+m)+7)"),
+        (dims.floordiv(dims.add(dims.floordiv(dims.add("n", 1), 2), 1), 2), "(n+3)//4"),
+        (dims.floordiv(dims.mul("n", 6), 3), "n*2"),
+        (dims.mul(dims.mul("n", 2), 4), "n*8"),
+        (dims.mul(2, dims.floordiv("n", 2)), "2*(n//2)"),
+        (dims.find_largest(["max(b,a)", "c", "a"]), "max(a,b,c)"),
+        (dims.find_largest(["f(a,b)", "max(c,g(d,e))"]), "max(c,f(a,b),g(d,e))"),
+        (dims.mul(dims.find_largest(["a", "b"]), 2), "max(a*2,b*2)"),
+        (dims.find_largest(["(n+3)//4", "(n+7)//8*2", "(n+31)//32*8"]), "(n+31)//32*8"),
+        (dims.find_largest(["n//4", "(n+7)//8*2"]), "max((n+7)//8*2,n//4)"),
+        (dims.add("a)+(b", 1), "(a)+(b+1)"),
+        (dims.add(dims.add("a)+(b", 1), 1), "((a)+(b+1)+1)"),
+    ],
+)
+def test_texts_are_short_and_alike_for_what_is_the_same(dim: Dim, text: str) -> None:
+    assert dim == text

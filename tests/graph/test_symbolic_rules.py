@@ -32,7 +32,7 @@ def spec_of_output(b: GraphBuilder, tensor: str) -> TensorSpec:
     [
         (lambda n: n * 2, "n*2"),
         (lambda n: n + 1, "(n+1)"),
-        (lambda n: (n - 3) // 2 + 1, "((n-3)//2+1)"),
+        (lambda n: (n - 3) // 2 + 1, "(n-1)//2"),
         (lambda n: -(-n // 4) * 4, "-(-(n)//4)*4"),
         (lambda n: n - n % 4, "(n-(n%(4)))"),
         (lambda n: n, "n"),

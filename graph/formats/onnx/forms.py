@@ -152,6 +152,9 @@ def tensor_proto(name: str, array: Any) -> Any:
     """Return an array as a TensorProto."""
     from onnx import TensorProto
 
+    if array.dtype == TEXT:
+        encoded = [_TEXT(text) for text in array.flat]
+        return TensorProto(name=name, dims=array.shape, data_type=STRING, string_data=encoded)
     # ONNX has the low byte first, whatever the machine has.
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return TensorProto(

@@ -23,6 +23,7 @@ from .graphs import GraphReader, Model
 from .nested import all_nodes
 from .nodes import DEFAULT_DOMAINS, operator_name
 from .ordering import listed
+from .sequences import replace_sequences
 from .tensors import TensorReader, text
 from .upgrade import NEWEST_OPSET, OLDEST_OPSET, newest_name
 
@@ -70,12 +71,12 @@ def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False)
         As `load_onnx`.
     """
     _check_opset(model, str(path))
-    model = expand(model, str(path))
-    _check_operators(model, str(path))
     opset = max(
         (entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS),
         default=OLDEST_OPSET,
     )
+    model = replace_sequences(expand(model, str(path)), opset)
+    _check_operators(model, str(path))
     common = Model(str(path), opset, TensorReader(Path(path), alone=alone))
     return GraphReader(model.graph, common, Path(path).stem).graph()
 

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from ...attribute import Kind
+from ...dtypes import TEXT
 from ...errors import ParseError
 from ...ir import Node
 from ...operator import find_operator
+from ...tensor import Array
 from ...unknown_operators import EXTENSIONS_DOMAIN
 from .nested import NestedProto
-from .tensors import STRING, TensorReader, spec_dtype_name, text
+from .tensors import STRING, TensorReader, spec_dtype_name, text, to_shape
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -73,7 +75,7 @@ def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
             raise ParseError(f"attribute {name!r} is given twice", at=at, fix=_EXPORT)
         try:
             if attribute.type == _TENSOR:
-                value = tensors.read(attribute.t, f"attribute {name!r}, {at}")
+                value = _read_tensor(attribute.t, tensors, f"attribute {name!r}, {at}")
             else:
                 value = _READERS[attribute.type](attribute)
         except KeyError:
@@ -88,6 +90,12 @@ def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
             ) from error
         attributes[name] = value
     return attributes
+
+
+def _read_tensor(tensor: Any, tensors: TensorReader, at: str) -> Array:
+    if tensor.data_type == STRING:
+        return to_shape(np.array(text_in(tensor, at), TEXT), tuple(tensor.dims), at)
+    return tensors.read(tensor, at)
 
 
 def default_value(data: bytes) -> Any:
@@ -149,7 +157,7 @@ def text_in(tensor: Any, at: str) -> tuple[str, ...]:
     try:
         found = tuple(element.decode() for element in tensor.string_data)
     except UnicodeDecodeError as error:
-        raise ParseError("a constant is not text in UTF-8", at=at, fix=_EXPORT) from error
+        raise ParseError("a tensor of text is not UTF-8", at=at, fix=_EXPORT) from error
     if len(found) != math.prod(tensor.dims) or min(tensor.dims, default=0) < 0:
         raise ParseError(f"str{list(tensor.dims)} has {len(found)} elements", at=at, fix=_EXPORT)
     return found

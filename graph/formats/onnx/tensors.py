@@ -219,7 +219,7 @@ def _shaped(
     # From a memory view: it keeps the bytes from being moved or unmapped under the array.
     part = memoryview(data)[offset : offset + nbytes]
     flat = np.frombuffer(part, np.uint8) if nbytes else np.empty(0, np.uint8)
-    array = _reshaped(flat.view(dtype), shape, at)
+    array = to_shape(flat.view(dtype), shape, at)
     return array if array.flags.aligned else array.copy()
 
 
@@ -238,17 +238,17 @@ def _listed(tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) 
         flat = entries.astype(f"uint{8 * dtype.itemsize}").view(dtype.name)
     else:
         flat = entries.astype(dtype.name)
-    return _reshaped(flat, shape, at)
+    return to_shape(flat, shape, at)
 
 
 def _unpacked(packed: Array, dtype: str, shape: tuple[int, ...], at: str) -> Array:
     """Return integers of 4 bits as bytes; the lower half of a byte is the first of two."""
     halves = np.stack([packed & 15, packed >> 4], -1).ravel()[: math.prod(shape)].view(dtype)
     # The sign is the highest of four bits: it is moved to that of eight and back.
-    return _reshaped(halves << 4 >> 4 if dtype == "int8" else halves, shape, at)
+    return to_shape(halves << 4 >> 4 if dtype == "int8" else halves, shape, at)
 
 
-def _reshaped(flat: Array, shape: tuple[int, ...], at: str) -> Array:
+def to_shape(flat: Array, shape: tuple[int, ...], at: str) -> Array:
     """Return an array in a shape of as many elements, which numpy need not take: [0, 2**63]."""
     try:
         return flat.reshape(shape)

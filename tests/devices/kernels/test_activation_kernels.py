@@ -55,7 +55,9 @@ FORMULAS: dict[str, tuple[Formula, list[dict[str, Any]]]] = {
         [{}, {"alpha": 2.0}],
     ),
     "Selu": (
-        lambda x, alpha=1.67326319, gamma=1.05070102: gamma * elu(x, alpha),
+        lambda x, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875: (
+            gamma * elu(x, alpha)
+        ),
         [{}, {"alpha": 2.0, "gamma": 0.5}],
     ),
     "Softplus": (softplus, [{}]),

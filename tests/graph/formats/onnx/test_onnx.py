@@ -336,7 +336,7 @@ def test_operators_that_are_missing_are_all_named(tmp_path: Path) -> None:
     assert "@plait.operator" in str(caught.value.fix)
 
 
-@pytest.mark.parametrize("op", ["SequenceConstruct", "SplitToSequence", "Optional"])
+@pytest.mark.parametrize("op", ["SequenceInsert", "ConcatFromSequence", "Optional"])
 def test_what_is_no_tensor_is_refused_and_tensors_are_advised(op: str, tmp_path: Path) -> None:
     with pytest.raises(UnknownOperatorError, match=rf"{op} \('pair'\)") as caught:
         load(model([node(op, "x", "s", name="pair"), node("Relu", "x", "y")], X), tmp_path)
