@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from .help import Command
-from .options import MODEL, PATH, as_json, operators_option, params_option
+from .options import MODEL, PATH, as_json, format_option, operators_option, params_option
 from .output import print_json, print_text
 from .plan import load_graph, register_operators
 
@@ -22,6 +22,7 @@ plait convert model.plait weights.safetensors
 @click.argument("model", type=MODEL)
 @click.argument("output", type=PATH)
 @params_option
+@format_option
 @operators_option
 @click.option("--weights", type=PATH, metavar="FILE", help="Take weights from a safetensors file.")
 @click.option(
@@ -36,6 +37,7 @@ def convert(
     model: Path | bytes,
     output: Path,
     params: Path | None,
+    model_format: str | None,
     operators: tuple[Path, ...],
     weights: Path | None,
     rules: tuple[Path, ...],
@@ -58,7 +60,7 @@ def convert(
     from ..graph.passes.merging import always
 
     register_operators(operators)
-    graph = load_graph(model, params)
+    graph = load_graph(model, params, model_format)
     if weights is not None:
         graph = with_weights(graph, load_weights(weights))
     for file in rules:

@@ -33,6 +33,13 @@ class _File(click.Path):
         return super().convert(value, *context)
 
 
+class _Output(_File):
+    """A path, or a dash for the standard output."""
+
+    def convert(self, value: Any, *context: Any) -> Any:
+        return STDOUT if value == "-" else super().convert(value, *context)
+
+
 class _Model(_File):
     """A model's path, or its bytes: a dash stands for what comes in on the standard input."""
 
@@ -42,7 +49,9 @@ class _Model(_File):
         return super().convert(value, *context)
 
 
+STDOUT = Path("-")
 PATH = _File(path_type=Path)
+OUTPUT = _Output(path_type=Path)
 MODEL = _Model(path_type=Path)
 
 as_json = option("Output", "--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
@@ -59,6 +68,13 @@ params_option = option(
     type=PATH,
     metavar="FILE",
     help="The model's separate file of parameters, if it is not beside the model.",
+)
+format_option = option(
+    "Model",
+    "--format",
+    "model_format",
+    metavar="NAME",
+    help="The model's format, such as onnx or lightnet, if content and suffix do not show it.",
 )
 operators_option = option(
     "Model",

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 import numpy as np
 
-from ..graph.dtypes import TEXT, name_of
+from ..graph.dtypes import TEXT, is_extension, name_of
 from ..graph.errors import Argument, PlaitError
 from ..graph.escaping import printable
 from ..graph.formats.files import replacing
@@ -23,19 +23,50 @@ from ..graph.tensor import Array, spec_of
 from .errors import CommandError
 from .members import member_name
 
+LISTED = 1000
+"""Values of arrays up to this size are part of summaries in JSON."""
 
-def summarize(arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
-    """Return name, spec, minimum, maximum and mean of each array; None where there is none."""
-    return [{"name": name, **_summary(array)} for name, array in arrays.items()]
+
+def summarize(arrays: Mapping[str, Array], *, most: int | None = LISTED) -> list[dict[str, Any]]:
+    """Return name, spec, minimum, maximum and mean of each array, None if it has none.
+
+    Arrays of up to `most` values have these, too; None stands for any number.
+    """
+    return [
+        {
+            "name": name,
+            **_summary(array),
+            **({} if most is not None and array.size > most else {"values": _to_json(array)}),
+        }
+        for name, array in arrays.items()
+    ]
 
 
 def print_summary(arrays: Mapping[str, Array]) -> None:
-    """Print the summaries of arrays as a table."""
+    """Print the summaries of arrays as a table, with their first and last values."""
     rows = [
-        (name, str(spec_of(array)), *(_number(summary[key]) for key in ("min", "max", "mean")))
-        for (name, array), summary in zip(arrays.items(), summarize(arrays), strict=True)
+        (
+            name,
+            str(spec_of(array)),
+            *(_number(summary[key]) for key in ("min", "max", "mean")),
+            _shorten_values(array),
+        )
+        for (name, array), summary in zip(arrays.items(), summarize(arrays, most=0), strict=True)
     ]
-    print_table(("output", "spec", "min", "max", "mean"), rows, right=("min", "max", "mean"))
+    columns = ("output", "spec", "min", "max", "mean", "values")
+    print_table(columns, rows, right=("min", "max", "mean"))
+
+
+def _shorten_values(array: Array) -> str:
+    with np.printoptions(threshold=8, edgeitems=3, precision=4, linewidth=1 << 20):
+        return " ".join(str(array).split())
+
+
+def _to_json(array: Array) -> Any:
+    """Return values as JSON has them: complex numbers as text."""
+    if is_extension(array.dtype):
+        return array.astype(np.float32).tolist()
+    return (array.astype(str) if array.dtype.kind in "cO" else array).tolist()
 
 
 def print_text(text: str, *, to_stderr: bool = False) -> None:
@@ -112,8 +143,29 @@ def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
     ):
         for name, array in arrays.items():
             with archive.open(f"{member_name(name)}.npy", "w", force_zip64=True) as member:
-                held = array.astype(str) if array.dtype == TEXT else np.asanyarray(array)
-                np.lib.format.write_array(member, held, allow_pickle=False)
+                np.lib.format.write_array(member, _to_saved(array), allow_pickle=False)
+
+
+def write_npy(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
+    """Write one array as an .npy file.
+
+    Raises
+    ------
+    CommandError
+        If there are several.
+    """
+    if len(arrays) != 1:
+        raise CommandError(
+            f"--output - writes one output as .npy, and there are {len(arrays)}",
+            fix=f"--fetch one of {', '.join(arrays)}, or --json for all",
+        )
+    (array,) = arrays.values()
+    np.lib.format.write_array(file, _to_saved(array), allow_pickle=False)
+    file.flush()
+
+
+def _to_saved(array: Array) -> Array:
+    return array.astype(str) if array.dtype == TEXT else np.asanyarray(array)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from operator import attrgetter
@@ -24,7 +24,7 @@ from .completion import (
 )
 from .errors import CommandError
 from .help import option
-from .options import MODEL, PATH, operators_option, params_option
+from .options import MODEL, PATH, format_option, operators_option, params_option
 from .parsing import (
     parse_bounds,
     parse_device_options,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..graph.passes import Pass
     from ..scheduler.plans.plan import Plan
     from ..scheduler.ray import Cluster
+    from .inputs import Given
 
 STRATEGIES = ("auto", "preference", "tengine")
 OBJECTIVES = ("latency", "throughput")
@@ -78,8 +79,12 @@ class PlanArguments:
         Which is joined while the command runs.
     params : Path or None
         The model's parameters, where they do not lie beside it.
+    format : str or None
+        The name of the model's format.
     device_options : Mapping of str to Mapping of str to str
         By device.
+    given_inputs : frozenset of str
+        Constants among them are fed in place of the model's values.
     """
 
     model: Path | bytes
@@ -90,7 +95,9 @@ class PlanArguments:
     fetched: tuple[str, ...] = ()
     cluster: Cluster | None = None
     params: Path | None = None
+    format: str | None = None
     device_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    given_inputs: frozenset[str] = frozenset()
 
     def plan(self, max_in_flight: int | None = None) -> Plan:
         """Load the model and plan it; the number in flight is the library's where none is given.
@@ -114,7 +121,7 @@ class PlanArguments:
         if max_in_flight is not None:
             options["max_in_flight"] = max_in_flight
         return plan(
-            load_graph(self.model, self.params),
+            load_graph(self.model, self.params, self.format, self.given_inputs),
             self.listed_devices(),
             shapes=self.shapes,
             costs=self.costs,
@@ -160,6 +167,10 @@ class PlanArguments:
 
         return is_saved_plan(self.model)
 
+    def with_inputs(self, given: Iterable[Given]) -> PlanArguments:
+        """Return the request of a command that feeds these inputs."""
+        return replace(self, given_inputs=frozenset(one.name for one in given if one.name))
+
     def without_costs(self) -> PlanArguments:
         """Return the request without its file of costs, which a saved plan cannot be made by."""
         return replace(self, costs=None)
@@ -178,6 +189,8 @@ class PlanArguments:
             other.append("--costs")
         if self.params is not None:
             other.append("--params")
+        if self.format is not None:
+            other.append("--format")
         if other:
             raise CommandError(
                 f"{', '.join(other)}: that is decided in a saved plan",
@@ -199,17 +212,25 @@ class PlanArguments:
         return plan.for_shapes(self.shapes) if asked else plan
 
 
-def load_graph(model: Path | bytes, params: Path | None) -> Graph:
-    """Return the graph in a model file; its parameters may lie in a file elsewhere.
+def load_graph(
+    model: Path | bytes,
+    params: Path | None,
+    format: str | None = None,
+    feed: frozenset[str] = frozenset(),
+) -> Graph:
+    """Load a model file; constants with a name in `feed` become inputs.
 
     Raises
     ------
     PlaitError
         As `plait.load`.
     """
+    from ..graph.editing import feed_constants
     from ..graph.formats import load
 
-    return load(model, parameters=params)
+    graph = load(model, parameters=params, format=format)
+    constants = sorted(feed & graph.constants.keys())
+    return feed_constants(graph, constants) if constants else graph
 
 
 def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
@@ -234,6 +255,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         fetched: tuple[str, ...],
         address: str | None,
         params: Path | None,
+        model_format: str | None,
         operators: tuple[Path, ...],
         **options: Any,
     ) -> None:
@@ -259,7 +281,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         cluster = joined(address, names)
         configured = parse_device_options(device_options)
         asked = PlanArguments(
-            model, names, sized, costs, given, fetched, cluster, params, configured
+            model, names, sized, costs, given, fetched, cluster, params, model_format, configured
         )
         command(asked, **options)
 
@@ -286,6 +308,7 @@ def largest_lengths(plan: Plan) -> dict[str, int]:
 _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     click.argument("model", type=MODEL),
     params_option,
+    format_option,
     operators_option,
     option(
         "Devices",

@@ -85,8 +85,9 @@ def profile(
     file = request.costs
     known = Costs.load(file) if file is not None and file.exists() else Costs()
     plans_by_them = file is not None and file.exists() and not request.is_saved
-    plan = (request if plans_by_them else request.without_costs()).plan(max_in_flight)
     givens = [parse_input(text) for text in inputs]
+    planned = request if plans_by_them else request.without_costs()
+    plan = planned.with_inputs(givens).plan(max_in_flight)
     feeds = ItemSource(
         # Costs of a plan within bounds are those of its largest shapes.
         plan.fed if file is None else plan.graph,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -11,7 +12,9 @@ from .errors import CommandError
 from .help import Command
 from .inputs import ItemSource, parse_input
 from .options import (
+    OUTPUT,
     PATH,
+    STDOUT,
     as_json,
     exit_if_failed,
     in_flight,
@@ -21,6 +24,7 @@ from .options import (
     trace_option,
 )
 from .output import (
+    LISTED,
     check_writable,
     make_folder,
     print_json,
@@ -28,6 +32,7 @@ from .output import (
     print_text,
     summarize,
     write_arrays,
+    write_npy,
 )
 from .plan import PlanArguments, asks_for_plan, largest_lengths
 from .streaming import Streaming, asks_for_streaming
@@ -36,6 +41,7 @@ RUN_EXAMPLES = """
 plait run model.onnx --input image=photo.jpg --input sr=16000
 plait run model.onnx --input x.npz --devices cuda:0,cpu --output out.npz
 plait run model.onnx --input x=random --shape x=1,3,224,224 --fetch logits
+plait run model.onnx --input x.npz --fetch label --output - > label.npy
 """
 
 STREAM_EXAMPLES = """
@@ -49,7 +55,12 @@ plait stream model.onnx --count 1000 --batch 8 --max-delay-ms 5 --devices cpu,wo
 @asks_for_plan
 @inputs_option
 @seed_option
-@click.option("--output", type=PATH, metavar="FILE.npz", help="Write the outputs to a file.")
+@click.option(
+    "--output",
+    type=OUTPUT,
+    metavar="FILE.npz",
+    help="Write the outputs to a file; - writes one output to stdout as .npy, or all with --json.",
+)
 @replicas_option
 @trace_option
 @as_json
@@ -65,14 +76,15 @@ def run(
     """Run MODEL once and show its outputs, or write them to a file."""
     from .stream import run_once
 
-    check_writable(output)
+    check_writable(None if output is STDOUT else output)
     check_writable(trace)
     size = parse_replicas(replicas, request.cluster, request.devices)
     check_here(size, trace=trace)
-    plan = request.plan()
+    given = [parse_input(text) for text in inputs]
+    plan = request.with_inputs(given).plan()
     feeds = ItemSource(
         plan.fed,
-        [parse_input(text) for text in inputs],
+        given,
         seed=seed,
         fill=False,
         lengths=largest_lengths(plan),
@@ -83,11 +95,16 @@ def run(
     item = feeds.item(0)
     print_notes(feeds)
     outputs, elapsed_s = run_once(plan, item, trace, request.cluster, size)
-    if output is not None:
-        write_arrays(output, outputs)
     if as_json:
-        print_json({"outputs": summarize(outputs), "seconds": elapsed_s})
-    elif output is not None:
+        listed = summarize(outputs, most=None if output is STDOUT else LISTED)
+        print_json({"outputs": listed, "seconds": elapsed_s})
+    elif output is STDOUT:
+        write_npy(sys.stdout.buffer, outputs)
+    if output not in (None, STDOUT):
+        write_arrays(output, outputs)
+    if as_json or output is STDOUT:
+        return
+    if output is not None:
         print_text(f"wrote {', '.join(outputs)} to {output}")
     else:
         print_summary(outputs)
@@ -140,10 +157,11 @@ def stream(
     check_writable(trace)
     size = parse_replicas(replicas, request.cluster, request.devices)
     check_here(size, trace=trace, live=live)
-    plan = request.plan(max_in_flight)
+    given = [parse_input(text) for text in inputs]
+    plan = request.with_inputs(given).plan(max_in_flight)
     feeds = ItemSource(
         plan.fed,
-        [parse_input(text) for text in inputs],
+        given,
         seed=seed,
         fill=True,
         lengths=largest_lengths(plan),

@@ -55,7 +55,7 @@ def tune(
     check_writable(output)
     check_writable(request.costs)
     _check_request(request)
-    graph = load_graph(request.model, request.params)
+    graph = load_graph(request.model, request.params, request.format)
     feeds = ItemSource(
         specialise(graph, request.shapes, folds=False),
         [parse_input(text) for text in inputs],

@@ -7,7 +7,7 @@ A pass, whose every step leaves a whole graph, is better off with `plait.graph.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from .check import check
 from .errors import GraphError
 from .infer import infer_changed
 from .ir import Graph, Node, no_node_error
-from .names import Names
+from .names import Names, did_you_mean
 from .operator import find_operator
 from .ordering import in_order
 from .parameters import Number
@@ -391,6 +391,30 @@ class Editor:
                 fix="choose another name, or forget() or remove() what defines it",
             )
         self._tensor_names.take(name)
+
+
+def feed_constants(graph: Graph, names: Iterable[str]) -> Graph:
+    """Make inputs of constants, after the inputs that there are.
+
+    Raises
+    ------
+    GraphError
+        If the graph has no such constant.
+    ShapeError
+        If a shape depends on its value in a way that cannot stay open.
+    """
+    editor = graph.edit()
+    for name in names:
+        if name not in graph.constants:
+            raise GraphError(
+                f"{name!r} is not a constant of the graph",
+                at=graph.name,
+                fix=did_you_mean(name, graph.constants, "name one of graph.constants"),
+            )
+        spec = graph.tensors[name]
+        editor.forget(name)
+        editor.input(name, spec.dtype, spec.static_shape)
+    return editor.result()
 
 
 def _refused_edit_error(what: str, node: Node) -> GraphError:

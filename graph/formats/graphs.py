@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +43,7 @@ def load(
     *,
     format: str | None = None,
     parameters: str | os.PathLike[str] | None = None,
+    feed: Iterable[str] = (),
 ) -> Graph:
     """Return the graph in a `.plait` file, or in a model of another format, found by content.
 
@@ -60,6 +61,9 @@ def load(
         ``"plait"``, ``"onnx"``, or the name of a registered format; overrides content and suffix.
     parameters : path, optional
         The file of parameters, if it is not beside the model.
+    feed : iterable of str, optional
+        Constants to feed with each item, such as initializers of an ONNX model that are among its
+        inputs. They become inputs of the graph; otherwise plans compute with their values.
 
     Raises
     ------
@@ -67,7 +71,7 @@ def load(
         If the file is missing, damaged or foreign, or uses something that plait does not support;
         if there is no such format, or the format has no separate file of parameters.
     GraphError
-        If the graph in it is not consistent.
+        If the graph in it is not consistent, or has no constant that is to be fed.
     RuntimeFailureError
         If it is an exact integer model that cannot be read.
 
@@ -82,6 +86,18 @@ def load(
     ...     pl.load(folder + "/double.plait").outputs
     ('y',)
     """
+    graph = _load(source, format, parameters)
+    names = [feed] if isinstance(feed, str) else list(feed)
+    if not names:
+        return graph
+    from ..editing import feed_constants  # brings the passes
+
+    return feed_constants(graph, names)
+
+
+def _load(
+    source: Source | Any, format: str | None, parameters: str | os.PathLike[str] | None
+) -> Graph:
     if not is_file(source):
         return _from_object(source, format, parameters is not None)
     path = Path(source) if isinstance(source, str | os.PathLike) else None

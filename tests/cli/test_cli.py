@@ -84,7 +84,7 @@ def test_run_prints_a_summary_of_each_output(folder: Path) -> None:
     assert result.exit_code == 0
     assert result.stderr == ""
     twice = next(line for line in result.stdout.splitlines() if "twice" in line)
-    assert twice.split() == ["twice", "float32[2,", "3]", "0", "10", "5"]
+    assert twice.split()[:6] == ["twice", "float32[2,", "3]", "0", "10", "5"]
 
 
 def test_run_writes_outputs_to_a_file(folder: Path, tmp_path: Path) -> None:
@@ -107,6 +107,7 @@ def test_run_prints_json_without_nan(folder: Path) -> None:
         "min": None,
         "max": None,
         "mean": None,
+        "values": [[None, None, None]],
     }
     assert answer["outputs"][1]["mean"] == 2
     assert answer["seconds"] > 0
@@ -375,8 +376,7 @@ def test_items_of_different_shapes_go_through_one_stream(folder: Path, tmp_path:
         (["stream", "affine.plait", "--count", "1", "--output", "x.npy"], ["cannot write x.npy"]),
         (["convert", "affine.plait", "o.pb"], ["does not write .pb"]),
         (["convert", "affine.plait", "gone/o.plait"], ["cannot write"]),
-        (["run", "affine.plait", "--output", "-"], ["'-' is not the name of a file", "./-"]),
-        (["stream", "affine.plait", "--output", "-"], ["'-' is not the name of a file"]),
+        (["stream", "affine.plait", "--output", "-"], ["'-' is not the name of a file", "./-"]),
         (["run", "affine.plait", "--trace", "-"], ["'-' is not the name of a file"]),
         (["plan", "affine.plait", "--save", "-"], ["'-' is not the name of a file"]),
         (["plan", "affine.plait", "--html", "-"], ["'-' is not the name of a file"]),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import onnxruntime
 import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from plait.graph.errors import GraphError
 from plait.graph.ir import Graph
 from plait.graph.parameters import FLT_MAX, Number
 
@@ -348,3 +353,50 @@ def _is_whole(reads: dict[str, str]) -> bool:
         if name != "x":
             return False
     return "a" in reads
+
+
+def make_reshaping_model() -> Any:
+    """Make an ONNX model with two inputs that have initializers."""
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4], [1, 2, 3, 4])
+    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [2, 2])
+    given = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [4]),
+        helper.make_tensor_value_info("w", TensorProto.FLOAT, [4]),
+        helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
+    ]
+    nodes = [
+        helper.make_node("Add", ["x", "w"], ["sum"]),
+        helper.make_node("Reshape", ["sum", "shape"], ["y"]),
+    ]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph(nodes, "g", given, made, [weight, shape])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=4)
+
+
+def test_initializers_that_are_inputs_are_fed_when_asked_for() -> None:
+    model, x = make_reshaping_model(), np.zeros(4, np.float32)
+    graph = pl.load(model)
+    assert graph.inputs == ("x",)
+    assert graph.tensors["y"].shape == (2, 2)
+    with pytest.raises(pl.FeedError, match="has no input 'w'") as caught:
+        pl.run(graph, {"x": x, "w": x})
+    assert "plait.load(path, feed=['w'])" in str(caught.value.fix)
+
+    graph = pl.load(model, feed="w")
+    assert graph.inputs == ("x", "w")
+    assert pl.run(graph, {"x": x, "w": x + 5})["y"].tolist() == [[5, 5], [5, 5]]
+
+
+def test_a_shape_that_is_fed_is_not_known_ahead() -> None:
+    model, x = make_reshaping_model(), np.zeros(4, np.float32)
+    graph = pl.load(model, feed=["shape"])
+    assert not graph.tensors["y"].is_static
+    for shape in ([4, 1], [1, 4]):
+        feeds = {"x": x, "shape": np.array(shape)}
+        expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+        np.testing.assert_array_equal(pl.run(graph, feeds)["y"], expected)
+
+
+def test_only_constants_are_made_inputs() -> None:
+    with pytest.raises(GraphError, match="'x' is not a constant"):
+        pl.load(make_reshaping_model(), feed=["x"])

@@ -181,9 +181,12 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
             at=f"graph {graph.name!r}",
             fix=_name_meant(extra, missing, "feed every input"),
         )
+    otherwise = f"its inputs are: {', '.join(graph.inputs)}"
+    if extra[0] in graph.constants:
+        otherwise = f"it is a constant, which is fed after plait.load(path, feed=[{extra[0]!r}])"
     return FeedError(
         f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
-        fix=did_you_mean(extra[0], graph.inputs, f"its inputs are: {', '.join(graph.inputs)}"),
+        fix=did_you_mean(extra[0], graph.inputs, otherwise),
     )
 
 
