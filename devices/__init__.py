@@ -7,13 +7,9 @@ Examples
 True
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
-from ..graph.evaluation import evaluate_with
-from ..graph.ir import Node
-from ..graph.operator import Call
-from ..graph.tensor import Array, TensorSpec
 from .device import (
     Capabilities,
     Chaining,
@@ -31,14 +27,6 @@ from .options import Option, PortableOption, affinity, flag, spinning, threads
 from .ort.providers import device_names, options_of
 from .registry import DeviceStatus, device, find, later, names, probe, register, unregister
 
-
-def _evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
-    from .evaluating import evaluate
-
-    return evaluate(node, call, specs)
-
-
-evaluate_with(_evaluate)
 _HOST: Mapping[str, Option] = {"threads": threads, "affinity": affinity}
 
 register("cpu", later(".cpu:CpuDevice"), options=_HOST)

@@ -16,7 +16,9 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "ort": ".ort_operators.operators",
         "ai.onnx.contrib": ".ort_operators.extensions:register",
         "ai.onnx": ".ort_operators.operators",
+        "sources": "..scheduler.sources.images",
     },
+    "plait.evaluators": {"devices": "..devices.evaluating:evaluate"},
     "plait.devices": {"ray": "..scheduler.ray.cluster:find"},
     "plait.kernels": {"cvm": ".cvm.kernels"},
     "plait.codegen": {"cvm": ".cvm.codegen"},
@@ -30,5 +32,6 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
 """By group and name, as in a package's ``pyproject.toml``, which plait can run without; from here.
 
 Of formats, those that know their content more closely stand last: they are asked first. Devices on
-a Ray cluster stand here since devices know nothing of the scheduler, whose part these are.
+a Ray cluster stand here since devices know nothing of the scheduler, operators of sources and the
+function that computes constants since graphs know nothing of scheduler and devices.
 """

@@ -29,6 +29,9 @@ STANDARD = "ai.onnx"
 KERNELS, CODEGEN, DEFINITIONS = "plait.kernels", "plait.codegen", "plait.definitions"
 """Groups of modules that register what devices have for operators of a name, or of its parts."""
 
+EVALUATORS = "plait.evaluators"
+"""The group of plait's function that computes nodes ahead; packages offer none."""
+
 _DIALECTS = f"{__name__.partition('.')[0]}.dialects"
 
 Offers: TypeAlias = "Mapping[str, list[EntryPoint]]"

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...graph.tensor import Array
-from .ieee import exact_sum, exp
+from .ieee import exact_sum, exp, largest
 from .indices import at, indices, table
 from .registry import definition
 
@@ -116,7 +116,7 @@ def _capped(score: float, cap: float) -> float:
 
 def _weights(scores: list[float]) -> list[float]:
     """Return the distribution, which is 0 everywhere if nothing is seen."""
-    greatest = max(scores, default=-math.inf)
+    greatest = largest(scores) if scores else -math.inf
     if greatest == -math.inf:
         return [0.0] * len(scores)
     powers = [exp(score - greatest) for score in scores]

@@ -39,9 +39,9 @@ def conv(
     def terms(n: int, f: int, window: Sequence[int]) -> Iterator[float]:
         first = f // features_per_group * w.shape[1]
         for cell, place in places(sliding, window):
-            if is_inside(place, x.shape[2:]):
-                for c in range(w.shape[1]):
-                    yield at(w, f, c, *cell) * at(x, n, first + c, *place)
+            inside = is_inside(place, x.shape[2:])
+            for c in range(w.shape[1]):
+                yield at(w, f, c, *cell) * (at(x, n, first + c, *place) if inside else 0.0)
 
     def element(n: int, f: int, *window: int) -> float:
         bias = [] if b is None else [at(b, f)]
@@ -127,9 +127,9 @@ def conv_weights_gradient(
         for window in indices(counts):
             steps = zip(sliding, window, cell, strict=True)
             place = [axis.place(o, k) for axis, o, k in steps]
-            if is_inside(place, lengths):
-                for n in range(x.shape[0]):
-                    yield at(dy, n, f, *window) * at(x, n, channel, *place)
+            inside = is_inside(place, lengths)
+            for n in range(x.shape[0]):
+                yield at(dy, n, f, *window) * (at(x, n, channel, *place) if inside else 0.0)
 
     def element(f: int, c: int, *cell: int) -> float:
         return float(exact_sum(list(terms(f, c, cell))))

@@ -12,7 +12,7 @@ import numpy as np
 from ...graph.operator import Specs
 from ...graph.tensor import Array
 from .elementwise import truncated
-from .ieee import exact_sum
+from .ieee import exact_sum, largest
 from .indices import at, indices, table
 from .registry import definition
 from .windows import is_inside, places, windows
@@ -213,7 +213,7 @@ def roi_align(
         image = x[owner, c]
         read = [list(_around(image, place)) for place in samples(r, cell)]
         if mode == "max":
-            return max((max(cells) for cells in read), default=0.0)
+            return largest(map(largest, read)) if read else 0.0
         return float(exact_sum(value for cells in read for value in cells)) / max(len(read), 1)
 
     return table((rois.shape[0], x.shape[1], *sizes), element)
@@ -226,7 +226,8 @@ def _around(image: Array, place: Sequence[float]) -> Iterator[float]:
         if not -1 <= coordinate <= length:
             yield 0.0
             return
-        axes.append(_linear(min(max(coordinate, 0.0), length - 1.0)))
+        taps = _linear(min(max(coordinate, 0.0), length - 1.0))
+        axes.append([(min(place, length - 1), weight) for place, weight in taps])
     yield from _weighted(image, axes)
 
 

@@ -19,6 +19,7 @@ from .blocks import blockwise
 from .bounds import clamp, limits
 from .erf import TEMPORARIES, write_erf
 from .registry import ArrayModule, Arrays, kernel
+from .special_values import is_finite
 from .steps import Step
 
 
@@ -200,6 +201,9 @@ def prelu(
 
 
 def _prelu(xp: ArrayModule, x: Array, slope: Array, y: Array, t: Array) -> None:
+    if xp is np and not is_finite(slope):  # the sum below would add 0 · inf
+        xp.copyto(y, xp.where(x < 0, x * slope, x))
+        return
     lowest, highest = limits(x.dtype)
     # The two halves of x, of which one is 0, are put together again by a sum.
     clamp(xp, x, lowest, 0, t)

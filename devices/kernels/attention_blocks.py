@@ -14,6 +14,7 @@ from ...graph.operators.attention import CAPPED, MASKED, RAW, WEIGHTS, Attention
 from ...graph.tensor import Array, TensorSpec
 from .blocks import count_in_block
 from .registry import ArrayModule
+from .special_values import is_finite
 from .steps import Step
 from .sums import extremum_over, sum_over
 
@@ -162,14 +163,21 @@ class Attention:
         if self.found is not None and self.wanted == WEIGHTS:
             yield partial(xp.divide, scores, line, out=scores)
             yield from self._keep(WEIGHTS, part, scores)
-            yield partial(xp.matmul, scores, value, out=result)
+            yield from self._sum_values(scores, value, result)
             yield partial(xp.copyto, y, result, casting="same_kind")
             return
-        yield partial(xp.matmul, scores, value, out=result)
+        yield from self._sum_values(scores, value, result)
         # Divided behind the product: by as many numbers as values are wide, not as there are keys.
         yield partial(xp.divide, result, line, out=y if y.dtype == dtype else result)
         if y.dtype != dtype:
             yield partial(xp.copyto, y, result, casting="same_kind")
+
+    def _sum_values(self, weights: Array, value: Array, result: Array) -> Iterator[Step]:
+        """Yield the steps: result ← weights · value, without the values of keys that are hidden."""
+        yield partial(self.xp.matmul, weights, value, out=result)
+        # Other array modules would have to wait for a device to look at the sums.
+        if self.hides and self.xp is np:
+            yield partial(_leave_out_hidden, weights, value, result)
 
     def _keep(self, stage: int, part: Part, scores: Array) -> Iterator[Step]:
         if self.found is not None and self.wanted == stage:
@@ -233,6 +241,16 @@ class Attention:
         inside = scores[..., columns.start - keys.start : columns.stop - keys.start]
         yield partial(getattr(xp, compare), places, xp.asarray(limits), out=hidden)
         yield partial(xp.copyto, inside, -np.inf, where=hidden)
+
+
+def _leave_out_hidden(weights: Array, value: Array, result: Array) -> None:
+    """Sum up again without keys of weight zero if values are not finite: 0 · inf is NaN."""
+    if is_finite(result):
+        return
+    result.fill(0)
+    for key in range(value.shape[3]):
+        weight = weights[..., key : key + 1]
+        result += np.where(weight != 0, weight * value[..., key : key + 1, :], 0)
 
 
 def _part(flat: Array, shape: Sequence[int]) -> Array:

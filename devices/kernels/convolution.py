@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ...graph.attribute import Attributes
+from ...graph.dtypes import kind_of
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
@@ -19,6 +20,7 @@ from .geometry import Geometry, Operands, WeightPacking, add_bias
 from .packed import packed_weights
 from .precision import compute_dtype, wide_copies, widen
 from .registry import ArrayModule, Arrays, kernel
+from .special_values import repair_convolution
 from .steps import Step, in_order
 from .toeplitz import Toeplitz, best_tiling
 from .winograd import Winograd, suits
@@ -87,12 +89,16 @@ def conv(
         return in_order(())
     if not on.x.size:
         return wide.around([partial(on.y.fill, 0), *add_bias(xp, on.y, on.bias)])
-    method = choose(geometry(on.x.shape, on.w.shape, on.y.shape, attributes, on.x.dtype))
+    numbers = geometry(on.x.shape, on.w.shape, on.y.shape, attributes, on.x.dtype)
+    method = choose(numbers)
     used, pack = len(method.scratch), list[Step]()
+    spreads = isinstance(method, Toeplitz | Winograd) and kind_of(on.y.dtype) == "f"
+    # Other array modules would have to wait for a device to look at its sums.
+    repair = [partial(repair_convolution, numbers, on)] if spreads and xp is np else []
     if method.packing is not None:
         w, pack = packed_weights(xp, method.packing, on.w, on.scratch[used:])
         on = on._replace(w=w, scratch=on.scratch[:used])
-    return wide.around([*pack, *method.bind(xp, on)])
+    return wide.around([*pack, *method.bind(xp, on), *repair])
 
 
 def geometry(

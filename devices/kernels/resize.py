@@ -102,6 +102,11 @@ def add_weighted(
         if not same:
             steps.append(partial(xp.multiply, cells, factor, out=buffer))
             cells = buffer
+            # Cells of no weight are not read: zero times infinity would be NaN.
+            unread = np.flatnonzero(run.weights[:, tap] == 0)
+            if len(unread):
+                places = at(axis, xp.asarray(unread))
+                steps.append(partial(buffer.__setitem__, places, 0))
         if sums is not None:
             ends = tap == taps[-1] and not same
             steps.append(partial(xp.add, sums, cells, out=outputs if ends else total))

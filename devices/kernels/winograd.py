@@ -3,7 +3,7 @@
 Source: Lavin and Gray 2016, "Fast algorithms for convolutional neural networks", section 4.1. An
 output tile of 2x2 cells is A'[(G w G') ∘ (B' d B)]A of its input tile d of 4x4 cells; summed over
 channels, each of the 16 places is a matrix product over all tiles. In float32 the error is that of
-a direct sum; an infinity in the input turns the whole of a tile into NaN.
+a direct sum. An infinity in the input makes NaN of a whole tile: see `special_values`.
 """
 
 from __future__ import annotations

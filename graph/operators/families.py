@@ -3,6 +3,7 @@
 from . import (  # noqa: F401 - each registers its own
     activation,
     attention,
+    bounded_call,
     control,
     convolution,
     creation,

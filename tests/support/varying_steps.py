@@ -404,12 +404,10 @@ def _sum_products(products: Array, axis: int) -> Array:
 
 
 def add_convolve(net: VaryingNetwork, x: Drawn) -> None:
-    """Convolve over the last axis, or the last two; cells in the padding are not multiplied."""
+    """Convolve over the last axis, or the last two; cells of the padding are zeros."""
     rng = net.rng
     spatial = x.rank - 2
     if x.dtype != "float32" or spatial not in (1, 2) or not isinstance(x.dims[1], int):
-        return
-    if not all(np.isfinite(a).all() for a in x.values):
         return
     channels = x.dims[1]
     group = rng.choice([1, channels])
@@ -443,13 +441,13 @@ def _compute_convolution(
         (x.shape[2 + i] + pads[i] + pads[i + spatial] - w.shape[2 + i]) // strides[i] + 1
         for i in range(spatial)
     ]
+    sides = zip(pads[:spatial], pads[spatial:], strict=True)
+    x = np.pad(x, [(0, 0), (0, 0), *sides])
     y = np.zeros((len(x), len(w), *lengths), x.dtype)
     per_group, made = w.shape[1], len(w) // group
     for place in np.ndindex(*lengths):
         for tap in np.ndindex(*w.shape[2:]):
-            at = [place[i] * strides[i] - pads[i] + tap[i] for i in range(spatial)]
-            if any(not 0 <= at[i] < x.shape[2 + i] for i in range(spatial)):
-                continue
+            at = [place[i] * strides[i] + tap[i] for i in range(spatial)]
             for channel in range(len(w)):
                 first = channel // made * per_group
                 for inner in range(per_group):
