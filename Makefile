@@ -21,6 +21,9 @@ SECONDS ?= 3600
 SEED ?= $(shell date +%Y%m%d)
 GRAPHS ?= 2000
 BIN = $(VENV)/bin
+# The order of sets is fixed, as are the examples that hypothesis draws: tests pass everywhere or nowhere.
+PYTEST = PYTHONHASHSEED=0 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+SEARCH = $(BIN)/pytest --hypothesis-profile=search --hypothesis-seed=$(SEED) -o hang_timeout=0
 SMOKE = tests/graph tests/scheduler/runtime tests/scheduler/planner/memory tests/test_layers.py
 
 # Only the models in these packages are used; their code asks for torch, or a second opencv.
@@ -46,7 +49,7 @@ rm -rf $(BUILT)
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test smoke check fix tighten methods docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
+.PHONY: help demo test test-all smoke check fix tighten methods docs bench fuzz gpu gpu-wheels pythons lowest dist release clean install
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## /\1\t/p' Makefile | expand -t 12
@@ -55,11 +58,14 @@ demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one stream
 	@$(call install_plait,$(DEMO_VENV))
 	$(DEMO_VENV)/bin/python examples/identify_files.py . --html $(DEMO_VENV)/page.html
 
-test: check  ## lint, types, then all tests, against the installed package
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations=20
+test: check  ## lint, types, then tests of every kind, against the installed package
+	$(PYTEST) -m "not extended" --durations=10
 
-smoke: install  ## in about a minute: the graph, and what plans and runs it; few random examples
-	CI=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder -q -m "not slow" $(SMOKE)
+test-all: test  ## the whole: also the tests that take long
+	$(PYTEST) -m extended --durations=20
+
+smoke: install  ## in about a minute: the graph, and what plans and runs it
+	$(PYTEST) -q -m "not slow and not extended" $(SMOKE)
 
 # The tests are type-checked from their own folder, where tests/devices does not meet devices.
 check: install  ## lint, types and the budgets for prose
@@ -86,11 +92,11 @@ docs: install  ## build the site into site/: any warning is an error
 bench: install  ## measure; results go to benchmarks/results
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 
-fuzz: install  ## damaged files and random graphs, for SECONDS= with SEED=; failures are kept in .fuzz
+fuzz: install  ## damaged files for SECONDS=, then random graphs and examples; keeps failures in .fuzz and .hypothesis
 	$(BIN)/python tests/fuzzers/campaign.py --seconds $(SECONDS) --seed $(SEED) --keep .fuzz
-	PLAIT_RANDOM_GRAPHS=$(GRAPHS) $(BIN)/pytest tests/properties/test_random_partitions.py \
-		tests/properties/test_varying_networks.py \
-		--hypothesis-seed=$(SEED) -o hang_timeout=0
+	PLAIT_RANDOM_GRAPHS=$(GRAPHS) $(SEARCH) tests/properties/test_random_partitions.py \
+		tests/properties/test_varying_networks.py
+	$(SEARCH) -n auto --dist loadfile --no-loadscope-reorder -m hypothesis tests
 
 # Where there are wheels, nothing is asked of an index, and neither venv nor pip has to be there.
 gpu: $(if $(wildcard $(WHEELS)/*.whl),$(GPU_SITE)/ready,$(GPU_VENV)/ready)  ## on a machine with an NVIDIA GPU: its tests and figures, as one file of results

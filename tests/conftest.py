@@ -27,14 +27,13 @@ from plait.scheduler.plans.shapes import Shapes
 from resources import await_dropped_sessions, find_session_threads, lanes_processes_and_arenas
 from scripts import ScriptRunner
 
-settings.register_profile("local", deadline=None, print_blob=True)
-CI_EXAMPLES = 15
-"""Where CI is set, the same ones are drawn each time: more of them would find nothing new."""
+FIXED_EXAMPLES = 15
+"""Hypothesis draws fixed examples: more of them would find nothing new."""
 settings.register_profile(
-    "ci", deadline=None, print_blob=True, derandomize=True, max_examples=CI_EXAMPLES
+    "fixed", deadline=None, print_blob=True, derandomize=True, max_examples=FIXED_EXAMPLES
 )
-CI = bool(os.environ.get("CI"))
-settings.load_profile("ci" if CI else "local")
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile("fixed")  # unless the command line says --hypothesis-profile=search
 os.environ.setdefault("PLAIT_KERNEL_CACHE", "off")  # tests compile what they test
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # oracles do not report their use either
 os.environ.setdefault("PLAIT_FIGURES", "off")  # what is chosen does not depend on the machine
@@ -181,18 +180,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         weights[item.path] += SLOW_WEIGHT if item.get_closest_marker("slow") else 1
     items.sort(key=lambda item: (-weights[item.path], item.path))
-    for item in items if CI else ():
-        _draw_less(getattr(item, "obj", None))
+    _leave_cases_to_test_all(items)
+    if settings().derandomize:
+        for item in items:
+            _draw_less(getattr(item, "obj", None))
+
+
+def _leave_cases_to_test_all(items: list[pytest.Item]) -> None:
+    """Mark as extended all cases but the first of each slow test with parameters."""
+    begun = set[tuple[Path, str]]()
+    for item in items:
+        if item.get_closest_marker("slow"):
+            test = item.path, getattr(item, "originalname", item.name)
+            if test in begun:
+                item.add_marker("extended")
+            begun.add(test)
 
 
 def _draw_less(test: Any) -> None:
-    """Let a test that asks for many examples have a third of them: CI draws the same ones always.
-
-    Whoever changes what is tested runs its tests without CI set, and draws others each time.
-    """
+    """Let a test that asks for many examples have a third of them, if they are always the same."""
     asked = getattr(test, "_hypothesis_internal_use_settings", None)
     if isinstance(asked, settings):
-        fewer = min(asked.max_examples, max(asked.max_examples // 3, CI_EXAMPLES))
+        fewer = min(asked.max_examples, max(asked.max_examples // 3, FIXED_EXAMPLES))
         test._hypothesis_internal_use_settings = settings(asked, max_examples=fewer)
 
 

@@ -18,17 +18,18 @@ NUMBERS = Path(__file__).parents[2] / "docs" / "operators.md"
 
 
 @cache
-def on_the_cpu() -> Outcomes:
-    return run_suite()
+def on_the_cpu(one_in: int = 1) -> Outcomes:
+    return run_suite(one_in=one_in)
 
 
 @pytest.mark.slow
-def test_no_answer_is_wrong_but_by_rounding() -> None:
-    failed = on_the_cpu().failed
+@pytest.mark.parametrize("one_in", [5, 1])
+def test_no_answer_is_wrong_but_by_rounding(one_in: int) -> None:
+    failed = on_the_cpu(one_in).failed
     assert {name: why for name, why in failed.items() if name not in BY_ROUNDING} == {}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_numbers_in_the_documentation_are_current() -> None:
     text = NUMBERS.read_text()
     assert written(text, table(on_the_cpu())) == text, (
@@ -36,7 +37,7 @@ def test_the_numbers_in_the_documentation_are_current() -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_nodes_that_alternate_between_two_devices_pass_the_same() -> None:
     """One in five, without those that turn out to have one node."""
     alternating, alone = run_suite(alternate=True, one_in=5), on_the_cpu()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from exact_runtime import make_exact_options
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from plait import Graph
@@ -50,11 +51,8 @@ def written(proto: Any, folder: Path, name: str = "model.onnx") -> Path:
 
 def by_runtime(proto: Any, feeds: Mapping[str, AnyArray]) -> list[AnyArray]:
     """Return what ONNX Runtime computes."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options = make_exact_options()
     options.intra_op_num_threads = 1
-    # Without VNNI it cuts sums of products of bytes off at 16 bits, unless it is told not to.
-    options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )

@@ -14,7 +14,8 @@ from plait.devices.ort.integer_biases import with_integer_biases
 from plait.graph.ir import Graph
 from plait.graph.passes import simplify
 
-onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime")
+from exact_runtime import start_exact_runtime
 
 F32 = np.float32
 FEATURES = 6
@@ -89,11 +90,7 @@ def test_onnx_runtime_computes_the_same_bits_alone(
     graph = quantized(op, bias=bias, trans_b=trans_b)
     assert len(integer_biases(graph)) == 1
     pl.save(graph, tmp_path / "qdq.onnx")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    alone = onnxruntime.InferenceSession(
-        tmp_path / "qdq.onnx", options, providers=["CPUExecutionProvider"]
-    )
+    alone = start_exact_runtime(tmp_path / "qdq.onnx")
     x = np.random.default_rng(1).uniform(-2, 2, graph.tensors["x"].static_shape).astype(F32)
     (expected,) = alone.run(None, {"x": x})
     assert np.array_equal(pl.run(graph, {"x": x}, devices=["ort"])["y"], expected)

@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import plait as pl
 import pytest
+from exact_runtime import start_exact_runtime
 from plait.graph.formats.onnx.writer import to_onnx
 from plait.graph.tensor import Array
 
@@ -83,9 +84,7 @@ def block() -> pl.Graph:
 
 
 def alone(graph: pl.Graph) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(
-        to_onnx(graph).SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    return start_exact_runtime(to_onnx(graph).SerializeToString())
 
 
 def fed(n: int, past: int, new: int, seed: int = 0) -> dict[str, Array]:
