@@ -63,7 +63,7 @@ def show_plan(
     """
     from ..scheduler.reports.plan_file import load_plan
     from ..scheduler.reports.report import report
-    from ..scheduler.reports.texts import explained
+    from ..scheduler.reports.texts import list_pass_changes
 
     given = {
         "--nodes": nodes,
@@ -96,7 +96,7 @@ def show_plan(
     if before is not None:
         _print_diff(before, plan, as_json=as_json)
     elif explain_passes and not as_json:
-        print_text(explained(plan.applied, plan.dead))
+        print_text(list_pass_changes(plan.applied, plan.dead))
     elif dot:
         outer = {node.name: plan.assignment[node.name] for node in plan.graph.nodes}
         print_text(to_dot(plan.graph, outer))

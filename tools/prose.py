@@ -31,7 +31,8 @@ VERBS = ROOT / "tests" / "prose" / "verbs.txt"
 
 MARKERS = re.compile(
     r"\b(?:what|whatever|who|whom|whose|whoever|nobody|somebody|anybody|tells?|told|behind"
-    r"|so (?:many|much|long)\b(?! as)|is no|are no|is none|comes? of|goes on|gives? up|lets? go)\b",
+    r"|so (?:many|much|long)\b(?! as)|is no|are no|(?-i:is none)|comes? of|goes on|gives? up"
+    r"|lets? go)\b",
     re.IGNORECASE,
 )
 """Words that stand where a noun, a subject or a precise verb belongs."""

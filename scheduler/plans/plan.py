@@ -333,9 +333,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return the page of `save_html`, for notebooks."""
-        from ..reports.html import framed
+        from ..reports.html import render_frame
 
-        return framed(self)
+        return render_frame(self)
 
     @staticmethod
     def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:

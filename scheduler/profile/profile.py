@@ -227,9 +227,9 @@ class Profile:
         SessionError
             If the profile is empty, or its nodes were not timed.
         """
-        from ..reports.what_if import what_if
+        from ..reports.what_if import predict_faster
 
-        return what_if(self, plan, faster, max_in_flight)
+        return predict_faster(self, plan, faster, max_in_flight)
 
     def totals(self) -> dict[str, Any]:
         """Return the figures of all items together as plain values."""
@@ -293,9 +293,9 @@ class Profile:
 
     def _repr_html_(self) -> str:
         """Return the page of `save_html`, for notebooks."""
-        from ..reports.html import framed
+        from ..reports.html import render_frame
 
-        return framed(self)
+        return render_frame(self)
 
     def _by_device(self) -> Mapping[str, list[tuple[int, int]]]:
         spans: dict[str, list[tuple[int, int]]] = {}

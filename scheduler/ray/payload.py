@@ -19,7 +19,7 @@ from ..errors import PlanError
 from ..planner.api import plan as make_plan
 from ..plans.plan import Plan
 from ..reports.plan_file import dump_plan, read_plan
-from ..reports.requirements import options_of
+from ..reports.requirements import get_options
 
 ORIGIN = "what the pool sent"
 
@@ -51,7 +51,7 @@ class SessionPayload:
         nodes = (node for _, _, node in all_nodes(self.plan.fed))
         sources = dict.fromkeys(source for node in nodes for source in sources_of(node))
         # Plans in files do not carry all of them; hosts trust whoever drives them.
-        options = {} if self.graph is not None else options_of(self.plan.prototypes)
+        options = {} if self.graph is not None else get_options(self.plan.prototypes)
         sent = put(np.frombuffer(data, np.uint8))
         return sent, [tuple(one) for one in sources], self.planning, options
 

@@ -1,7 +1,7 @@
 """A profile as a Chrome trace: one track per device, one for its transfers, arrows between steps.
 
-Each item has a bar with the phases of its way, each batch of rows one from when its first row came;
-counters, from the times of steps, show how full queues and memories were.
+Each item has a bar with its phases, each batch of rows a bar from its first row on. Counters,
+computed from the times of steps, show the lengths of queues and the bytes in use.
 Source of the format: the Trace Event Format document of the Chromium project; Perfetto reads it.
 """
 
@@ -26,11 +26,11 @@ PROCESS = 1
 
 def write_trace(profile: Profile, path: str | Path) -> None:
     """Write a profile's trace to a file; SessionError if that fails."""
-    text = json.dumps({"traceEvents": trace_events(profile), "displayTimeUnit": "ms"})
+    text = json.dumps({"traceEvents": make_trace_events(profile), "displayTimeUnit": "ms"})
     replace_file(path, [text.encode()], SessionError)
 
 
-def trace_events(profile: Profile) -> list[dict[str, Any]]:
+def make_trace_events(profile: Profile) -> list[dict[str, Any]]:
     """Return the trace events of a profile; times in µs from the first admission."""
     return _Trace(profile).events()
 
@@ -38,8 +38,8 @@ def trace_events(profile: Profile) -> list[dict[str, Any]]:
 class _Trace:
     def __init__(self, profile: Profile) -> None:
         self._records = profile.records
-        self._origin = min((_phases(record)[0][1] for record in self._records), default=0)
-        # Not those of items that are forgotten.
+        self._origin = min((_list_phases(record)[0][1] for record in self._records), default=0)
+        # Batches of items that the profile has dropped are left out.
         self._batches = [one for one in profile.batches if one.first_ns >= self._origin]
         self._tracks: dict[str, int] = {}
         self._arrows = 0
@@ -50,13 +50,13 @@ class _Trace:
             events += self._item(index, record)
         for index, batch in enumerate(self._batches):
             events += self._batch(index, batch)
-        for name, unit, changes in counters(self._records):
+        for name, unit, changes in count_levels(self._records):
             events += self._counter(name, unit, changes)
         return [*self._names(), *events]
 
     def _item(self, index: int, record: Record) -> Iterator[dict[str, Any]]:
         """Yield an item's bar with its phases, its steps, and the arrows between them."""
-        phases = _phases(record)
+        phases = _list_phases(record)
         name, start, end = f"item {index}", phases[0][1], phases[-1][2]
         yield self._bar(index, name, "b", start, {"item": index, "failed": record.failed})
         for phase, began, ended in phases:
@@ -69,14 +69,14 @@ class _Trace:
         yield from self._steps(index, record, {"item": index})
 
     def _partners(self, index: int, record: Record, asked: int) -> Iterator[dict[str, Any]]:
-        """Yield when a join had the item, and waited for what goes with it."""
+        """Yield the time in which a join waited for the partners of the item."""
         for kind, began, ended in record.marks.preparing:
             if kind == "partners" and ended > asked:
                 yield self._bar(index, "waits for partners", "b", max(began, asked))
                 yield self._bar(index, "waits for partners", "e", ended)
 
     def _batch(self, index: int, batch: RowBatch) -> Iterator[dict[str, Any]]:
-        """Yield a batch's bar, with its wait for rows and its run, its steps, and the arrows."""
+        """Yield a batch's bar with its phases, its steps, and the arrows between them."""
         name, whose = f"batch {index}", f"rows of {batch.queue}"
         bar = {"cat": whose, "id": name, "pid": PROCESS, "tid": 0}
         args = {"rows": batch.rows, "failed": batch.record.failed}
@@ -127,7 +127,7 @@ class _Trace:
         }
 
     def _call(self, owner: int | str, span: Span) -> Iterator[dict[str, Any]]:
-        """Yield a call of an async function: others go on at the same time, on the same track."""
+        """Yield a call of an async function as a bar, since calls on one track overlap."""
         bar = {"cat": span.step.lane, "id": f"{owner}.{span.step.index}", "pid": PROCESS, "tid": 0}
         for ph, ns in (("b", span.started_ns), ("e", span.ended_ns)):
             yield {**bar, "name": span.step.name, "ph": ph, "ts": self._us(ns), "args": {}}
@@ -181,21 +181,21 @@ class _Trace:
 
 SOURCE = "source"
 PHASES = (SOURCE, "waits for a slot", "is fed", "runs", "lands", "waits for the consumer", "used")
-"""What an item does between its marks."""
+"""Phases of an item, between its marks."""
 
 
-def _phases(record: Record) -> list[tuple[str, int, int]]:
-    """Return name, beginning and end of each phase; what was not marked took no time."""
+def _list_phases(record: Record) -> list[tuple[str, int, int]]:
+    """Return name, start and end of each phase; a phase without marks is empty."""
     between = pairwise(moments(record))
     return [(name, start, end) for name, (start, end) in zip(PHASES, between, strict=True)]
 
 
 Counter = tuple[str, str, list[tuple[int, int]]]
-"""Its name, its unit, and by how much it changes when: (ns, change), in no order."""
+"""Name, unit, and unordered changes as (ns, change)."""
 
 
-def counters(records: Sequence[Record]) -> Iterator[Counter]:
-    """Yield items in flight, steps that wait for each lane, and the bytes that items hold."""
+def count_levels(records: Sequence[Record]) -> Iterator[Counter]:
+    """Yield counters: items in flight, the queue of each lane, and the bytes of regions in use."""
     changes = [(one.admitted_ns, 1) for one in records] + [(one.landed_ns, -1) for one in records]
     yield "items in flight", "items", changes
     queues: dict[str, list[tuple[int, int]]] = {}
@@ -207,7 +207,7 @@ def counters(records: Sequence[Record]) -> Iterator[Counter]:
         for part in record.parts:
             for region in part.regions():
                 if region.claims and region.nbytes:
-                    start, end = _holding(region, part, record)
+                    start, end = _find_holding(region, part, record)
                     changes = held.setdefault(f"memory held: {region.memory}", [])
                     changes += [(start, region.nbytes), (end, -region.nbytes)]
     for name, waits in queues.items():
@@ -216,8 +216,8 @@ def counters(records: Sequence[Record]) -> Iterator[Counter]:
         yield name, "bytes", changes
 
 
-def _holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
-    """Return when an item had a region for itself; from its admission until its landing at most."""
+def _find_holding(region: Region, part: PlanTimes, record: Record) -> tuple[int, int]:
+    """Return when an item claimed and released a region, within its admission and landing."""
     claims = [
         record.admitted_ns if step == ADMISSION else part.times[3 * step] for step in region.claims
     ]

@@ -11,20 +11,20 @@ from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ..errors import PlanError
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
-from .prediction import predicted
+from .prediction import predict
 
 LISTED_NODES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A node that is on another device.
+    """A node that moved to another device.
 
     Attributes
     ----------
     node, source, target : str
     reason : str
-        Why it is on the target.
+        Reason for the target.
     """
 
     node: str
@@ -51,7 +51,7 @@ class PlanSummary:
     predicted_s : float or None
         Of one item; None where shapes are not known.
     items_per_s : float or None
-        Of a stream with that many items in flight.
+        Of a stream with `max_in_flight` items in flight.
     """
 
     graph: str
@@ -115,8 +115,8 @@ class PlanDiff:
         return {
             "format": "plait plan diff",
             "version": 1,
-            "before": _plain(self.before),
-            "after": _plain(self.after),
+            "before": _to_dict(self.before),
+            "after": _to_dict(self.after),
             "predicted_change": self.predicted_change,
             "moved": [asdict(one) for one in self.moved],
             "removed": list(self.removed),
@@ -128,7 +128,7 @@ class PlanDiff:
         }
 
     def __str__(self) -> str:
-        return listing(_lines(self))
+        return listing(_list_differences(self))
 
 
 def diff(before: Plan, after: Plan) -> PlanDiff:
@@ -163,11 +163,11 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
         for name, device in new.items()
         if name in old and old[name] != device
     ]
-    sums = _copied(before), _copied(after)
+    sums = _sum_copied(before), _sum_copied(after)
     pairs = {pair: tuple(one.get(pair, 0) for one in sums) for pair in {**sums[0], **sums[1]}}
     return PlanDiff(
-        _summary(before, after),
-        _summary(after, after),
+        _summarize(before, after),
+        _summarize(after, after),
         tuple(moved),
         tuple(name for name in old if name not in new),
         tuple(name for name in new if name not in old),
@@ -175,10 +175,9 @@ def diff(before: Plan, after: Plan) -> PlanDiff:
     )
 
 
-def _summary(plan: Plan, judge: Plan) -> PlanSummary:
-    # By the costs of one of the plans, for both: else a difference might be that of the costs
-    # alone.
-    copied, prediction = _copied(plan), predicted(plan, judge.costs)
+def _summarize(plan: Plan, judge: Plan) -> PlanSummary:
+    # Both use the costs of one plan, or the difference could be that of the costs.
+    copied, prediction = _sum_copied(plan), predict(plan, judge.costs)
     return PlanSummary(
         plan.graph.name,
         plan.device_names,
@@ -194,8 +193,8 @@ def _summary(plan: Plan, judge: Plan) -> PlanSummary:
     )
 
 
-def _copied(plan: Plan) -> dict[tuple[str, str], int]:
-    """Return the bytes per item from a memory to another."""
+def _sum_copied(plan: Plan) -> dict[tuple[str, str], int]:
+    """Sum the bytes per item by source and target memory."""
     sums: dict[tuple[str, str], int] = {}
     for step in plan.steps:
         if isinstance(step.work, Transfer):
@@ -204,42 +203,42 @@ def _copied(plan: Plan) -> dict[tuple[str, str], int]:
     return sums
 
 
-def _plain(summary: PlanSummary) -> dict[str, Any]:
+def _to_dict(summary: PlanSummary) -> dict[str, Any]:
     return {**asdict(summary), "devices": list(summary.devices), "memory": dict(summary.memory)}
 
 
-def _lines(found: PlanDiff) -> Iterator[str]:
+def _list_differences(found: PlanDiff) -> Iterator[str]:
     before, after = found.before, found.after
     yield f"from a plan for {before.graph!r} on {', '.join(before.devices)}"
     yield f"to a plan for   {after.graph!r} on {', '.join(after.devices)}"
     if found.is_empty:
         yield "they decide the same"
         return
-    yield from _table(found)
+    yield from _compare_figures(found)
     groups: dict[tuple[str, str], list[str]] = {}
     for one in found.moved:
         groups.setdefault((one.source, one.target), []).append(one.node)
     if groups:
         yield f"moved: {counted(len(found.moved), 'node')}"
         for (source, target), names in groups.items():
-            yield f"  {source} to {target}: {_some(names)}"
+            yield f"  {source} to {target}: {_list_some(names)}"
     for what, names in (("removed", list(found.removed)), ("added", list(found.added))):
         if names:
-            yield f"{what}: {counted(len(names), 'node')}: {_some(names)}"
+            yield f"{what}: {counted(len(names), 'node')}: {_list_some(names)}"
     if found.copied:
         yield "bytes per item"
     for (source, target), (old, new) in found.copied.items():
         yield f"  {source} to {target}: {bytes_text(old)}, now {bytes_text(new)}"
 
 
-def _table(found: PlanDiff) -> Iterator[str]:
+def _compare_figures(found: PlanDiff) -> Iterator[str]:
     before, after = found.before, found.after
     rows = [
         ("strategy", before.strategy, after.strategy),
         ("objective", before.objective, after.objective),
         ("in flight", str(before.max_in_flight), str(after.max_in_flight)),
         ("one item", seconds_text(before.predicted_s), seconds_text(after.predicted_s)),
-        ("a stream", _rate(before), _rate(after)),
+        ("a stream", _format_rate(before), _format_rate(after)),
         ("subgraphs", str(before.subgraphs), str(after.subgraphs)),
         ("transfers", str(before.transfers), str(after.transfers)),
         ("copied", bytes_text(before.transferred_nbytes), bytes_text(after.transferred_nbytes)),
@@ -248,27 +247,27 @@ def _table(found: PlanDiff) -> Iterator[str]:
         old, new = (bytes_text(one.memory.get(name, 0)) for one in (before, after))
         rows.append((f"memory {name}", old, new))
     changes = {
-        "one item": _change(before.predicted_s, after.predicted_s),
-        "a stream": _change(before.items_per_s, after.items_per_s),
+        "one item": _format_change(before.predicted_s, after.predicted_s),
+        "a stream": _format_change(before.items_per_s, after.items_per_s),
     }
     width = max(len(name) for name, _, _ in rows)
     yield f"{'':{width}} {'before':>14} {'after':>14}"
     for name, old, new in rows:
-        # What is the same is left out, but for what everybody looks for.
+        # Equal rows are left out, except the most important one.
         if old != new or name == "one item":
             yield f"{name:{width}} {old:>14} {new:>14}{changes.get(name, '')}"
 
 
-def _rate(summary: PlanSummary) -> str:
+def _format_rate(summary: PlanSummary) -> str:
     return "-" if summary.items_per_s is None else rate_text(summary.items_per_s)
 
 
-def _change(old: float | None, new: float | None) -> str:
+def _format_change(old: float | None, new: float | None) -> str:
     if not old or new is None:
         return ""
-    # Beyond that, a percentage takes longer to read than a factor.
+    # A large percentage is harder to read than a factor.
     return f"  {new / old - 1:+.1%}" if new < 10 * old else f"  {new / old:.3g} times"
 
 
-def _some(names: list[str]) -> str:
+def _list_some(names: list[str]) -> str:
     return ", ".join(names[:LISTED_NODES]) + (", ..." if len(names) > LISTED_NODES else "")

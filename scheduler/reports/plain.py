@@ -1,4 +1,4 @@
-"""A plan as plain values, for JSON; docs/plans.md describes the form."""
+"""A plan as plain values for JSON. docs/plans.md describes the form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..plans.partition import Decision
 from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import Pool, Region
-from .prediction import predicted
+from .prediction import predict
 
 FORMAT, FORMAT_VERSION = "plait plan", 1
 
@@ -27,7 +27,7 @@ def to_json(plan: Plan) -> str:
 
 def to_dict(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain values."""
-    graph, memory, prediction = plan.graph, plan.memory, predicted(plan)
+    graph, memory, prediction = plan.graph, plan.memory, predict(plan)
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
@@ -44,40 +44,41 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "max_in_flight": plan.max_in_flight,
         "memory_limits": dict(plan.request.memory_limits or {}),
         "precision": dict(plan.request.precision),
-        "passes": [_pass(one) for one in plan.applied],
+        "passes": [_convert_pass(one) for one in plan.applied],
         "dead": dict(plan.dead),
         "predicted": None if prediction is None else asdict(prediction),
-        "decision": None if plan.decision is None else _decision(plan.decision),
+        "decision": None if plan.decision is None else _convert_decision(plan.decision),
         "bodies": {queue: to_dict(body) for queue, body in plan.bodies.items()},
-        "at_open": None if plan.prologue is None else _at_open(plan.prologue),
-        "nodes": dict(_nodes(plan)),
-        "subgraphs": list(_subgraphs(plan)),
-        "transfers": [asdict(work) for work in transfers_of(plan)],
-        "steps": [_step(step) for step in plan.steps],
-        "memory": {} if memory is None else {n: _pool(pool) for n, pool in memory.pools.items()},
+        "at_open": None if plan.prologue is None else _convert_prologue(plan.prologue),
+        "nodes": dict(_convert_nodes(plan)),
+        "subgraphs": list(_convert_subgraphs(plan)),
+        "transfers": [asdict(work) for work in list_transfers(plan)],
+        "steps": [_convert_step(step) for step in plan.steps],
+        "memory": {}
+        if memory is None
+        else {n: _convert_pool(pool) for n, pool in memory.pools.items()},
         "added_edges": [] if memory is None else [list(edge) for edge in memory.added_edges],
         "slowdown": 1.0 if memory is None else memory.slowdown,
     }
 
 
-def transfers_of(plan: Plan) -> Iterator[Transfer]:
-    """Yield the transfers of a plan in order."""
+def list_transfers(plan: Plan) -> Iterator[Transfer]:
     return (step.work for step in plan.steps if isinstance(step.work, Transfer))
 
 
-def flops_of(graph: Graph) -> int | None:
-    """Return the operations of a subgraph, None while shapes are not known."""
+def sum_flops(graph: Graph) -> int | None:
+    """Return the number of operations, or None while shapes are open."""
     if not graph.is_static:
         return None
     return sum(cost_of(graph, node).flops for node in graph.nodes)
 
 
-def _pass(one: Applied) -> dict[str, Any]:
+def _convert_pass(one: Applied) -> dict[str, Any]:
     lists = {name: list(getattr(one, name)) for name in ("rewritten", "added", "removed")}
     return {**asdict(one), **lists}
 
 
-def _decision(decision: Decision) -> dict[str, Any]:
+def _convert_decision(decision: Decision) -> dict[str, Any]:
     return {
         "strategy": decision.strategy,
         "objective": decision.objective,
@@ -89,8 +90,8 @@ def _decision(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _at_open(once: Plan) -> dict[str, Any]:
-    graph, prediction = once.graph, predicted(once)
+def _convert_prologue(once: Plan) -> dict[str, Any]:
+    graph, prediction = once.graph, predict(once)
     return {
         "nodes": dict(once.assignment),
         "outputs": {name: str(graph.tensors[name]) for name in graph.outputs},
@@ -98,7 +99,7 @@ def _at_open(once: Plan) -> dict[str, Any]:
     }
 
 
-def _nodes(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
+def _convert_nodes(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
     options = plan.decision.options if plan.decision is not None else {}
     subgraph_of = {node.name: one.name for one in plan.subgraphs for node in one.graph.nodes}
     for name, device in plan.assignment.items():
@@ -113,7 +114,7 @@ def _nodes(plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-def _subgraphs(plan: Plan) -> Iterator[dict[str, Any]]:
+def _convert_subgraphs(plan: Plan) -> Iterator[dict[str, Any]]:
     waits = {step.work.name: step.input_wait_count for step in plan.steps}
     for subgraph in plan.subgraphs:
         yield {
@@ -123,11 +124,11 @@ def _subgraphs(plan: Plan) -> Iterator[dict[str, Any]]:
             "inputs": list(subgraph.graph.inputs),
             "outputs": list(subgraph.graph.outputs),
             "input_wait_count": waits.get(subgraph.name),
-            "flops": flops_of(subgraph.graph),
+            "flops": sum_flops(subgraph.graph),
         }
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _convert_step(step: Step) -> dict[str, Any]:
     return {
         "name": step.name,
         "device": step.device,
@@ -136,7 +137,7 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _pool(pool: Pool) -> dict[str, Any]:
+def _convert_pool(pool: Pool) -> dict[str, Any]:
     return {
         "nbytes": pool.nbytes,
         "layout": pool.layout,
@@ -147,11 +148,11 @@ def _pool(pool: Pool) -> dict[str, Any]:
         "tensors_nbytes": pool.tensors_nbytes,
         "lower_bound": pool.lower_bound,
         "constants_nbytes": pool.constants_nbytes,
-        "regions": [_region(region) for region in pool.regions.values()],
+        "regions": [_convert_region(region) for region in pool.regions.values()],
     }
 
 
-def _region(region: Region) -> dict[str, Any]:
+def _convert_region(region: Region) -> dict[str, Any]:
     return {
         "name": region.name,
         "nbytes": region.nbytes,

@@ -1,10 +1,9 @@
-"""Plans in files: what was decided, from which the rest follows when it is read.
+"""Plans in files: the decisions, from which the rest is derived when a file is read.
 
-A container, its header the length of the graph's header (u64), that header, then the plan as
-records: what it depends on, its fields, and how the graph is cut into subgraphs. Neither the nodes'
-specs nor placement are taken from the file but derived again, where there are bounds the graph of
-the largest shapes too, and the memory plan is verified: a damaged file is refused, whoever damaged
-it.
+A plan file is a container. Its header holds the length of the graph's header (u64), that header,
+then records: requirements, fields of the plan, and subgraphs. Specs of nodes, placement, and with
+bounds the graph of the largest shapes are derived again instead of read, and the memory plan is
+verified. So a file that was damaged, by accident or on purpose, is refused.
 """
 
 from __future__ import annotations
@@ -32,30 +31,30 @@ from ..plans.plan import Plan
 from ..plans.request import PlanRequest
 from .plan_records import (
     Decided,
-    asked_kinds,
-    costs_of,
-    decided,
-    decision_of,
-    kinds,
-    layout,
-    passes_of,
+    hash_layout,
+    list_plan_fields,
+    list_request_fields,
+    read_costs,
+    read_decision,
+    read_passes,
+    record_decisions,
 )
 from .requirements import (
     AGAIN,
     Requirements,
     check_devices,
     check_operators,
-    devices_for,
-    requirements,
+    collect_requirements,
+    find_devices,
 )
 from .restore import (
-    restored_ends,
-    restored_graph,
-    restored_partition,
-    restored_placement,
-    restored_sections,
-    verified,
-    with_restored,
+    add_prologue,
+    restore_ends,
+    restore_graph,
+    restore_partition,
+    restore_placement,
+    restore_sections,
+    verify_plan,
 )
 
 _LENGTH = struct.Struct("<Q")
@@ -67,11 +66,11 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     Raises
     ------
     PlanError
-        If passes of the user's own made its graph simpler: files name functions, and hold none.
+        If a pass is not one of plait's: files hold names of passes, not their code.
     GraphError
-        If the graph holds what cannot be written, or the file cannot be.
+        If a value of the graph cannot be written, or the file cannot.
     """
-    replace_file(path, _chunks(plan))
+    replace_file(path, _write_chunks(plan))
 
 
 def dump_plan(plan: Plan) -> bytes:
@@ -82,7 +81,7 @@ def dump_plan(plan: Plan) -> bytes:
     PlanError, GraphError
         As `save_plan`.
     """
-    return b"".join(_chunks(plan))
+    return b"".join(_write_chunks(plan))
 
 
 def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = ()) -> Plan:
@@ -98,8 +97,8 @@ def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = 
     Raises
     ------
     ParseError
-        If the file is missing, damaged or foreign, or if plait, a device or an operator is not
-        what the plan was made for; the message says which.
+        If the file is missing, damaged or foreign, or if plait, a device or an operator differs
+        from those that the plan was made for; the message names it.
     DeviceUnavailableError
         If this machine lacks one of the devices.
     DoesNotFitError
@@ -133,12 +132,12 @@ def load_plan(path: str | os.PathLike[str] | bytes, devices: Iterable[Device] = 
     given = {device.name: device for device in listed}
     data, at = (path, "bytes") if isinstance(path, bytes) else (read_file(path), os.fspath(path))
     plan = read_plan(data, at, given)
-    _ = plan.bodies  # which are planned again, before a session needs them
+    _ = plan.bodies  # planned now, not when a session opens
     return plan
 
 
 def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
-    """True when a file, or what it holds, is a plan, damaged or not; False where there is none."""
+    """Return whether a file or its content begins as a plan does; False for a missing file."""
     if isinstance(path, bytes):
         return PLANS.starts(path[: len(PLANS.magic)])
     try:
@@ -149,7 +148,7 @@ def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
 
 
 def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
-    """Return the plan that the bytes of a file hold.
+    """Parse the content of a plan file.
 
     Raises
     ------
@@ -160,65 +159,67 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
         raise ParseError(
             "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"
         )
-    # Magic, checksum and sizes first: from here on, what is wrong was written so.
+    # The checksum holds after this line: later errors were written on purpose.
     header, blob = PLANS.unpack(data, at)
     graph_header, section = _split(header, at)
     reader = ScalarReader(section, at)
-    wanted, values, asked, stored = reader.read(lambda: _stored(reader, at))
-    prototypes, objects = devices_for(wanted, given, at)
-    # Before anything is rebuilt: what is missing here is told as that, and not as damage.
+    wanted, values, asked, stored = reader.read(lambda: _read_records(reader, at))
+    prototypes, objects = find_devices(wanted, given, at)
+    # First of all checks: a missing device must not be reported as damage.
     check_devices(wanted, prototypes, at)
     fed = read_graph(graph_header, blob, at)
     check_operators(wanted, fed, at)
     fed = set_aside(fed)
-    passes = passes_of(stored, at)
+    passes = read_passes(stored, at)
     bounds, once = values["bounds"], None
     if bounds:
-        once, fed = restored_sections(fed, stored.prologue, at)
-    graph = restored_graph(
+        once, fed = restore_sections(fed, stored.prologue, at)
+    graph = restore_graph(
         fed, bounds, prototypes, asked["pins"], at, folds=fold_constants in passes
     )
     if not bounds:
-        once, graph = restored_sections(graph, stored.prologue, at)
-    partition = restored_partition(
+        once, graph = restore_sections(graph, stored.prologue, at)
+    partition = restore_partition(
         graph, stored.assignment, stored.reasons, stored.groups, prototypes, at
     )
-    asked["ends"] = ends = restored_ends(graph, asked["ends"], prototypes, at)
+    asked["ends"] = ends = restore_ends(graph, asked["ends"], prototypes, at)
     placement = None
     if (memory := values["memory"]) is not None:
-        placement = restored_placement(graph, partition, prototypes, ends, memory.added_edges, at)
+        placement = restore_placement(graph, partition, prototypes, ends, memory.added_edges, at)
     plan = Plan(
         graph=graph,
         template=fed if bounds else None,
         partition=partition,
         placement=placement,
         passes=passes,
-        request=PlanRequest(devices=prototypes, given=objects, costs=costs_of(stored, at), **asked),
-        decision=decision_of(stored),
+        request=PlanRequest(
+            devices=prototypes, given=objects, costs=read_costs(stored, at), **asked
+        ),
+        decision=read_decision(stored),
         **values,
     )
-    return with_restored(verified(plan, at), once, stored.prologue, at)
+    return add_prologue(verify_plan(plan, at), once, stored.prologue, at)
 
 
-def _chunks(plan: Plan) -> Iterator[bytes | memoryview]:
+def _write_chunks(plan: Plan) -> Iterator[bytes | memoryview]:
     graph = check(plan.fed)
     constants = ConstantWriter()
     graph_header = pack_header(graph, constants.stored)
     writer = ScalarWriter()
-    # The form of what follows is that of these classes: another build may have other fields.
-    writer.put(VERSION, layout())
-    put_record(writer, requirements(graph, plan.prototypes))
-    for name, kind in kinds().items():
+    # Another build may have other fields in these classes.
+    writer.put(VERSION, hash_layout())
+    put_record(writer, collect_requirements(graph, plan.prototypes))
+    for name, kind in list_plan_fields().items():
         put_record(writer, getattr(plan, name), kind)
-    for name, kind in asked_kinds().items():
+    for name, kind in list_request_fields().items():
         put_record(writer, getattr(plan.request, name), kind)
-    put_record(writer, decided(plan))
+    put_record(writer, record_decisions(plan))
     section = b"".join(writer.parts)
     return constants.parts(PLANS.pack(_LENGTH.pack(len(graph_header)) + graph_header + section))
 
 
 def _split(header: memoryview, at: str) -> tuple[memoryview, memoryview]:
-    """Return the graph's header and what follows it."""
+    """Split a header into the graph's and the records."""
     start = _LENGTH.size
     nbytes = _LENGTH.unpack_from(header)[0] if len(header) >= start else len(header)
     if nbytes > len(header) - start:
@@ -234,15 +235,15 @@ def _check_version(reader: ScalarReader, at: str) -> None:
         raise ParseError(
             f"the plan was made by plait {version}, this is {VERSION}", at=at, fix=AGAIN
         )
-    if written != layout():
+    if written != hash_layout():
         raise ParseError(f"the plan was made by another build of plait {VERSION}", at=at, fix=AGAIN)
 
 
-def _stored(
+def _read_records(
     reader: ScalarReader, at: str
 ) -> tuple[Requirements, dict[str, Any], dict[str, Any], Decided]:
     _check_version(reader, at)
     wanted = read_record(reader, Requirements)
-    values = {name: read_record(reader, kind) for name, kind in kinds().items()}
-    asked = {name: read_record(reader, kind) for name, kind in asked_kinds().items()}
+    values = {name: read_record(reader, kind) for name, kind in list_plan_fields().items()}
+    asked = {name: read_record(reader, kind) for name, kind in list_request_fields().items()}
     return wanted, values, asked, read_record(reader, Decided)

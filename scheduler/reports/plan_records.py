@@ -36,19 +36,19 @@ _NO_RECORDS = frozenset(
         "stages",
     }
 )
-"""The fields of a Plan that are not stored as they are."""
+"""Fields of `Plan` that `Decided` or the requirements replace."""
 
 _FOLLOWING = frozenset(
     {"devices", "given", "costs", "fuses_chains", "writes_out", "apart", "names"}
 )
-"""The fields of a request that are not: devices are required, the rest follows from others."""
+"""Fields of `PlanRequest` that follow from the requirements and from other fields."""
 
 Options: TypeAlias = Mapping[str, tuple[Option, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A `Decision`, with its options in place of what returns them."""
+    """A `Decision` with its options as values; a `Decision` computes them on demand."""
 
     strategy: str
     objective: str
@@ -60,22 +60,22 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What stands in a file for the fields of a Plan that are no records.
+    """Stored form of the fields of a `Plan` that are not records themselves.
 
     Attributes
     ----------
     assignment, reasons : Mapping of str to str
-        As in the partition.
+        Of the partition.
     groups : tuple of SavedSubgraph
         The subgraphs.
     prologue : Mapping of str to str
-        The devices of what runs once.
+        Devices of the nodes of the prologue.
     passes : tuple of str
         By name.
     costs : str
-        As the text of a file of costs.
+        Content of a file of costs.
     factors : Mapping of str to float
-        Of the costs; no part of that text.
+        Factors of the costs, which that text lacks.
     decision : Weighed or None
     """
 
@@ -90,32 +90,32 @@ class Decided:
 
 
 @cache
-def kinds() -> dict[str, Any]:
-    """Return the types of the fields of a Plan that are stored as they are."""
-    return _kinds(Plan, _NO_RECORDS)
+def list_plan_fields() -> dict[str, Any]:
+    """Return the types of the stored fields of `Plan`, by name."""
+    return _list_fields(Plan, _NO_RECORDS)
 
 
 @cache
-def asked_kinds() -> dict[str, Any]:
-    """Return the types of the fields of a PlanRequest that are."""
-    return _kinds(PlanRequest, _FOLLOWING)
+def list_request_fields() -> dict[str, Any]:
+    """Return the types of the stored fields of `PlanRequest`, by name."""
+    return _list_fields(PlanRequest, _FOLLOWING)
 
 
-def _kinds(record: type[Plan] | type[PlanRequest], but: frozenset[str]) -> dict[str, Any]:
+def _list_fields(record: type[Plan] | type[PlanRequest], but: frozenset[str]) -> dict[str, Any]:
     hints = get_type_hints(record)
     return {one.name: hints[one.name] for one in fields(record) if one.name not in but}
 
 
 @cache
-def layout() -> str:
-    """Return a digest that changes whenever the records in a file do."""
-    stored = {**kinds(), **asked_kinds()}
+def hash_layout() -> str:
+    """Return a digest of the definitions of all records in a file."""
+    stored = {**list_plan_fields(), **list_request_fields()}
     described = map(layout_of, (*stored.values(), Requirements, Decided))
     return hashlib.sha256(" ".join((*stored, *described)).encode()).hexdigest()[:16]
 
 
-def decided(plan: Plan) -> Decided:
-    """Return what a file says of a plan beside the fields in `kinds`.
+def record_decisions(plan: Plan) -> Decided:
+    """Return the record of the decisions in a plan.
 
     Raises
     ------
@@ -137,30 +137,30 @@ def decided(plan: Plan) -> Decided:
         SavedSubgraph(one.name, one.device, tuple(place_of[node.name] for node in one.graph.nodes))
         for one in plan.subgraphs
     )
-    names = {one: name for name, one in _passes().items()}
+    names = {one: name for name, one in _list_passes().items()}
     return Decided(
         plan.assignment,
         plan.reasons,
         tuple(groups),
         {} if plan.prologue is None else plan.prologue.assignment,
         tuple(names[one] for one in plan.passes),
-        _text(plan.costs),
+        _write_costs(plan.costs),
         plan.costs.factors,
-        None if plan.decision is None else _weighed(plan.decision),
+        None if plan.decision is None else _record_decision(plan.decision),
     )
 
 
-def passes_of(stored: Decided, at: str) -> tuple[Pass, ...]:
-    """Return the passes that a file names; raise ParseError for others than plait's."""
-    known = _passes()
+def read_passes(stored: Decided, at: str) -> tuple[Pass, ...]:
+    """Look up the passes of a file; ParseError if one is not plait's."""
+    known = _list_passes()
     unknown = [name for name in stored.passes if name not in known]
     if unknown:
         raise ParseError(f"there are no passes {', '.join(unknown)}", at=at, fix=AGAIN)
     return tuple(known[name] for name in stored.passes)
 
 
-def costs_of(stored: Decided, at: str) -> Costs:
-    """Return the costs in a file; raise ParseError if they are damaged."""
+def read_costs(stored: Decided, at: str) -> Costs:
+    """Parse the costs of a file; ParseError if they are damaged."""
     known = Costs(**vars(decode(stored.costs.encode(), at)))
     for name, factor in stored.factors.items():
         if not 0 < factor < math.inf:
@@ -168,8 +168,7 @@ def costs_of(stored: Decided, at: str) -> Costs:
     return replace(known, factors=stored.factors)
 
 
-def decision_of(stored: Decided) -> Decision | None:
-    """Return what was weighed."""
+def read_decision(stored: Decided) -> Decision | None:
     if (weighed := stored.decision) is None:
         return None
     return Decision(
@@ -182,13 +181,13 @@ def decision_of(stored: Decided) -> Decision | None:
     )
 
 
-def _weighed(decision: Decision) -> Weighed:
+def _record_decision(decision: Decision) -> Weighed:
     parts = decision.strategy, decision.objective, decision.chosen, decision.why
     return Weighed(*parts, decision.candidates, decision.options)
 
 
-def _text(costs: Costs) -> str:
-    """Return the costs; what a device supports is asked of the device, not of its model."""
+def _write_costs(costs: Costs) -> str:
+    """Return costs as JSON, without `supports`: devices answer that, not their models."""
     models = {
         name: replace(model, supports=None) if callable(model.supports) else model
         for name, model in costs.models.items()
@@ -196,5 +195,5 @@ def _text(costs: Costs) -> str:
     return json.dumps(encode(replace(costs, models=models)))
 
 
-def _passes() -> dict[str, Pass]:
+def _list_passes() -> dict[str, Pass]:
     return {one.__name__: one for one in (*PASSES, *OPTIONAL_PASSES)}

@@ -9,30 +9,30 @@ from ..planner.simulate import simulate
 from ..plans.plan import Plan
 
 MOST_STEPS = 100_000
-"""Longer streams are not simulated in passing."""
+"""Longer streams are not simulated: a report has to be quick."""
 
 ROUNDS = 4
-"""How many times as many items as are in flight tell how fast a stream is."""
+"""Length of the simulated stream, in multiples of the items in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How long things are predicted to take.
+    """Predicted times of a plan.
 
     Attributes
     ----------
     seconds : float
         Of one item.
     items_per_s : float
-        Of a stream with as many items in flight as the plan says.
+        Of a stream with `plan.in_flight` items in flight.
     """
 
     seconds: float
     items_per_s: float
 
 
-def predicted(plan: Plan, costs: Costs | None = None) -> Prediction | None:
-    """Return what a plan is predicted to take, by other costs if given; None without shapes."""
+def predict(plan: Plan, costs: Costs | None = None) -> Prediction | None:
+    """Simulate a plan, with `costs` in place of its own; None while its shapes are open."""
     if not plan.is_static:
         return None
     seconds, items = simulate(plan, costs=costs).makespan_s, ROUNDS * plan.in_flight

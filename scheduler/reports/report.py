@@ -1,4 +1,4 @@
-"""A plan for people."""
+"""The report of a plan, as text."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from ..plans.placement import Transfer
 from ..plans.plan import Plan
 from ..shapes.bounds import EXAMPLE, computed_symbols, example_shapes
 from ..shapes.sync_points import frontier, reason_held_up
-from .plain import flops_of
-from .prediction import predicted
+from .plain import sum_flops
+from .prediction import predict
 from .texts import (
-    chooses_again,
-    dead_lines,
-    decision_lines,
-    memory_lines,
-    node_lines,
-    pass_lines,
-    reason_lines,
+    describe_decision,
+    describe_memory,
+    list_dead_nodes,
+    list_nodes,
+    list_passes,
+    list_reasons,
+    may_choose_again,
 )
 
 LISTED_OPS = 4
@@ -50,32 +50,32 @@ LISTED_REASONS = 6
 
 
 def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
-    """Return a plan as text; arguments of `plan` that it lacks are named in a spelling."""
+    """Write the report. `spell` formats suggested arguments of `plan`."""
     plan = planned_ahead(plan)
-    parts = [_heading(plan)]
+    parts = [_describe_plan(plan)]
     if plan.applied:
-        parts.append(pass_lines(plan.applied))
-    parts.append(dead_lines(plan.dead))
+        parts.append(list_passes(plan.applied))
+    parts.append(list_dead_nodes(plan.dead))
     if plan.prologue is not None:
-        parts.append(_at_open(plan.prologue))
-    parts.append(_subgraphs(plan))
+        parts.append(_describe_prologue(plan.prologue))
+    parts.append(_list_subgraphs(plan))
     if plan.memory is not None:
-        parts += [_transfers(plan), memory_lines(plan, plan.memory)]
+        parts += [_list_transfers(plan), describe_memory(plan, plan.memory)]
     else:
-        parts.append(_undecided(plan, spell))
-    parts += [_body(queue, body) for queue, body in plan.bodies.items()]
-    parts.append(life_lines(plan))
+        parts.append(_explain_open_memory(plan, spell))
+    parts += [_describe_body(queue, body) for queue, body in plan.bodies.items()]
+    parts.append(describe_lives(plan))
     if plan.decision is not None:
-        parts.append(decision_lines(plan.decision))
-    parts.append(reason_lines(plan))
+        parts.append(describe_decision(plan.decision))
+    parts.append(list_reasons(plan))
     if nodes:
-        parts.append(node_lines(plan))
+        parts.append(list_nodes(plan))
     return "\n\n".join(text for part in parts if (text := listing(part)))
 
 
-def _heading(plan: Plan) -> Iterator[str]:
+def _describe_plan(plan: Plan) -> Iterator[str]:
     graph, specs = plan.graph, plan.fed.tensors
-    when = ", to be decided anew for what is fed" if chooses_again(plan) else ""
+    when = ", to be decided anew for what is fed" if may_choose_again(plan) else ""
     yield (
         f"plan for {graph.name!r}{when}: {counted(len(graph.nodes), 'node')} in "
         f"{counted(len(plan.subgraphs), 'subgraph')} "
@@ -90,7 +90,7 @@ def _heading(plan: Plan) -> Iterator[str]:
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
         on = plan.ends.inputs if kind == "in " else plan.ends.outputs
         yield f"  {kind}  " + ", ".join(
-            f"{name} {_spec(specs[name])}" + (f" on {on[name]}" if name in on else "")
+            f"{name} {_format_spec(specs[name])}" + (f" on {on[name]}" if name in on else "")
             for name in names
         )
     if plan.bounds:
@@ -98,13 +98,13 @@ def _heading(plan: Plan) -> Iterator[str]:
             f"{name} {low:,} to {high:,}" for name, (low, high) in plan.bounds.items()
         )
         yield f"  planned for all shapes with {bounds}; figures are of the largest"
-    yield from _bound_to_runtime(plan)
-    yield from precision_lines(plan)
-    yield from again_lines(plan)
-    if (prediction := predicted(plan)) is not None:
+    yield from _describe_runtime_nodes(plan)
+    yield from describe_precision(plan)
+    yield from describe_recomputation(plan)
+    if (prediction := predict(plan)) is not None:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
-        yield from _guessed(plan)
+        yield from _describe_guesses(plan)
     shares = shares_of_cores(plan)
     for name in plan.devices:
         device = plan.prototypes[name]
@@ -114,8 +114,8 @@ def _heading(plan: Plan) -> Iterator[str]:
             yield f"  {name}: {device.computes_on(shares[name])}"
 
 
-def _bound_to_runtime(plan: Plan) -> Iterator[str]:
-    """Yield which operators bind a model to ONNX Runtime: its own, and those that have text."""
+def _describe_runtime_nodes(plan: Plan) -> Iterator[str]:
+    """Describe the nodes that only ONNX Runtime can run: its own operators, and those on text."""
     graphs = [plan.graph, *([] if plan.prologue is None else [plan.prologue.graph])]
     found = Counter(
         node.op
@@ -134,8 +134,8 @@ def _has_text(graph: Graph, node: Node) -> bool:
     return any(graph.tensors[name].dtype == TEXT for name in (*node.inputs, *node.outputs) if name)
 
 
-def _guessed(plan: Plan) -> Iterator[str]:
-    """Yield which functions were never measured: no model knows what they do."""
+def _describe_guesses(plan: Plan) -> Iterator[str]:
+    """List the functions that were never measured; their times are guesses."""
     found = Counter(
         called_op(node)
         for node in plan.graph.nodes
@@ -150,73 +150,73 @@ def _guessed(plan: Plan) -> Iterator[str]:
         )
 
 
-def _body(queue: str, body: Plan) -> Iterator[str]:
-    """Yield by which plan the rows of a queue run, and what memory that takes beside."""
+def _describe_body(queue: str, body: Plan) -> Iterator[str]:
+    """Describe the plan for the rows of a queue, and its memory."""
     rows = (body.fed.tensors[body.fed.inputs[0]].shape or ("",))[0]
     most = body.bounds[str(rows)][1]
     yield (
         f"rows of {queue}: in batches of up to {most:,}, across items; "
         f"{body.in_flight:,} batches in flight"
     )
-    yield from (f"  {line}" for line in _subgraphs(body))
+    yield from (f"  {line}" for line in _list_subgraphs(body))
     if body.memory is not None:
-        yield from (f"  {line}" for line in memory_lines(body, body.memory))
+        yield from (f"  {line}" for line in describe_memory(body, body.memory))
 
 
-def _at_open(once: Plan) -> Iterator[str]:
-    """Yield what is computed when the plan is opened, not for each item."""
+def _describe_prologue(once: Plan) -> Iterator[str]:
+    """Describe the nodes that run once, when the plan is opened."""
     kept = sum(once.graph.tensors[name].nbytes for name in once.graph.outputs)
-    prediction = predicted(once)
+    prediction = predict(once)
     spent = "" if prediction is None else f", predicted {seconds_text(prediction.seconds)}"
     yield (
         f"at open: {counted(len(once.graph.nodes), 'node')} run once{spent}; "
         f"{bytes_text(kept)} of results are kept"
     )
     for subgraph in once.subgraphs[:LISTED_STEPS]:
-        yield f"  {subgraph.device}: {_operators(subgraph)}"
+        yield f"  {subgraph.device}: {_list_operators(subgraph)}"
 
 
-def _spec(spec: TensorSpec) -> str:
-    """Return a spec, formulas of dimensions cut short: those of real models fill screens."""
+def _format_spec(spec: TensorSpec) -> str:
+    """Format a spec, cutting long formulas: those of real models fill screens."""
     if spec.shape is None or all(len(str(dim)) <= LONGEST_DIM for dim in spec.shape):
         return str(spec)
     dims = (text if len(text := str(dim)) <= LONGEST_DIM else "..." for dim in spec.shape)
     return f"{spec.dtype}[{', '.join(dims)}]"
 
 
-def _subgraphs(plan: Plan) -> Iterator[str]:
+def _list_subgraphs(plan: Plan) -> Iterator[str]:
     listed = plan.subgraphs[:LISTED_STEPS]
-    needs = {subgraph.name: _needs(plan, subgraph) for subgraph in listed}
+    needs = {subgraph.name: _list_producers(plan, subgraph) for subgraph in listed}
     width = max((len(names) for names in needs.values()), default=0)
     wide = max((12, *(len(subgraph.device) for subgraph in listed)))
     columns = f"{'device':{wide}} {'nodes':>5} {'Mflop':>9}  {'needs':{width}}  operators"
     yield f"{'subgraph':16} {columns}"
     for subgraph in listed:
-        flops = flops_of(subgraph.graph)
+        flops = sum_flops(subgraph.graph)
         yield (
             f"{subgraph.name:16} {subgraph.device:{wide}} {len(subgraph.graph.nodes):5} "
             f"{'?' if flops is None else f'{flops / 1e6:.3f}':>9}  "
-            f"{needs[subgraph.name]:{width}}  {_operators(subgraph)}"
+            f"{needs[subgraph.name]:{width}}  {_list_operators(subgraph)}"
         )
     if len(plan.subgraphs) > LISTED_STEPS:
         yield f"and {len(plan.subgraphs) - LISTED_STEPS} more subgraphs"
 
 
-def _needs(plan: Plan, subgraph: Subgraph) -> str:
-    """Return the subgraphs that produce a subgraph's inputs."""
+def _list_producers(plan: Plan, subgraph: Subgraph) -> str:
+    """Return the names of the subgraphs that produce the inputs of `subgraph`."""
     producers = {name: other.name for other in plan.subgraphs for name in other.graph.outputs}
     found = dict.fromkeys(producers[n] for n in subgraph.graph.inputs if n in producers)
     names = list(found)[:LISTED_OPS]
     return (", ".join(names) + (", ..." if len(found) > LISTED_OPS else "")) or "-"
 
 
-def _operators(subgraph: Subgraph) -> str:
+def _list_operators(subgraph: Subgraph) -> str:
     counts = Counter(map(called_op, subgraph.graph.nodes)).most_common()
     listed = ", ".join(f"{n} {op}" if n > 1 else op for op, n in counts[:LISTED_OPS])
     return listed + (", ..." if len(counts) > LISTED_OPS else "")
 
 
-def _transfers(plan: Plan) -> Iterator[str]:
+def _list_transfers(plan: Plan) -> Iterator[str]:
     transfers = [
         (step.device, one) for step in plan.steps if isinstance(one := step.work, Transfer)
     ]
@@ -226,19 +226,19 @@ def _transfers(plan: Plan) -> Iterator[str]:
     total = sum(transfer.nbytes for _, transfer in transfers)
     yield f"transfers: {len(transfers)}, {bytes_text(total)} per item"
     for mover, transfer in transfers[:LISTED_STEPS]:
-        way = _way(plan.prototypes[mover], transfer.source)
+        way = _describe_route(plan.prototypes[mover], transfer.source)
         yield f"  {transfer.name}, {bytes_text(transfer.nbytes)}{way}"
 
 
-def _way(device: Device, source: str) -> str:
-    """Return how a copy from another device's memory goes, where there is something to say."""
+def _describe_route(device: Device, source: str) -> str:
+    """Describe the route of a copy from another device's memory, if the device knows one."""
     if source not in device.capabilities.copies_from or not isinstance(device, Routed):
         return ""
     return f", {device.way_from(source)}"
 
 
-def _undecided(plan: Plan, spell: Spelling) -> Iterator[str]:
-    """Yield why there is no memory plan yet."""
+def _explain_open_memory(plan: Plan, spell: Spelling) -> Iterator[str]:
+    """Explain a missing memory plan: open shapes, or lengths that are computed."""
     graph = plan.graph
     parts = split_ahead(plan)
     if parts is None:
@@ -251,11 +251,12 @@ def _undecided(plan: Plan, spell: Spelling) -> Iterator[str]:
     for node in held[:LISTED_STEPS]:
         yield f"  {node.name!r} ({node.op}): {reason_held_up(parts, node)}"
     for symbol, tensor in computed_symbols(graph).items():
-        yield f"  {_computed(symbol, tensor, plan.computed.get(symbol), spell)}"
+        yield f"  {_describe_computed_length(symbol, tensor, plan.computed.get(symbol), spell)}"
 
 
-def _computed(symbol: str, tensor: str, bound: tuple[int, int] | None, spell: Spelling) -> str:
-    """Return what is known of a length that is computed."""
+def _describe_computed_length(
+    symbol: str, tensor: str, bound: tuple[int, int] | None, spell: Spelling
+) -> str:
     if bound is None:
         asked = spell(Argument("bounds", {symbol: EXAMPLE}))
         return f"length {symbol!r} of {tensor!r}: open, bound it by {asked}"
@@ -263,13 +264,13 @@ def _computed(symbol: str, tensor: str, bound: tuple[int, int] | None, spell: Sp
     return f"length {symbol!r} of {tensor!r}: {low} to {high}, planned once for all of them"
 
 
-def life_lines(plan: Plan) -> Iterator[str]:
-    """Yield what is opened and closed with the plan: nothing where no node is of a class."""
+def describe_lives(plan: Plan) -> Iterator[str]:
+    """List the instances of operator classes, which are opened and closed with the plan."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for path, _, node in all_nodes(plan.graph):
         if node.operator.owns:
             place = plan.assignment.get(path, "the device that runs it")
-            found.setdefault((node.op, place, _hooks(node)), []).append(repr(path))
+            found.setdefault((node.op, place, _list_hooks(node)), []).append(repr(path))
     if not found:
         return
     count = sum(map(len, found.values()))
@@ -281,34 +282,34 @@ def life_lines(plan: Plan) -> Iterator[str]:
         yield f"  {len(names)} {op} on {place}, with {hooks}: {listed}"
 
 
-def _hooks(node: Node) -> str:
-    """Return the hooks that a node's class has, in the order in which they are called."""
+def _list_hooks(node: Node) -> str:
+    """List the hooks of a node's class in the order of their calls."""
     hooks = [hook for hook in HOOKS if hasattr(node.operator.function, hook)]
     return ", ".join([*hooks[:-1], "run", *hooks[-1:]] if "close" in hooks else [*hooks, "run"])
 
 
-def again_lines(plan: Plan) -> Iterator[str]:
-    """Yield what recomputation costs, and what need not be kept for it: nothing without any."""
+def describe_recomputation(plan: Plan) -> Iterator[str]:
+    """Describe the cost of nodes computed again for gradients, and the bytes they save."""
     graph = plan.graph
     nodes = [node for node in graph.nodes if is_again(node)]
     if not nodes:
         return
     line = f"  computed again for gradients: {counted(len(nodes), 'node')}"
-    total = flops_of(graph)
+    total = sum_flops(graph)
     if total is None:
         yield line
         return
     flops = sum(cost_of(graph, node).flops for node in nodes)
     seconds = sum(plan.costs.node_s(plan.assignment[n.name], graph, n) for n in nodes)
-    nbytes = sum(_handed_nbytes(graph, node) for node in nodes)
+    nbytes = sum(_sum_recomputed_nbytes(graph, node) for node in nodes)
     yield (
         f"{line}, {flops / 1e6:.3f} of {total / 1e6:.3f} Mflop, "
         f"predicted {seconds_text(seconds)}; {bytes_text(nbytes)} are not kept until then"
     )
 
 
-def _handed_nbytes(graph: Graph, node: Node) -> int:
-    """Return the bytes of what a node writes for gradients to read, not for other copies."""
+def _sum_recomputed_nbytes(graph: Graph, node: Node) -> int:
+    """Sum the bytes of a node's outputs that gradients read; recomputed nodes do not count."""
     views = {output for output, _ in node.operator.views}
     return sum(
         graph.tensors[tensor].nbytes
@@ -318,8 +319,8 @@ def _handed_nbytes(graph: Graph, node: Node) -> int:
     )
 
 
-def precision_lines(plan: Plan) -> Iterator[str]:
-    """Yield what there is to say of precision: nothing where all is as the graph has it."""
+def describe_precision(plan: Plan) -> Iterator[str]:
+    """Describe the nodes that run in float16, if the request allows it."""
     if not plan.request.precision:
         return
     devices = ", ".join(plan.request.precision)
@@ -336,7 +337,7 @@ def precision_lines(plan: Plan) -> Iterator[str]:
     )
     updated = updates(plan.graph)
     single = Counter(
-        (node.op, UPDATED if node.name in updated else _reason(node))
+        (node.op, UPDATED if node.name in updated else _explain_float32(node))
         for node in nodes
         if _is_single(plan, node)
     )
@@ -349,7 +350,7 @@ def _is_single(plan: Plan, node: Node) -> bool:
     return node.op != "Cast" and node.name not in plan.request.halved and np.float32 in written
 
 
-def _reason(node: Node) -> str:
+def _explain_float32(node: Node) -> str:
     if starts_half(node):
         return "the device does not compute it in float16, or a constant does not fit"
     if node.operator.float16.inputs:

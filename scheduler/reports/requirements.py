@@ -1,7 +1,6 @@
 """Requirements of a saved plan: versions, devices and operators, then and now.
 
-Whether a device has a kernel for each node, and how much scratch memory that needs, is not written
-down: the devices are asked again.
+Kernels and their scratch memory are not stored: the devices are asked again.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from ...graph.operator import Operator, find_operator, is_operator
 AGAIN = "plan the model again"
 
 _OF_THE_MACHINE = frozenset({"memory_bytes"})
-"""What may differ; whether the plan fits is checked."""
+"""Capabilities that may differ. `restore.verify_plan` checks that the plan fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a plan was made for.
+    """Versions, devices and operators that a plan was made for.
 
     Attributes
     ----------
     numpy : str
-        The version.
+        Version.
     devices : Mapping of str to Capabilities
         In order of preference.
     operators : Mapping of str to str
-        For each operator in the graph what tells its definition from others.
+        Digest of the definition of each operator in the graph.
     options : Mapping of str to Mapping of str to str
-        Those that devices were made with and files may carry, as text, by device.
+        Options of each device that files may carry, as text.
     withheld : Mapping of str to tuple of str
-        The names of the other options, by device: whoever loads the plan gives them again.
+        Names of the other options of each device; the caller of `load_plan` has to give them.
     """
 
     numpy: str
@@ -51,19 +50,19 @@ class Requirements:
     withheld: Mapping[str, tuple[str, ...]]
 
 
-def requirements(graph: Graph, devices: Mapping[str, Device]) -> Requirements:
-    """Return what a plan of that graph for those devices depends on here and now."""
-    found = _offers(devices)
+def collect_requirements(graph: Graph, devices: Mapping[str, Device]) -> Requirements:
+    """Return the requirements of a plan that is made now."""
+    found = _get_capabilities(devices)
     ops = sorted({node.op for _, _, node in all_nodes(graph)})
-    split = {name: split_options(name, made) for name, made in options_of(devices).items()}
+    split = {name: split_options(name, made) for name, made in get_options(devices).items()}
     options = {name: carried for name, (carried, _) in split.items() if carried}
     withheld = {name: others for name, (_, others) in split.items() if others}
-    definitions = {op: definition(find_operator(op)) for op in ops}
+    definitions = {op: hash_definition(find_operator(op)) for op in ops}
     return Requirements(np.__version__, found, definitions, options, withheld)
 
 
-def options_of(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
-    """Return the options that devices were made with, as text, by device."""
+def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
+    """Return the options of each device that has some, as text."""
     return {
         name: as_text(device.options)
         for name, device in devices.items()
@@ -71,8 +70,8 @@ def options_of(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
     }
 
 
-def definition(operator: Operator) -> str:
-    """Return a digest of all that a plan takes from an operator's definition."""
+def hash_definition(operator: Operator) -> str:
+    """Hash the parts of an operator's definition that plans depend on."""
     attributes = sorted((name, str(one.kind)) for name, one in operator.attributes.items())
     parts = (operator.inputs, operator.outputs, attributes, operator.views, operator.inplace)
     rules = (operator.function, operator.parts, operator.joins)
@@ -80,18 +79,18 @@ def definition(operator: Operator) -> str:
     return hashlib.sha256(repr((parts, more)).encode()).hexdigest()[:16]
 
 
-def devices_for(
+def find_devices(
     wanted: Requirements, given: Mapping[str, Device], at: str
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    """Return the devices of a plan by name, and which of them are objects.
+    """Return the devices of a plan by name, and the names of those that are not the registry's own.
 
-    Those are given, or have options, which they are made with again.
+    These were given, or made here with options.
 
     Raises
     ------
     ParseError
-        If an object is given that the plan has no use for, or one is missing whose options files
-        may not carry.
+        If a given device is not in the plan, or if a device is not given although files may not
+        carry its options.
     DeviceUnavailableError
         If this machine lacks one of them.
     """
@@ -106,7 +105,7 @@ def devices_for(
     found: dict[str, Device] = {}
     for name in names:
         try:
-            found[name] = given[name] if name in given else _made_again(wanted, name, at)
+            found[name] = given[name] if name in given else _make_device(wanted, name, at)
             _ = found[name].capabilities  # raises now, not in the middle, if it is missing
         except PlaitError as error:
             error.add_note(
@@ -117,8 +116,8 @@ def devices_for(
     return found, frozenset((*given, *configured))
 
 
-def _made_again(wanted: Requirements, name: str, at: str) -> Device:
-    """Make a device as the file says, unless it says what only the caller may."""
+def _make_device(wanted: Requirements, name: str, at: str) -> Device:
+    """Make a device with the options of the file; ParseError if files may not carry them."""
     options = wanted.options.get(name, {})
     withheld = wanted.withheld.get(name, ()) or split_options(name, options)[1]
     if withheld:
@@ -136,26 +135,26 @@ def _withheld_error(name: str, options: Iterable[str], at: str) -> ParseError:
 
 
 def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) -> None:
-    """Raise ParseError unless numpy and the devices are like those that were planned for."""
-    if _release(wanted.numpy) != _release(np.__version__):
+    """Raise ParseError if numpy or a device differs from the requirements."""
+    if _drop_patch_number(wanted.numpy) != _drop_patch_number(np.__version__):
         raise _differs_error("numpy", [f"version {np.__version__}, was {wanted.numpy}"], at)
-    present = _offers({name: devices[name] for name in wanted.devices})
+    present = _get_capabilities({name: devices[name] for name in wanted.devices})
     for name, planned in wanted.devices.items():
-        differences = list(_differences(planned, present[name]))
+        differences = list(_list_differences(planned, present[name]))
         if differences:
             raise _differs_error(f"device {name!r}", differences, at)
 
 
 def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
-    """Raise ParseError unless the graph's operators are defined as they were."""
+    """Raise ParseError if the definition of an operator has changed."""
     for op in sorted({node.op for _, _, node in all_nodes(graph)}):
-        known = definition(find_operator(op)) if is_operator(op) else None
+        known = hash_definition(find_operator(op)) if is_operator(op) else None
         if wanted.operators.get(op) != known:
             raise _differs_error(f"operator {op!r}", ["another definition"], at)
 
 
-def _offers(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
-    """Return what devices are like for each other: others that there may be do not matter."""
+def _get_capabilities(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
+    """Return the capabilities of devices, their routes limited to one another's memories."""
     offers = {name: device.capabilities for name, device in devices.items()}
     memories = frozenset(one.memory for one in offers.values())
     return {
@@ -163,13 +162,13 @@ def _offers(devices: Mapping[str, Device]) -> dict[str, Capabilities]:
     }
 
 
-def _differences(planned: Capabilities, present: Capabilities) -> Iterator[str]:
+def _list_differences(planned: Capabilities, present: Capabilities) -> Iterator[str]:
     for one in fields(Capabilities):
         before, now = getattr(planned, one.name), getattr(present, one.name)
         if one.name == "software":
-            before, now = _release(before), _release(now)
+            before, now = _drop_patch_number(before), _drop_patch_number(now)
         if before != now and one.name not in _OF_THE_MACHINE:
-            yield f"{one.name} {_shown(now)}, was {_shown(before)}"
+            yield f"{one.name} {_format_value(now)}, was {_format_value(before)}"
 
 
 def _differs_error(what: str, differences: Iterable[str], at: str) -> ParseError:
@@ -178,10 +177,10 @@ def _differs_error(what: str, differences: Iterable[str], at: str) -> ParseError
     )
 
 
-def _release(version: str) -> str:
-    """Return a version without its patch number, which changes neither kernels nor scratch."""
+def _drop_patch_number(version: str) -> str:
+    """Remove the patch number of a version: it changes neither kernels nor scratch memory."""
     return ".".join(version.split(".")[:2])
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return ", ".join(sorted(value)) if isinstance(value, frozenset) else repr(value)

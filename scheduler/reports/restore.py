@@ -1,6 +1,6 @@
-"""A plan's parts from what a file says was decided: nothing of it is believed.
+"""Parts of a plan, derived again from the decisions in a file, which is not trusted.
 
-What follows from the decisions is derived again, by the code that planned it.
+The planner's own code derives them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from .requirements import AGAIN
 
 @dataclass(frozen=True, slots=True)
 class SavedSubgraph:
-    """A subgraph in a file: its nodes are named by their places in the graph."""
+    """A subgraph in a file. `nodes` are indices of the graph's nodes."""
 
     name: str
     device: str
     nodes: tuple[int, ...]
 
 
-def restored_graph(
+def restore_graph(
     fed: Graph,
     bounds: Bounds,
     devices: Mapping[str, Device],
@@ -52,19 +52,19 @@ def restored_graph(
     *,
     folds: bool,
 ) -> Graph:
-    """Return the graph that was planned: where there are bounds, that of the largest shapes.
+    """Return the planned graph: `fed` itself, or its graph of the largest shapes within bounds.
 
     Raises
     ------
     ParseError
-        If the bounds are not of what is fed.
+        If the bounds do not fit the inputs.
     """
     if not bounds:
         return fed
     try:
         template = Template(fed, devices, pins, folds)
         graph = template.picked(largest(checked_bounds(fed, bounds)))
-    # What a damaged file asks for may be beyond all memory, or no number at all.
+    # Bounds of a damaged file may exceed all memory, or may not be numbers.
     except (PlaitError, ArithmeticError, MemoryError, ValueError) as error:
         raise damaged_error(f"there is no graph of the largest shapes: {error}", at) from error
     if not has_static_shapes(graph):
@@ -72,27 +72,27 @@ def restored_graph(
     return graph
 
 
-def restored_ends(
+def restore_ends(
     graph: Graph, ends: IoDevices, devices: Mapping[str, Device], at: str
 ) -> IoDevices:
-    """Return where arrays are handed over and taken.
+    """Check the devices of inputs and outputs.
 
     Raises
     ------
     ParseError
-        If that cannot be.
+        If a device cannot take or hand over an array.
     """
     try:
         found = checked_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
         raise damaged_error(f"its ends make no sense: {error}", at) from error
-    # Completed by what the device says, it must be what was saved.
+    # Saved ends are complete: checking must not add a device.
     if found != ends:
         raise damaged_error("its ends are on the host", at)
     return ends
 
 
-def restored_partition(
+def restore_partition(
     graph: Graph,
     assignment: Mapping[str, str],
     reasons: Mapping[str, str],
@@ -100,21 +100,21 @@ def restored_partition(
     devices: Mapping[str, Device],
     at: str,
 ) -> Partition:
-    """Return the partition, every node on a device that supports it, no subgraph before its inputs.
+    """Return the partition, with each node on a device that supports it.
 
     Raises
     ------
     ParseError
-        If it is no partition of the graph.
+        If it is not a partition of the graph, or not in a topological order.
     """
     check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
         raise damaged_error("the reasons are not for the graph's nodes", at)
-    # In the order of the file, each subgraph must find what it reads written by those before.
+    # In the order of the file, earlier subgraphs must write the inputs of each one.
     known = {*graph.inputs, *graph.constants, *graph.prepared}
     left = dict(enumerate(graph.nodes))
     subgraphs: list[Subgraph] = []
-    # A node is taken out as it is placed: none is in two subgraphs, and none is left over.
+    # Each node leaves `left` once, so none is in two subgraphs.
     for group in groups:
         nodes: list[Node] = []
         for place_of in group.nodes:
@@ -133,7 +133,7 @@ def restored_partition(
     return Partition(assignment, reasons, tuple(subgraphs))
 
 
-def restored_placement(
+def restore_placement(
     graph: Graph,
     partition: Partition,
     devices: Mapping[str, Device],
@@ -141,13 +141,12 @@ def restored_placement(
     edges: Sequence[tuple[int, int]],
     at: str,
 ) -> Placement:
-    """Return the placement that follows, with the waits that the memory plan added.
+    """Place the tensors, and add the waits of the memory plan.
 
     Raises
     ------
     ParseError
-        If one of them is no wait for an earlier step, or names are not unique; or if shapes are
-        not known.
+        If shapes are open, names of steps are not unique, or a wait is not for an earlier step.
     """
     if not graph.is_static:
         raise damaged_error("there is a memory plan, but not all shapes are known", at)
@@ -155,14 +154,14 @@ def restored_placement(
     if len({step.name for step in placement.steps}) != len(placement.steps):
         raise damaged_error("two steps have one name", at)
     for earlier, later in edges:
-        # Only backwards: edges that form a circle would have a session wait for ever.
+        # A cycle of waits would block a session forever.
         if not 0 <= earlier < later < len(placement.steps):
             raise damaged_error(f"step {later} waits for step {earlier}", at)
     return placement.with_waits(edges)
 
 
-def verified(plan: Plan, at: str) -> Plan:
-    """Return the plan, if its memory plan is sound and fits into this machine.
+def verify_plan(plan: Plan, at: str) -> Plan:
+    """Return the plan after checking that its memory plan is sound and fits into this machine.
 
     Raises
     ------
@@ -171,7 +170,7 @@ def verified(plan: Plan, at: str) -> Plan:
     DoesNotFitError
         If a device has too little memory.
     DeviceUnavailableError, PlanError
-        If a replica is not here, or is not like the others.
+        If a replica is missing or differs from the others.
     """
     if not 1 <= plan.max_in_flight <= MOST_IN_FLIGHT:
         raise damaged_error(f"it is for {plan.max_in_flight} items in flight", at)
@@ -187,7 +186,7 @@ def verified(plan: Plan, at: str) -> Plan:
         raise damaged_error("with bounds there is a memory plan", at)
     for name, pool in plan.memory.pools.items():
         _check_pool(name, pool, plan, at)
-    # Cheap questions first, so that the proof need not expect nonsense.
+    # These checks come first, since the proof assumes that locations are valid.
     _check_locations(plan, plan.memory, at)
     try:
         verify_memory(plan)
@@ -205,14 +204,14 @@ def verified(plan: Plan, at: str) -> Plan:
 
 
 def damaged_error(detail: str, at: str) -> ParseError:
-    """Return the error for a file that cannot be what was saved."""
+    """Return the error for a damaged plan."""
     return ParseError(f"the plan is damaged: {detail}", at=at, fix=AGAIN)
 
 
 def check_assignment(
     graph: Graph, assignment: Mapping[str, str], devices: Mapping[str, Device], at: str
 ) -> None:
-    """Raise ParseError unless every node of a graph is on a device that supports it."""
+    """Raise ParseError if a node is not on a device that supports it."""
     nodes = {path: (around, node) for path, around, node in placed_nodes(graph)}
     if nodes.keys() != assignment.keys():
         raise damaged_error("the assignment is not of the graph's nodes", at)
@@ -222,9 +221,9 @@ def check_assignment(
             raise damaged_error(f"{node} is on {name!r}", at)
         if name == SESSION:
             continue
-        # Devices are asked about the form that they run, whose results have room for the largest.
+        # Devices run the bounded form of an operator, whose results have room for the largest.
         asked = replace(node, name=path, op=node.operator.bounded or node.op)
-        # Where shapes are not known yet, nodes that a device lacks are written out for it later.
+        # While shapes are open, nodes may still be decomposed for the device later.
         support = offer(around, asked, devices[name], writes_out=not graph.is_static)
         if not support.ok:
             raise ParseError(
@@ -233,7 +232,7 @@ def check_assignment(
 
 
 def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
-    """Raise unless a pool's regions are named, counted and timed as regions can be."""
+    """Raise ParseError if the names, copies or times of a pool's regions are invalid."""
     completion = len(plan.steps)
     if pool.memory != name or pool.slots != plan.max_in_flight:
         raise damaged_error(f"the pool of memory {name!r} is for something else", at)
@@ -252,8 +251,8 @@ def _check_pool(name: str, pool: Pool, plan: Plan, at: str) -> None:
 
 
 def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
-    """Raise unless each placed tensor lies in a region that exists, aligned and inside of it."""
-    sizes = dict(_placed_tensors(plan))
+    """Raise ParseError if a placed tensor is not aligned inside an existing region."""
+    sizes = dict(_list_placed_tensors(plan))
     if sizes.keys() != memory.locations.keys():
         raise damaged_error("the memory plan is not of the plan's tensors", at)
     most: dict[tuple[str, str], int] = {}
@@ -269,7 +268,7 @@ def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
             or location.offset % alignment
         ):
             raise damaged_error(f"{tensor!r} lies where no tensor of memory {where!r} can", at)
-        # A file that asks for more than all its tensors take asks for somebody's memory.
+        # Regions larger than their tensors would let a file exhaust memory.
         key = location.memory, location.region
         most[key] = most.get(key, 0) + sizes[tensor, where] + alignment
     for region in memory.regions:
@@ -277,8 +276,8 @@ def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
             raise damaged_error(f"region {region.name!r} is larger than all it holds", at)
 
 
-def _placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
-    """Yield what needs bytes, with how many."""
+def _list_placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
+    """Yield the placed tensors of a plan, scratch included, with their sizes in bytes."""
     assert plan.placement is not None
     graph, home = plan.graph, plan.placement.home
     reserved: dict[str, dict[str, int]] = defaultdict(dict)
@@ -307,15 +306,15 @@ def _placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
                     yield (name, plan.placement.local[SCRATCH, step.device]), nbytes
 
 
-def restored_sections(
+def restore_sections(
     graph: Graph, assignment: Mapping[str, str], at: str
 ) -> tuple[Graph | None, Graph]:
-    """Return what runs once, if anything does, and what runs for each item.
+    """Split a graph into its prologue, if `assignment` has one, and the nodes of each item.
 
     Raises
     ------
     ParseError
-        If other nodes than those of a file can run once.
+        If the nodes of the prologue are not those of the file.
     """
     if not assignment:
         return None, graph
@@ -325,15 +324,15 @@ def restored_sections(
     return parts.prologue, parts.rest
 
 
-def with_restored(plan: Plan, once: Graph | None, assignment: Mapping[str, str], at: str) -> Plan:
-    """Return a plan with what runs once.
+def add_prologue(plan: Plan, once: Graph | None, assignment: Mapping[str, str], at: str) -> Plan:
+    """Return the plan with its prologue, if there is one.
 
     Raises
     ------
     ParseError
         If a node is not on a device that supports it.
     DoesNotFitError
-        If a memory is too small for it here.
+        If a memory of this machine is too small.
     """
     if once is None:
         return plan

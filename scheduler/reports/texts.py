@@ -1,4 +1,4 @@
-"""Texts about a plan: the device of each node, memory, passes."""
+"""Sections of the report: decision, reasons, nodes, memory, passes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ..plans.regions import ADMISSION, MemoryPlan, Pool, Region
 LISTED_CANDIDATES = 8
 LISTED_REASONS = 40
 WIDEST = 60
-"""Longer names push the rest of their line aside, not that of all."""
+"""Width of a column at most: a longer name shifts its own line only."""
 
 
-def chooses_again(plan: Plan) -> bool:
-    """True where nodes may get other devices once their shapes are known."""
+def may_choose_again(plan: Plan) -> bool:
+    """Return whether nodes may get other devices once shapes are known."""
     if plan.is_static or plan.request.strategy != "auto" or plan.decision is None:
         return False
     return any(
@@ -32,8 +32,8 @@ def chooses_again(plan: Plan) -> bool:
     )
 
 
-def decision_lines(decision: Decision) -> Iterator[str]:
-    """Yield what was weighed, and why it came out so."""
+def describe_decision(decision: Decision) -> Iterator[str]:
+    """Describe the candidates for a partition and the reason for the chosen one."""
     chosen = "" if decision.chosen == decision.strategy else f": {decision.chosen}"
     yield f"strategy {decision.strategy}, for {decision.objective}{chosen}"
     yield f"  {decision.why}"
@@ -55,24 +55,24 @@ def decision_lines(decision: Decision) -> Iterator[str]:
         yield f"  and {len(decision.candidates) - LISTED_CANDIDATES} more candidates"
 
 
-def reason_lines(plan: Plan) -> Iterator[str]:
-    """Yield the reasons, each with how many nodes it holds for and what they take in all."""
+def list_reasons(plan: Plan) -> Iterator[str]:
+    """List the reasons, each with its number of nodes and their total times."""
     yield "why" if len(plan.assignment) == len(plan.graph.nodes) else "why, nested graphs included"
     grouped: dict[tuple[str, str, frozenset[str]], list[str]] = {}
     for name, device in plan.assignment.items():
-        able = frozenset(_weighed(plan, name))  # what cannot run elsewhere is not compared with it
-        grouped.setdefault((device, _kind(plan, name), able), []).append(name)
+        able = frozenset(_get_offers(plan, name))  # only nodes with the same choice are summed up
+        grouped.setdefault((device, _classify_reason(plan, name), able), []).append(name)
     for (device, kind, _), names in list(grouped.items())[:LISTED_REASONS]:
         what = names[0] if len(names) == 1 else f"{len(names)} nodes"
-        reason = plan.reasons[names[0]] if len(names) == 1 else kind + _in_all(plan, names)
+        reason = plan.reasons[names[0]] if len(names) == 1 else kind + _sum_seconds(plan, names)
         yield f"  {device}: {what}: {reason}"
     if len(grouped) > LISTED_REASONS:
         yield f"  and {len(grouped) - LISTED_REASONS} more reasons: report(nodes=True) lists all"
 
 
-def _kind(plan: Plan, name: str) -> str:
-    """Return a node's reason without its own figures."""
-    offers = _weighed(plan, name)
+def _classify_reason(plan: Plan, name: str) -> str:
+    """Return the reason of a node without its figures, to group nodes by."""
+    offers = _get_offers(plan, name)
     if not offers:
         return plan.reasons[name]
     here = offers[plan.assignment[name]]
@@ -81,12 +81,12 @@ def _kind(plan: Plan, name: str) -> str:
     )
 
 
-def _in_all(plan: Plan, names: Sequence[str]) -> str:
-    """Return what nodes take in all, on each of the devices that they could be on."""
+def _sum_seconds(plan: Plan, names: Sequence[str]) -> str:
+    """Sum the times of nodes on each device that could run them."""
     totals: dict[str, float] = {}
     device = plan.assignment[names[0]]
     for name in names:
-        for other, seconds in _weighed(plan, name).items():
+        for other, seconds in _get_offers(plan, name).items():
             totals[other] = totals.get(other, 0.0) + seconds
     if not totals:
         return ""
@@ -94,28 +94,30 @@ def _in_all(plan: Plan, names: Sequence[str]) -> str:
     return ", ".join(here + [f"{seconds_text(s)} on {other}" for other, s in totals.items()])
 
 
-def _weighed(plan: Plan, name: str) -> dict[str, float]:
-    """Return a node's seconds by device; nothing where it had no choice."""
+def _get_offers(plan: Plan, name: str) -> dict[str, float]:
+    """Return the seconds of a node by device, or nothing if only one device can run it."""
     options = plan.decision.options.get(name, ()) if plan.decision is not None else ()
     seconds = {one.device: one.seconds for one in options if one.seconds is not None}
     had_choice = plan.assignment[name] in seconds and len(seconds) > 1
     return seconds if had_choice and not plan.reasons[name].startswith("pinned") else {}
 
 
-def node_lines(plan: Plan) -> Iterator[str]:
-    """Yield every node: its device, what it costs there and elsewhere, and why it is there."""
+def list_nodes(plan: Plan) -> Iterator[str]:
+    """Tabulate the nodes: device, predicted times, reason."""
     options = plan.decision.options if plan.decision is not None else {}
     offers = {name: {one.device: one for one in options.get(name, ())} for name in plan.assignment}
     known = [one for row in offers.values() for one in row.values() if one.seconds is not None]
-    # What most times rest on is said once, and not at each of them.
+    # The most frequent basis is named once, in the title.
     usual = max(Counter(one.basis for one in known).items(), key=itemgetter(1), default=(None,))[0]
     told = f"; predicted times are {_BASES[usual]} where nothing else is said" if usual else ""
     yield f"nodes{told}"
     devices = [name for name in plan.devices if any(one.device == name for one in known)]
     rows = [["node", "device", *(f"on {name}" for name in devices)]]
     for name, device in plan.assignment.items():
-        rows.append([name, device, *(_cost(offers[name].get(one), usual) for one in devices)])
-    whys = ["why", *(_why(plan, name, offers[name]) for name in plan.assignment)]
+        rows.append(
+            [name, device, *(_format_cost(offers[name].get(one), usual) for one in devices)]
+        )
+    whys = ["why", *(_explain_placement(plan, name, offers[name]) for name in plan.assignment)]
     widths = [min(max(map(len, column)), WIDEST) for column in zip(*rows, strict=True)]
     for row, why in zip(rows, whys, strict=True):
         texts = [f"{text:<{width}}" for text, width in zip(row[:2], widths, strict=False)]
@@ -126,23 +128,23 @@ def node_lines(plan: Plan) -> Iterator[str]:
 _BASES = {"measured": "measured", "scaled": "scaled from other shapes", "model": "by model"}
 
 
-def _cost(option: Option | None, usual: str | None) -> str:
+def _format_cost(option: Option | None, usual: str | None) -> str:
     if option is None or option.seconds is None:
         return "-"
     basis = "" if option.basis in (usual, None) else f" ({option.basis})"
     return seconds_text(option.seconds) + basis
 
 
-def _why(plan: Plan, name: str, offers: Mapping[str, Option]) -> str:
-    """Return a node's reason, unless the times say it, and what others lack that it leaves out."""
+def _explain_placement(plan: Plan, name: str, offers: Mapping[str, Option]) -> str:
+    """Join a node's reason, unless the times restate it, with why other devices lack it."""
     reason = plan.reasons[name]
-    shown = [] if _restates(reason, offers.get(plan.assignment[name])) else [reason]
+    shown = [] if _is_restated(reason, offers.get(plan.assignment[name])) else [reason]
     lacking = (one for one in offers.values() if not one.supported and one.reason not in reason)
     return "; ".join([*shown, *(f"{one.device}: {one.reason}" for one in lacking)])
 
 
-def _restates(reason: str, option: Option | None) -> bool:
-    """True when a reason consists of times that stand beside it."""
+def _is_restated(reason: str, option: Option | None) -> bool:
+    """Return whether a reason consists of times that the same row shows."""
     if option is None or option.seconds is None or any(mark in reason for mark in ";("):
         return False
     return reason.startswith(f"{seconds_text(option.seconds)} here")
@@ -153,8 +155,8 @@ LISTED_EDGES = 8
 LISTED_STEPS = 3
 
 
-def memory_lines(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
-    """Yield what every memory holds, with its regions, limits, and the waits added for them."""
+def describe_memory(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
+    """Tabulate the memories with their regions, limits, and the waits added for limits."""
     columns = ("total", "one item", "bound", "unshared", "constants")
     width = max((len(name) for name in memory.pools), default=6)
     yield f"{'memory':{width}} " + " ".join(f"{column:>11}" for column in columns) + "  layout"
@@ -168,25 +170,26 @@ def memory_lines(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
         )
         texts = (f"{bytes_text(nbytes):>11}" for nbytes in sizes)
         yield f"{name:{width}} {' '.join(texts)}  {pool.layout}"
-        yield from _regions(plan, pool)
+        yield from _list_regions(plan, pool)
     for name, nbytes in (plan.request.memory_limits or {}).items():
         yield f"limit of {name}: {bytes_text(nbytes)}"
-    yield from _edges(plan, memory)
+    yield from _list_added_waits(plan, memory)
 
 
-def _regions(plan: Plan, pool: Pool) -> Iterator[str]:
+def _list_regions(plan: Plan, pool: Pool) -> Iterator[str]:
     regions = [region for region in pool.regions.values() if region.nbytes]
     if len(regions) < 2 and pool.slots == 1:
         return  # the pool's line says it all
     for region in regions[:LISTED_REGIONS]:
         copies = f"{region.copies} copies of " if region.copies > 1 else ""
-        yield f"  {region.name}: {copies}{bytes_text(region.nbytes)}, {_held(plan, region)}"
+        size = copies + bytes_text(region.nbytes)
+        yield f"  {region.name}: {size}, {_describe_holding(plan, region)}"
     if len(regions) > LISTED_REGIONS:
         yield f"  and {len(regions) - LISTED_REGIONS} more regions"
 
 
-def _held(plan: Plan, region: Region) -> str:
-    """Return when an item has a copy of a region for itself."""
+def _describe_holding(plan: Plan, region: Region) -> str:
+    """Describe the time in which an item holds a copy of a region."""
     if region.name == AT_OPEN:
         return "computed when the plan is opened, the same for all items"
     variables = [node.name for node in plan.graph.variables.values()]
@@ -196,16 +199,16 @@ def _held(plan: Plan, region: Region) -> str:
         return "changes places with it when an item has ended well"
     if not region.claims:
         return "shared by items: its device runs one step at a time"
-    return f"held from {_points(plan, region.claims)} to {_points(plan, region.releases)}"
+    return f"held from {_list_points(plan, region.claims)} to {_list_points(plan, region.releases)}"
 
 
-def _points(plan: Plan, points: tuple[int, ...]) -> str:
+def _list_points(plan: Plan, points: tuple[int, ...]) -> str:
     ends = {ADMISSION: "admission", len(plan.steps): "landing"}
     named = [ends.get(point) or plan.steps[point].name for point in points[:LISTED_STEPS]]
     return ", ".join(named) + (", ..." if len(points) > LISTED_STEPS else "")
 
 
-def _edges(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
+def _list_added_waits(plan: Plan, memory: MemoryPlan) -> Iterator[str]:
     if not memory.added_edges:
         return
     yield (
@@ -222,21 +225,22 @@ LISTED_NAMES = 200
 LISTED_DEAD = 20
 
 
-def pass_lines(applied: Sequence[Applied]) -> Iterator[str]:
-    """Yield one line for each pass that did something."""
-    # For each nested graph its first and its last pass: what came in between is counted once.
+def list_passes(applied: Sequence[Applied]) -> Iterator[str]:
+    """List the passes that changed the graph."""
+    # From the first pass to the last of each nested graph.
     first = {one.inside: one.before for one in reversed(applied)}
     last = {one.inside: one.after for one in applied}
     before, after = sum(first.values()), sum(last.values())
     seconds = seconds_text(sum(one.seconds for one in applied))
     yield f"passes: {before:,} -> {after:,} nodes in {seconds}"
-    width = max(len(_titled(one)) for one in applied)
+    width = max(len(_name_pass(one)) for one in applied)
     for one in applied:
-        yield f"  {_titled(one):{width}}  {one.before:5,} -> {one.after:5,}  {_counts(one)}"
+        sizes = f"{one.before:5,} -> {one.after:5,}"
+        yield f"  {_name_pass(one):{width}}  {sizes}  {_count_changes(one)}"
 
 
-def dead_lines(dead: Mapping[str, str]) -> Iterator[str]:
-    """Yield the nodes that no output needs, and why."""
+def list_dead_nodes(dead: Mapping[str, str]) -> Iterator[str]:
+    """List the nodes that no output needs, with reasons."""
     if not dead:
         return
     yield f"dead: {counted(len(dead), 'node')} that no output needs, dropped"
@@ -246,13 +250,13 @@ def dead_lines(dead: Mapping[str, str]) -> Iterator[str]:
         yield f"  and {counted(len(dead) - LISTED_DEAD, 'node')} more"
 
 
-def explained(applied: Sequence[Applied], dead: Mapping[str, str]) -> str:
-    """Return what each pass did to which node, and which nodes were dead before all of them."""
+def list_pass_changes(applied: Sequence[Applied], dead: Mapping[str, str]) -> str:
+    """List the nodes that each pass changed, and those that were dead before."""
     if not applied:
-        return "\n".join(["passes: none of them found anything to do", *dead_lines(dead)])
-    lines = [*pass_lines(applied), *dead_lines(dead)]
+        return "\n".join(["passes: none of them found anything to do", *list_dead_nodes(dead)])
+    lines = [*list_passes(applied), *list_dead_nodes(dead)]
     for one in applied:
-        lines += ["", f"{_titled(one)}, {seconds_text(one.seconds)}"]
+        lines += ["", f"{_name_pass(one)}, {seconds_text(one.seconds)}"]
         for what in ("rewritten", "added", "removed"):
             names = getattr(one, what)
             lines += [f"  {what:9}  {name}" for name in names[:LISTED_NAMES]]
@@ -261,11 +265,11 @@ def explained(applied: Sequence[Applied], dead: Mapping[str, str]) -> str:
     return listing(lines)
 
 
-def _titled(one: Applied) -> str:
+def _name_pass(one: Applied) -> str:
     return f"{one.name} in {one.inside}" if one.inside else one.name
 
 
-def _counts(one: Applied) -> str:
+def _count_changes(one: Applied) -> str:
     counts = ("rewritten", one.rewritten), ("added", one.added), ("removed", one.removed)
     listed = ", ".join(f"{len(names):,} {what}" for what, names in counts if names)
     return listed or "constants alone"

@@ -1,4 +1,4 @@
-"""The gain of a stream if some of its operators were faster, by what was measured of it."""
+"""Predicted gain of a measured stream if some of its operators were faster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..profile.records import Record
 from ..simulation.simulation import Simulation
 
 MOST_ITEMS = 256
-"""Of longer streams that many items are simulated."""
+"""Limit of the simulated stream."""
 
 
 Basis: TypeAlias = Literal["measured", "profiled share", "modelled share", "model"]
@@ -34,7 +34,7 @@ _BASES: Mapping[Basis, str] = {
     "modelled share": "a share of the measured time of its subgraph, by the model",
     "model": "by the model alone: its subgraph did not run",
 }
-"""What may be known of a node's time."""
+"""Meaning of each basis of a node's time."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class WhatIf:
     Attributes
     ----------
     faster : Mapping of str to float
-        How many times as fast, by operator or name of node: the question.
+        The question: speedup by operator or name of node.
     before, after : Simulation
-        The stream as it was measured, and as it would be.
+        The stream with measured times, and with the speedups.
     source_s, consumer_s : float
-        What the source and the consumer took for an item: no stream is faster than they are.
+        Mean times of source and consumer for an item; they bound the stream.
     basis : Mapping of str to str
-        What is known of the time of each node that the question is about: ``"measured"``, or a
-        share of what its subgraph was measured to take, ``"profiled share"`` where the device's own
-        profiler tells it, ``"modelled share"`` elsewhere; or ``"model"``.
+        Basis of the time of each node in question: ``"measured"``; a share of the measured time
+        of its subgraph, by the device's profiler (``"profiled share"``) or by the model
+        (``"modelled share"``); or ``"model"``.
     """
 
     faster: Mapping[str, float]
@@ -64,17 +64,17 @@ class WhatIf:
 
     @property
     def gain(self) -> float:
-        """By what share more items would pass per second: 0.5 for half as many more."""
+        """Relative gain in items per second: 0.5 for half as many more."""
         return self._item_s(self.before) / (self._item_s(self.after) or 1.0) - 1
 
     @property
     def latency_gain(self) -> float:
-        """By what share the time from an item's admission to its result would be shorter."""
+        """Relative reduction of the time from an item's admission to its result."""
         return 1 - self.after.latency_s(0.5) / (self.before.latency_s(0.5) or 1.0)
 
     @property
     def limit(self) -> str | None:
-        """What would hold the stream up most: ``"source"``, ``"consumer"``, or a lane."""
+        """The bottleneck with the speedups: ``"source"``, ``"consumer"``, or a lane."""
         slowest = self._item_s(self.after)
         if slowest > self.after.makespan_s / self.after.items:
             return "source" if slowest == self.source_s else "consumer"
@@ -95,8 +95,8 @@ class WhatIf:
         limit = f"; then {self.limit} limits it" if self.limit is not None else ""
         answer = (
             f"if {question} times as fast, the stream would be "
-            f"{_changed(self.gain, 'faster', 'slower')} and an item's latency "
-            f"{_changed(self.latency_gain, 'shorter', 'longer')}{limit}"
+            f"{_format_change(self.gain, 'faster', 'slower')} and an item's latency "
+            f"{_format_change(self.latency_gain, 'shorter', 'longer')}{limit}"
         )
         bases = Counter(self.basis.values()).items()
         known = [f"time of {counted(count, 'node')}: {_BASES[basis]}" for basis, count in bases]
@@ -106,17 +106,17 @@ class WhatIf:
         return max(simulation.makespan_s / simulation.items, self.source_s, self.consumer_s)
 
 
-def _changed(gain: float, more: str, less: str) -> str:
-    """Say by what share something is more, or less where the gain is below 0."""
+def _format_change(gain: float, more: str, less: str) -> str:
+    """Format a relative gain; `less` names a negative one."""
     return f"{abs(gain):.1%} {less if round(gain, 3) < 0 else more}"
 
 
-def what_if(
+def predict_faster(
     profile: Profile, plan: Plan, faster: Mapping[str, float], max_in_flight: int | None
 ) -> WhatIf:
-    """Return what a stream would gain; see `Profile.what_if`."""
+    """Answer `Profile.what_if`."""
     plan = with_known_shapes(plan)
-    asked = list(_asked_about(plan, faster))
+    asked = list(_find_nodes(plan, faster))
     timed = {(node.name, node.device) for node in profile.nodes}
     if not profile.records or any(
         (node.name, subgraph.device) not in timed
@@ -133,35 +133,35 @@ def what_if(
     def predicted(factors: Mapping[str, float]) -> Simulation:
         return simulate(plan, items=items, max_in_flight=max_in_flight, costs=costs, faster=factors)
 
-    # With all factors at 1 both predictions add up nodes, neither takes subgraphs as a whole.
+    # Factors of 1 make the first prediction add up nodes, too, instead of whole subgraphs.
     before, after = predicted(dict.fromkeys(faster, 1.0)), predicted(faster)
     basis = {
         node.name: "measured"
         if (node.name, subgraph.device) in timed
-        else _basis(costs, subgraph, node)
+        else _find_basis(costs, subgraph, node)
         for subgraph, node in asked
     }
-    return WhatIf(dict(faster), before, after, *_outside_s(profile.records), basis)
+    return WhatIf(dict(faster), before, after, *_average_outside_s(profile.records), basis)
 
 
-def _asked_about(plan: Plan, faster: Mapping[str, float]) -> Iterator[tuple[Subgraph, Node]]:
-    """Yield the nodes that a question names, by their operators or their own names."""
+def _find_nodes(plan: Plan, faster: Mapping[str, float]) -> Iterator[tuple[Subgraph, Node]]:
+    """Yield the nodes that are named in `faster`, by operator or by name."""
     for subgraph in plan.subgraphs:
         for node in subgraph.graph.nodes:
             if not faster.keys().isdisjoint((called_op(node), node.name)):
                 yield subgraph, node
 
 
-def _basis(costs: Costs, subgraph: Subgraph, node: Node) -> Basis:
-    """Return what is known of the time of a node that was not timed by itself."""
+def _find_basis(costs: Costs, subgraph: Subgraph, node: Node) -> Basis:
+    """Return the basis of the time of a node that was not timed by itself."""
     found = costs.nodes.get(subgraph.device, {}).get(signature(subgraph.graph, node))
     if found is None:
         return "model"
     return "modelled share" if found.is_share else "profiled share"
 
 
-def _outside_s(records: Sequence[Record]) -> tuple[float, float]:
-    """Return the mean seconds that the source and the consumer took for an item."""
+def _average_outside_s(records: Sequence[Record]) -> tuple[float, float]:
+    """Return the mean seconds of source and consumer for an item."""
     marks = [record.marks for record in records]
     source = [m.given_ns - m.asked_ns for m in marks if m.asked_ns and m.given_ns]
     consumer = [m.released_ns - m.taken_ns for m in marks if m.taken_ns and m.released_ns]

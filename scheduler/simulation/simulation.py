@@ -214,9 +214,9 @@ class Simulation:
 
     def _repr_html_(self) -> str:
         """Return the page of the plan with this prediction, for notebooks."""
-        from ..reports.html import framed
+        from ..reports.html import render_frame
 
-        return framed(self)
+        return render_frame(self)
 
     def __str__(self) -> str:
         return self.table()

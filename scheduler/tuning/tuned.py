@@ -12,7 +12,7 @@ from ...graph.printing import seconds_text
 from ..costs import Costs
 from ..dispatch.core_shares import planned_for, shares_of_cores
 from ..plans.plan import Plan
-from ..reports.prediction import Prediction, predicted
+from ..reports.prediction import Prediction, predict
 from .trial import Trial
 
 _COLUMNS = (
@@ -109,7 +109,7 @@ class Tuned:
     @cached_property
     def _predictions(self) -> dict[int, Prediction | None]:
         return {
-            id(trial): predicted(trial.plan, self.costs) for trial in self.trials if trial.is_priced
+            id(trial): predict(trial.plan, self.costs) for trial in self.trials if trial.is_priced
         }
 
     def _row(self, trial: Trial) -> Sequence[str]:

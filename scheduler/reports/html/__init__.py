@@ -1,5 +1,5 @@
 """The report as one HTML file that needs nothing else."""
 
-from .page import framed, write_html
+from .page import render_frame, write_html
 
-__all__ = ["framed", "write_html"]
+__all__ = ["render_frame", "write_html"]

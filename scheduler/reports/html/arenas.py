@@ -1,7 +1,7 @@
-"""Memory over time: each buffer a rectangle, as long as it is needed and as high as it is large.
+"""Memory over time: each buffer is a rectangle of its lifetime and size.
 
-Time is the order of the plan's points: the feeding, each step's nodes, the fetching. Where steps
-run at once that order is one of several, but whatever shares bytes is in order in all of them.
+Time is the order of the plan's points: the feeding, each step's nodes, the fetching. If steps run
+at once, other orders are possible, but buffers that share bytes have the same order in all of them.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ...shapes.bounds import constraints_in
 from .columns import Texts
 
 SCRATCH = "\0scratch"
-"""What separates a node's name from the number of its scratch buffer."""
+"""Separates a node's name from the number of its scratch buffer."""
 
 
-def arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
-    """Return the regions of all memories and what lies in them; None while shapes are open."""
+def list_arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
+    """List the regions of all memories and their buffers; None while shapes are open."""
     if plan.placement is None or plan.memory is None:
         return None
     order = HappensBefore(plan.steps)
     axis = _Axis(plan, plan.placement, order)
     boxes: dict[tuple[str, str], list[list[Any]]] = {}
-    for buffer, start in _laid_out(plan, plan.placement, plan.memory, order):
-        box = _box(buffer, start.offset, axis, texts)
+    for buffer, start in _locate_buffers(plan, plan.placement, plan.memory, order):
+        box = _make_box(buffer, start.offset, axis, texts)
         boxes.setdefault((start.memory, start.region), []).append(box)
     return {
         "axis": {"step": axis.steps, "node": axis.nodes},
@@ -45,33 +45,33 @@ def arenas(plan: Plan, texts: Texts) -> dict[str, Any] | None:
         ],
         "regions": [
             {**region, "boxes": boxes.get((region["memory"], region["name"]), [])}
-            for region in _regions(plan.memory)
+            for region in _list_regions(plan.memory)
         ],
     }
 
 
-def _laid_out(
+def _locate_buffers(
     plan: Plan, placement: Placement, memory: MemoryPlan, order: HappensBefore
 ) -> Iterator[tuple[Buffer, Location]]:
-    """Yield the buffers and where they start.
+    """Yield the buffers with their locations.
 
-    What is concatenated is one buffer or several, whichever the planner found smaller: the plan's
-    offsets tell which.
+    Concatenated tensors are one buffer or several, as the planner found smaller. Their offsets in
+    the plan decide which.
     """
     graph, devices, constraints = plan.graph, plan.prototypes, constraints_in(plan)
     for joins in (True, False):
         buffers = collect_buffers(
             graph, placement, devices, order, joins=joins, constraints=constraints
         )
-        starts = [_starts(buffer, memory) for buffer in buffers]
+        starts = [_find_starts(buffer, memory) for buffer in buffers]
         if all(len(found) == 1 for found in starts):
             break
     for buffer, found in zip(buffers, starts, strict=True):
         yield buffer, found.pop()
 
 
-def _starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
-    """Return where a buffer starts, going by each tensor placed in it: one, if they agree."""
+def _find_starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
+    """Return the starts that follow from each tensor of a buffer: one, if they agree."""
     found = set()
     for placed, offset in buffer.offsets.items():
         location = memory.locations[placed]
@@ -79,7 +79,7 @@ def _starts(buffer: Buffer, memory: MemoryPlan) -> set[Location]:
     return found
 
 
-def _regions(memory: MemoryPlan) -> Iterator[dict[str, Any]]:
+def _list_regions(memory: MemoryPlan) -> Iterator[dict[str, Any]]:
     for region in memory.regions:
         yield {
             "memory": region.memory,
@@ -89,14 +89,14 @@ def _regions(memory: MemoryPlan) -> Iterator[dict[str, Any]]:
         }
 
 
-def _box(buffer: Buffer, offset: int, axis: _Axis, texts: Texts) -> list[Any]:
-    """Return the places where it is used, its offset, bytes and the names of what lies there."""
+def _make_box(buffer: Buffer, offset: int, axis: _Axis, texts: Texts) -> list[Any]:
+    """Return the places of a buffer's accesses, its offset, its bytes and its tensors' names."""
     places = sorted(axis.place[point] for point in buffer.accesses)
-    names = dict.fromkeys(_named(name) for name, _ in buffer.offsets)
+    names = dict.fromkeys(_name_tensor(name) for name, _ in buffer.offsets)
     return [places, offset, buffer.nbytes, texts.numbers(names)]
 
 
-def _named(name: str) -> str:
+def _name_tensor(name: str) -> str:
     node, scratch, number = name.partition(SCRATCH)
     return f"scratch {number} of {node}" if scratch else name
 
@@ -109,7 +109,7 @@ class _Axis:
         self.place: dict[Point, int] = {START: 0}
         self.steps, self.nodes = [-1], [-1]
         for step in placement.steps:
-            for offset, node in enumerate(_nodes(plan, step)):
+            for offset, node in enumerate(_list_points(plan, step)):
                 self.place[order.point(step, offset)] = len(self.steps)
                 self.steps.append(step.index)
                 self.nodes.append(number.get(node, -1))
@@ -118,8 +118,8 @@ class _Axis:
         self.nodes.append(-1)
 
 
-def _nodes(plan: Plan, step: Step) -> list[str]:
-    """Return the names of a step's nodes; of what is one point, nothing but that."""
+def _list_points(plan: Plan, step: Step) -> list[str]:
+    """Return the points of a step: the names of its nodes, or an empty name if it is one point."""
     atomic = plan.prototypes[step.device].capabilities.atomic_programs
     if isinstance(step.work, Transfer) or atomic:
         return [""]

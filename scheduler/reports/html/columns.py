@@ -1,4 +1,4 @@
-"""Tables of the page as columns: 5,000 rows stay small, and texts that repeat stand there once."""
+"""Tables of the page as columns with each text stored once, to keep 5,000 rows small."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Iterable
 
 
 class Texts:
-    """Texts by number, each once."""
+    """Numbers of distinct texts."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text; names of parts have a space in place of their separator."""
+        """Return the number of a text; the separator in names of parts becomes a space."""
         return self._numbers.setdefault(text.replace("\0", " "), len(self._numbers))
 
     def numbers(self, texts: Iterable[str]) -> list[int]:
-        """Return the numbers of several texts."""
         return [self.number(text) for text in texts]
 
     @property
@@ -26,13 +25,13 @@ class Texts:
         return list(self._numbers)
 
 
-def rounded(value: float | None, digits: int = 4) -> float | None:
-    """Return a number with as many significant digits; None for what JSON has no word for."""
+def round_digits(value: float | None, digits: int = 4) -> float | None:
+    """Round to significant digits; None for infinities and NaN, which JSON lacks."""
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.{digits}g}")
 
 
-def microseconds(seconds: float) -> float:
-    """Return seconds as µs with ns."""
+def to_microseconds(seconds: float) -> float:
+    """Convert seconds to µs, rounded to ns."""
     return round(seconds * 1e6, 3)

@@ -1,4 +1,4 @@
-"""All that the page shows, as plain values."""
+"""The content of the page as plain values."""
 
 from __future__ import annotations
 
@@ -12,51 +12,59 @@ from ...plans.plan import Plan
 from ...plans.variants import variant
 from ...profile import Profile
 from ...simulation.simulation import Simulation
-from .arenas import arenas
+from .arenas import list_arenas
 from .columns import Texts
-from .drawing import drawing
-from .nodes import node_table
-from .summary import decision, plan_facts, prediction_facts, profile_figures, verdict
-from .timelines import measured, predicted
+from .drawing import draw_graph
+from .nodes import list_nodes
+from .summary import (
+    compare_prediction,
+    list_plan_facts,
+    list_prediction_facts,
+    summarize_decision,
+    summarize_profile,
+)
+from .timelines import make_measured_timeline, make_predicted_timeline
 
 STREAM_ITEMS = 8
-"""Items of the stream that is predicted."""
+"""Items of the predicted stream."""
 MOST_STEPS = 4_000
-"""Of all its items together, about."""
+"""Limit for the steps of all its items."""
 
 
-def document(
+def collect_document(
     plan: Plan | None, profile: Profile | None, simulation: Simulation | None
 ) -> dict[str, Any]:
-    """Return what the page shows; what there is nothing to say about is None."""
+    """Return the sections of the page by name; None for those that do not apply."""
     texts = Texts()
     if simulation is not None:
         plan = plan or simulation.plan
     plan = planned_ahead(plan) if plan is not None else None
-    simulations = [simulation] if simulation is not None else list(_simulations(plan))
-    timelines = list(_timelines(plan, profile, simulations, texts))
-    facts = plan_facts(plan) if plan is not None else []
-    facts += [fact for one in simulations for fact in prediction_facts(one)]
+    simulations = [simulation] if simulation is not None else list(_simulate_plan(plan))
+    timelines = list(_make_timelines(plan, profile, simulations, texts))
+    facts = list_plan_facts(plan) if plan is not None else []
+    facts += [fact for one in simulations for fact in list_prediction_facts(one)]
     return {
         "version": VERSION,
         "title": plan.graph.name if plan is not None else "profile",
-        "devices": _devices(plan, profile),
-        "replicas": _replicas(plan) if plan is not None else {},
+        "devices": _list_devices(plan, profile),
+        "replicas": _map_replicas(plan) if plan is not None else {},
         "facts": facts,
-        "verdict": verdict(plan, profile, simulations) if plan is not None and profile else None,
-        "decision": decision(plan) if plan is not None else None,
-        "graph": drawing(plan, texts) if plan is not None else None,
-        "nodes": node_table(plan, profile, simulation.costs if simulation else None, texts),
-        "step_tables": _shared(timelines),
+        "verdict": compare_prediction(plan, profile, simulations)
+        if plan is not None and profile
+        else None,
+        "decision": summarize_decision(plan) if plan is not None else None,
+        "graph": draw_graph(plan, texts) if plan is not None else None,
+        "nodes": list_nodes(plan, profile, simulation.costs if simulation else None, texts),
+        "step_tables": _share_step_tables(timelines),
         "timelines": timelines,
-        "arenas": arenas(plan, texts) if plan is not None else None,
-        "profile": profile_figures(profile) if profile is not None else None,
+        "arenas": list_arenas(plan, texts) if plan is not None else None,
+        "profile": summarize_profile(profile) if profile is not None else None,
         "texts": texts.listed,
     }
 
 
-def _simulations(plan: Plan | None) -> Iterator[Simulation]:
-    """Yield what one item is predicted to take, and a stream."""
+def _simulate_plan(plan: Plan | None) -> Iterator[Simulation]:
+    """Simulate one item, then a stream, if shapes are known."""
     if plan is None or not plan.is_static:
         return
     yield simulate(plan)
@@ -65,25 +73,24 @@ def _simulations(plan: Plan | None) -> Iterator[Simulation]:
         yield simulate(plan, items=items)
 
 
-def _timelines(
+def _make_timelines(
     plan: Plan | None, profile: Profile | None, simulations: Sequence[Simulation], texts: Texts
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is predicted and what was measured."""
-    subgraphs = dict(_subgraphs(plan)) if plan is not None else {}
+    subgraphs = dict(_enumerate_subgraphs(plan)) if plan is not None else {}
     for simulation in simulations:
-        yield predicted(simulation, subgraphs, texts)
-    timeline = measured(profile, subgraphs, texts) if profile is not None else None
+        yield make_predicted_timeline(simulation, subgraphs, texts)
+    timeline = make_measured_timeline(profile, subgraphs, texts) if profile is not None else None
     if timeline is not None:
         yield timeline
 
 
-def _subgraphs(plan: Plan) -> Iterator[tuple[str, int]]:
-    """Yield the names of subgraphs, on replicas too, and their places."""
+def _enumerate_subgraphs(plan: Plan) -> Iterator[tuple[str, int]]:
+    """Yield the names of subgraphs, also those on replicas, with their indices."""
     for index in range(plan.variants):
         yield from ((one.name, one.index) for one in variant(plan, index).subgraphs)
 
 
-def _shared(timelines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _share_step_tables(timelines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Replace the steps of each timeline by the number of a table; return the tables."""
     tables: list[dict[str, Any]] = []
     for timeline in timelines:
@@ -93,12 +100,12 @@ def _shared(timelines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return tables
 
 
-def _replicas(plan: Plan) -> dict[str, str]:
-    """Return the devices that do what another one is planned to do, with the name of that."""
+def _map_replicas(plan: Plan) -> dict[str, str]:
+    """Return each further replica with the device that is planned for it."""
     return {name: first for first, *others in plan.replicas for name in others}
 
 
-def _devices(plan: Plan | None, profile: Profile | None) -> list[str]:
+def _list_devices(plan: Plan | None, profile: Profile | None) -> list[str]:
     """Return the devices, in the order of their colours."""
     names = dict.fromkeys(plan.devices if plan is not None else ())
     names.update(dict.fromkeys(plan.assignment.values() if plan is not None else ()))

@@ -1,7 +1,6 @@
-"""The graph as a drawing: vertices, edges, and groups of nodes that may stand for them.
+"""The graph as a drawing: vertices, edges, and groups of nodes, which can be collapsed.
 
-A group is a subgraph; a large one is cut between layers, so that groups stay without cycles, as the
-subgraphs are.
+A group is a subgraph, or a part of a large one, cut between layers so that groups form no cycle.
 """
 
 from __future__ import annotations
@@ -13,35 +12,35 @@ from typing import Any
 from ....graph.ir import Graph
 from ...plans.plan import Plan
 from .columns import Texts
-from .layout import DrawingLayout, Edge, lay_out
+from .layout import DrawingLayout, Edge, place_vertices
 
 GROUP_NODES = 100
-"""Nodes of a group, about; subgraphs above are cut."""
+"""Approximate limit for the nodes of a group; larger subgraphs are cut."""
 FLAT_NODES = 500
-"""Up to here all nodes are shown at once; above, groups are."""
+"""Graphs of more nodes are shown as groups at first."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes that are drawn as one: by their place in the graph."""
+    """Nodes that can be collapsed, as indices in the graph."""
 
     subgraph: int
     name: str
     nodes: Sequence[int]
 
 
-def drawing(plan: Plan, texts: Texts) -> dict[str, Any]:
+def draw_graph(plan: Plan, texts: Texts) -> dict[str, Any]:
     """Return the drawing of a plan's graph as plain values.
 
     Vertices are numbered: inputs, then nodes, then outputs.
     """
     graph = plan.graph
-    edges = _edges(graph)
+    edges = _list_edges(graph)
     first = len(graph.inputs)
-    flat = lay_out(first + len(graph.nodes) + len(graph.outputs), list(edges))
-    groups = _groups(plan, flat.layers[first:])
+    flat = place_vertices(first + len(graph.nodes) + len(graph.outputs), list(edges))
+    groups = _group_nodes(plan, flat.layers[first:])
     of_node = {node: index for index, group in enumerate(groups) for node in group.nodes}
-    units, unit_edges = _units(graph, edges, of_node, len(groups))
+    units, unit_edges = _collapse_groups(graph, edges, of_node, len(groups))
     return {
         "inputs": [[texts.number(n), texts.number(str(graph.tensors[n]))] for n in graph.inputs],
         "outputs": [[texts.number(n), texts.number(str(graph.tensors[n]))] for n in graph.outputs],
@@ -50,20 +49,22 @@ def drawing(plan: Plan, texts: Texts) -> dict[str, Any]:
             "target": [target for _, target in edges],
             "tensor": texts.numbers(edges.values()),
         },
-        "flat": _plain(flat),
+        "flat": _to_dict(flat),
         "collapsed": len(graph.nodes) > FLAT_NODES,
         "groups": {
             "name": [group.name for group in groups],
             "subgraph": [group.subgraph for group in groups],
             "nodes": [list(group.nodes) for group in groups],
-            "layout": [_plain(layout) for layout in _insides(groups, of_node, edges, first)],
+            "layout": [
+                _to_dict(layout) for layout in _lay_out_groups(groups, of_node, edges, first)
+            ],
         },
-        "units": _plain(lay_out(units, unit_edges)),
+        "units": _to_dict(place_vertices(units, unit_edges)),
     }
 
 
-def _edges(graph: Graph) -> dict[Edge, str]:
-    """Return the edges between vertices, with one tensor that flows there."""
+def _list_edges(graph: Graph) -> dict[Edge, str]:
+    """Return the edges between vertices, each with one of its tensors."""
     first = len(graph.inputs)
     source = {name: index for index, name in enumerate(graph.inputs)}
     edges: dict[Edge, str] = {}
@@ -78,20 +79,20 @@ def _edges(graph: Graph) -> dict[Edge, str]:
     return edges
 
 
-def _groups(plan: Plan, layers: Sequence[int]) -> list[NodeGroup]:
-    """Return the subgraphs, the large ones in several pieces."""
+def _group_nodes(plan: Plan, layers: Sequence[int]) -> list[NodeGroup]:
+    """Return the subgraphs, large ones in several pieces."""
     place = {node.name: index for index, node in enumerate(plan.graph.nodes)}
     groups: list[NodeGroup] = []
     for subgraph in plan.subgraphs:
         members = [place[node.name] for node in subgraph.graph.nodes]
-        pieces = _pieces(members, layers)
+        pieces = _cut_subgraph(members, layers)
         for number, nodes in enumerate(pieces, 1):
             part = f" ({number} of {len(pieces)})" if len(pieces) > 1 else ""
             groups.append(NodeGroup(subgraph.index, subgraph.name + part, nodes))
     return groups
 
 
-def _pieces(members: Sequence[int], layers: Sequence[int]) -> list[list[int]]:
+def _cut_subgraph(members: Sequence[int], layers: Sequence[int]) -> list[list[int]]:
     pieces: list[list[int]] = []
     last = -1
     for node in sorted(members, key=lambda node: (layers[node], node)):
@@ -102,7 +103,7 @@ def _pieces(members: Sequence[int], layers: Sequence[int]) -> list[list[int]]:
     return [sorted(piece) for piece in pieces]
 
 
-def _insides(
+def _lay_out_groups(
     groups: Sequence[NodeGroup], of_node: Mapping[int, int], edges: Mapping[Edge, str], first: int
 ) -> Iterator[DrawingLayout]:
     """Lay out the nodes of each group among themselves."""
@@ -113,13 +114,13 @@ def _insides(
         if group is not None and group == of_node.get(target - first):
             inner[group].append((local[source - first], local[target - first]))
     for one, between in zip(groups, inner, strict=True):
-        yield lay_out(len(one.nodes), between)
+        yield place_vertices(len(one.nodes), between)
 
 
-def _units(
+def _collapse_groups(
     graph: Graph, edges: Mapping[Edge, str], of_node: Mapping[int, int], groups: int
 ) -> tuple[int, list[Edge]]:
-    """Return what is laid out when all groups are closed: inputs, groups, outputs."""
+    """Return number and edges of vertices if all groups are collapsed: inputs, groups, outputs."""
     first, nodes = len(graph.inputs), len(graph.nodes)
 
     def unit(vertex: int) -> int:
@@ -133,7 +134,7 @@ def _units(
     return first + groups + len(graph.outputs), [(s, t) for s, t in between if s != t]
 
 
-def _plain(layout: DrawingLayout) -> dict[str, Any]:
+def _to_dict(layout: DrawingLayout) -> dict[str, Any]:
     return {
         "layer": list(layout.layers),
         "x": [round(x, 2) for x in layout.xs],

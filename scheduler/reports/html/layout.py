@@ -19,11 +19,11 @@ Edge = tuple[int, int]
 ORDER_SWEEPS = 6
 POSITION_SWEEPS = 8
 CHAIN_LIMIT = 24
-"""Layers that an edge is led around other vertices; a longer one is drawn straight."""
+"""Most layers that an edge is led around vertices; longer edges are straight."""
 CHAINED_SHARE = 3
 """Way points per vertex, at most: keeps dense graphs linear."""
 CHAIN_WIDTH = 0.35
-"""Of a vertex's width, what a passing edge is given."""
+"""Width of a passing edge, relative to a vertex."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class DrawingLayout:
     Attributes
     ----------
     layers : tuple of int
-        Of each vertex, from 0 at the top.
+        Layer of each vertex, from 0 at the top.
     xs : tuple of float
-        Of each vertex, its middle; the leftmost is at 0.
+        Middle of each vertex; the leftmost is at 0.
     chains : tuple of tuples of float
         For each vertex the way points of its edges, in the layers that follow it.
     """
@@ -45,7 +45,7 @@ class DrawingLayout:
     chains: tuple[tuple[float, ...], ...]
 
 
-def lay_out(count: int, edges: Sequence[Edge]) -> DrawingLayout:
+def place_vertices(count: int, edges: Sequence[Edge]) -> DrawingLayout:
     """Place vertices 0 to `count` - 1, of which every edge's source is the lower one."""
     return _Drawing(count, edges).lay_out()
 
@@ -82,7 +82,7 @@ class _Drawing:
         for vertex, sources in enumerate(self._above):
             layers[vertex] = 1 + max((layers[source] for source in sources), default=-1)
         for vertex, targets in enumerate(self._below):
-            if targets and not self._above[vertex]:  # what is fed late stands where it is read
+            if targets and not self._above[vertex]:  # inputs stand just above their first reader
                 layers[vertex] = min(layers[target] for target in targets) - 1
         return layers
 
@@ -125,7 +125,7 @@ class _Drawing:
         """Order each row so that neighbours stand near each other; return places in the rows."""
         places = [0.0] * len(self._layers)
         for row in self._rows:
-            _number(row, places)
+            _center_row(row, places)
         for sweep in range(ORDER_SWEEPS):
             for row, beside in self._sweep(down=sweep % 2 == 0):
                 wanted = {
@@ -135,7 +135,7 @@ class _Drawing:
                     for vertex in row
                 }
                 row.sort(key=wanted.__getitem__)
-                _number(row, places)
+                _center_row(row, places)
         return places
 
     def _position(self, places: list[float]) -> list[float]:
@@ -148,28 +148,28 @@ class _Drawing:
                     for vertex in row
                 ]
                 widths = [self._widths[vertex] for vertex in row]
-                for vertex, x in zip(row, spread(wanted, widths), strict=True):
+                for vertex, x in zip(row, spread_out(wanted, widths), strict=True):
                     xs[vertex] = x
         return xs
 
     def _sweep(self, *, down: bool) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Yield the rows with the neighbours that count: of the row that was visited before."""
+        """Yield the rows with their neighbours in the row that was visited before."""
         beside = self._above if down else self._below
         for row in self._rows if down else reversed(self._rows):
             yield row, beside
 
 
-def spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
-    """Return the middles nearest to those wanted at which things of these widths do not overlap.
+def spread_out(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
+    """Return the nearest middles to `wanted`, by least squares, without overlap.
 
-    Nearest in the sum of squares; the order stays.
+    The order of the items of `widths` stays.
     """
     starts: list[float] = []
     reach = 0.0
     for width in widths:
         starts.append(reach + width / 2)
         reach += width
-    blocks: list[tuple[float, int]] = []  # mean and number of those that move as one
+    blocks: list[tuple[float, int]] = []  # mean and size of groups that move together
     for want, start in zip(wanted, starts, strict=True):
         mean, size = want - start, 1
         while blocks and blocks[-1][0] >= mean:
@@ -180,6 +180,6 @@ def spread(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
     return [start + shift for start, shift in zip(starts, shifts, strict=True)]
 
 
-def _number(row: Sequence[int], places: list[float]) -> None:
+def _center_row(row: Sequence[int], places: list[float]) -> None:
     for place, vertex in enumerate(row):
         places[vertex] = place - (len(row) - 1) / 2

@@ -1,4 +1,4 @@
-"""The table of nodes: what each does, where, for how much, why, and what else was possible."""
+"""The table of nodes: operator, device, cost, reason, alternatives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...costs import Costs
 from ...plans.partition import SESSION, Option
 from ...plans.plan import Plan
 from ...profile import NodeTime, Profile
-from .columns import Texts, rounded
+from .columns import Texts, round_digits
 
 COLUMNS = (
     "name",
@@ -35,28 +35,28 @@ COLUMNS = (
 )
 
 
-def node_table(
+def list_nodes(
     plan: Plan | None, profile: Profile | None, costs: Costs | None, texts: Texts
 ) -> dict[str, list[Any]]:
-    """Return the nodes as columns; one of which nothing is known is empty.
+    """Return the nodes as columns; a column without values is empty.
 
-    Those of the plan's graph come first, in its order; then those of nested graphs, then what was
-    measured under other names (nodes that came to be only when values were known). `costs`, if
-    given, are those of a simulation, and stand in place of what the plan was made with.
+    Nodes of the plan's graph come first, then nodes of nested graphs, then measured nodes that the
+    plan lacks, since they were made when values became known. `costs` of a simulation replace those
+    of the plan.
     """
     times = {(node.name, node.device): node for node in (profile.nodes if profile else ())}
     rows: list[dict[str, Any]] = []
     if plan is not None:
         table = _Table(plan, costs, texts)
-        # What a node holds that yields up to a bound goes with it.
+        # Nodes inside a bounded node have no device of their own.
         placed = [entry for entry in placed_nodes(plan.graph) if entry[0] in plan.assignment]
         listed = sorted(placed, key=lambda entry: entry[1] is not plan.graph)
         for path, graph, node in listed:
             measured = times.pop((path, plan.assignment[path]), None)
-            rows.append({**table.row(path, graph, node), **_measured(measured)})
+            rows.append({**table.row(path, graph, node), **_to_columns(measured)})
     for (name, device), measured in times.items():
         row = {"name": name, "op": texts.number(measured.op), "device": texts.number(device)}
-        rows.append({**row, **_measured(measured)})
+        rows.append({**row, **_to_columns(measured)})
     columns = {column: [row.get(column) for row in rows] for column in COLUMNS}
     return {
         column: values if any(value is not None for value in values) else []
@@ -64,12 +64,12 @@ def node_table(
     }
 
 
-def _measured(time: NodeTime | None) -> dict[str, Any]:
+def _to_columns(time: NodeTime | None) -> dict[str, Any]:
     if time is None or not time.runs:
         return {}
     return {
-        "measured_us": rounded(time.total_ns / time.runs / 1e3, 5),
-        "min_us": rounded(time.min_ns / 1e3, 5),
+        "measured_us": round_digits(time.total_ns / time.runs / 1e3, 5),
+        "min_us": round_digits(time.min_ns / 1e3, 5),
         "runs": time.runs,
     }
 
@@ -109,7 +109,7 @@ class _Table:
     def _cost(
         self, graph: Graph, node: Node, device: str, options: Sequence[Option]
     ) -> dict[str, Any]:
-        """Return what a node was taken to cost on its device, and what that rests on."""
+        """Return the predicted cost of a node on its device, and the basis of that time."""
         offers = options if self._costs is None else ()
         own = next((option for option in offers if option.device == device), None)
         if own is not None and own.seconds is not None and own.basis is not None:
@@ -117,17 +117,15 @@ class _Table:
         else:
             costs = self._costs or self._plan.costs
             seconds, basis = costs.node_s(device, graph, node), costs.basis(device, graph, node)
-        return {"cost_us": rounded(seconds * 1e6), "basis": self._texts.number(basis)}
+        return {"cost_us": round_digits(seconds * 1e6), "basis": self._texts.number(basis)}
 
     def _tensors(self, graph: Graph, names: Sequence[str]) -> list[list[int]]:
-        """Return name and spec of each tensor."""
         number = self._texts.number
         return [[number(name), number(str(graph.tensors[name]))] for name in names if name]
 
     def _plain(self, option: Option) -> list[Any]:
-        """Return whether a device could run the node, why, and in what time."""
         device, reason = self._texts.numbers((option.device, option.reason))
-        us = None if option.seconds is None else rounded(option.seconds * 1e6)
+        us = None if option.seconds is None else round_digits(option.seconds * 1e6)
         return [device, int(option.supported), reason, us]
 
 

@@ -1,9 +1,9 @@
 """The page: one HTML file that holds its data, its script and its style, and asks for nothing else.
 
-Names in a plan come from files that anybody may have written. They stand in the page as JSON in
-which nothing can end the element or the line, and the script sets them as text, never as markup;
-a Content-Security-Policy allows this script and this style, by their digests, and no connection.
-In a notebook it stands in a frame of its own, as long as it is not too large for one.
+Names in a plan come from files that are not trusted. The page holds them as JSON in which no
+character can end the element or the line, and the script sets them as text, never as markup. A
+Content-Security-Policy allows this script and this style, by their digests, and no connection. A
+notebook shows the page in a frame, unless it is too large.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...errors import PlanError
 from ...plans.plan import Plan
 from ...profile import Profile
 from ...simulation.simulation import Simulation
-from .document import document
+from .document import collect_document
 
 SCRIPTS = (
     "base.js",
@@ -42,10 +42,10 @@ SCRIPTS = (
     "summary.js",
     "main.js",
 )
-"""In this order they make up one script."""
+"""Joined in this order."""
 
 ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
-"""What could end the element that holds the data; all beyond ASCII is escaped by JSON itself."""
+"""Characters that could end the element around the data. JSON escapes all beyond ASCII."""
 
 
 def write_html(
@@ -62,7 +62,7 @@ def write_html(
     plan : Plan, optional
         Shown with its graph, memory, costs and reasons, and simulated unless `simulation` is given.
     profile : Profile, optional
-        Shown with what was measured.
+        Shown with its measured times.
     simulation : Simulation, optional
         A prediction to show instead of the one for the plan's own devices.
 
@@ -79,79 +79,78 @@ def write_html(
                 f"expected a {kind.__name__}, got {type(one).__name__}",
                 fix="give what plan(), Session.profile() and simulate() returned",
             )
-    text = page(document(plan, profile, simulation))
+    text = render_page(collect_document(plan, profile, simulation))
     replace_file(path, [text.encode()], PlanError)
 
 
-def page(values: Mapping[str, Any]) -> str:
-    """Return the page that shows a document."""
-    script = _script()
-    style = _asset("report.css")
-    return Template(_asset("report.html")).substitute(
-        title=_text(f"{values['title']} - plait"),
-        script_digest=_digest(script),
-        style_digest=_digest(style),
+def render_page(values: Mapping[str, Any]) -> str:
+    script = _join_scripts()
+    style = _read_asset("report.css")
+    return Template(_read_asset("report.html")).substitute(
+        title=_escape_text(f"{values['title']} - plait"),
+        script_digest=_hash_text(script),
+        style_digest=_hash_text(style),
         style=style,
-        data=embedded(values),
+        data=embed_json(values),
         script=script,
     )
 
 
-def embedded(values: Mapping[str, Any]) -> str:
-    """Return plain values as JSON that may stand inside an element of a page."""
+def embed_json(values: Mapping[str, Any]) -> str:
+    """Write plain values as JSON that is safe inside an element of a page."""
     text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character, escape in ESCAPES.items():
         text = text.replace(character, escape)
     return text
 
 
-def _script() -> str:
-    """Return all scripts as one, whose names nobody else sees."""
-    parts = "\n".join(_asset(name) for name in SCRIPTS)
+def _join_scripts() -> str:
+    """Join the scripts in one scope, so that their names stay private."""
+    parts = "\n".join(_read_asset(name) for name in SCRIPTS)
     return f'(() => {{\n"use strict";\n{parts}}})();\n'
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
+def _hash_text(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _text(text: str) -> str:
-    """Return text as markup in ASCII; half a surrogate pair becomes what browsers show for it."""
+def _escape_text(text: str) -> str:
+    """Escape text as ASCII markup; browsers replace lone surrogates."""
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
 
 
 MOST_NODES = 20_000
 MOST_BYTES = 5_000_000
-"""Of the page: notebooks keep it in their file, every time that it is shown."""
+"""Limit for a frame: a notebook stores the page with each output that shows it."""
 
 HEIGHT = 640
 """Pixels of the frame; the page scrolls inside of it."""
 
 
-def framed(shown: Plan | Profile | Simulation) -> str:
-    """Return markup that shows a page, or a line that says how to have it where it is too large.
+def render_frame(shown: Plan | Profile | Simulation) -> str:
+    """Return a frame with the page, or a hint how to save a page that is too large.
 
     The frame is sandboxed: names in a plan come from files, and the notebook has the user's rights.
     """
     plan = shown if isinstance(shown, Plan) else getattr(shown, "plan", None)
     if plan is not None and len(plan.graph.nodes) > MOST_NODES:
-        return _instead(shown, f"{len(plan.graph.nodes):,} nodes")
+        return _render_hint(shown, f"{len(plan.graph.nodes):,} nodes")
     profile = shown if isinstance(shown, Profile) else None
     simulation = shown if isinstance(shown, Simulation) else None
-    text = page(document(plan, profile, simulation))
+    text = render_page(collect_document(plan, profile, simulation))
     if len(text) > MOST_BYTES:
-        return _instead(shown, bytes_text(len(text)))
+        return _render_hint(shown, bytes_text(len(text)))
     return (
         f'<iframe srcdoc="{html.escape(text)}" sandbox="allow-scripts" title="plait" '
         f'style="width: 100%; height: {HEIGHT}px; border: 1px solid #8888"></iframe>'
     )
 
 
-def _instead(shown: Plan | Profile | Simulation, size: str) -> str:
+def _render_hint(shown: Plan | Profile | Simulation, size: str) -> str:
     how = "save_html('page.html')" if not isinstance(shown, Simulation) else "plan.save_html(...)"
     text = f"{shown!r}: {size} are too many for a notebook; .{how} writes the page to a file"
     return f"<p>{html.escape(text)}</p>"

@@ -1,4 +1,4 @@
-"""The head of the page: what was planned, what it promises, and what was measured."""
+"""The head of the page: facts of the plan, the prediction and the profile."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from ...profile import Profile
 from ...profile.attribution import attributions, total
 from ...profile.table import MEANINGS
 from ...simulation.simulation import Simulation
-from .columns import rounded
-from .timelines import shown
+from .columns import round_digits
+from .timelines import select_records
 
 LATENCIES = 5_000
-"""Items whose latency is shown, the last ones."""
+"""The last items, of which latencies are shown."""
 
 CLOSE = 1.15
-"""A prediction is right within this factor."""
+"""Ratio up to which a prediction counts as right."""
 
 Fact = tuple[str, str]
 
 
-def plan_facts(plan: Plan) -> list[Fact]:
-    """Return what the head says of a plan."""
-    return list(_plan_facts(plan))
+def list_plan_facts(plan: Plan) -> list[Fact]:
+    return list(_yield_plan_facts(plan))
 
 
-def prediction_facts(simulation: Simulation) -> list[Fact]:
-    """Return what the head says of a prediction."""
+def list_prediction_facts(simulation: Simulation) -> list[Fact]:
     items = counted(simulation.items, "item")
     if simulation.items == 1:
         return [("predicted", f"{seconds_text(simulation.makespan_s)} for one item")]
@@ -39,44 +37,46 @@ def prediction_facts(simulation: Simulation) -> list[Fact]:
     return [("predicted stream", f"{rate}, {items}, {simulation.max_in_flight} in flight")]
 
 
-def verdict(plan: Plan, profile: Profile, simulations: Sequence[Simulation]) -> str | None:
-    """Return how what was predicted compares with what was measured, and what figures it rests on.
+def compare_prediction(
+    plan: Plan, profile: Profile, simulations: Sequence[Simulation]
+) -> str | None:
+    """Compare the prediction with the profile in a sentence that also names the basis of its times.
 
-    It is about single items where one was under way at a time, else about the rate of a stream.
+    The rate of a stream is compared if items overlapped, otherwise the time of one item.
     """
     alone = next((one for one in simulations if one.items == 1), None)
     stream = next((one for one in simulations if one.items > 1), None)
     if not profile.records:
         return None
-    if stream is not None and _overlap(profile):
+    if stream is not None and _has_overlap(profile):
         predicted = f"Predicted {rate_text(stream.items_per_s)}"
         measured = f"measured {rate_text(profile.items_per_s)}"
-        ratio = _ratio(profile.items_per_s, stream.items_per_s)
+        ratio = _format_ratio(profile.items_per_s, stream.items_per_s)
     elif alone is not None:
         predicted = f"Predicted {seconds_text(alone.makespan_s)} for an item"
         measured = f"measured {seconds_text(profile.latency_s(0.5))}"
-        ratio = _ratio(alone.makespan_s, profile.latency_s(0.5))
+        ratio = _format_ratio(alone.makespan_s, profile.latency_s(0.5))
     else:
         return None
-    return f"{predicted}, {measured}{ratio}: {_basis(plan)}."
+    return f"{predicted}, {measured}{ratio}: {_explain_basis(plan)}."
 
 
-def _overlap(profile: Profile) -> bool:
-    """True where items were under way beside others."""
+def _has_overlap(profile: Profile) -> bool:
+    """Return whether two items were in flight at once."""
     ends = sorted((record.admitted_ns, record.landed_ns) for record in profile.records)
     return any(later[0] < earlier[1] for earlier, later in pairwise(ends))
 
 
-def _ratio(faster: float, slower: float) -> str:
-    """Return by which factor what was measured is as fast, where that is worth a word."""
+def _format_ratio(faster: float, slower: float) -> str:
+    """Format the speed of the measured run relative to the prediction, unless they are close."""
     if not faster or not slower or 1 / CLOSE < faster / slower < CLOSE:
         return ""
     factor = faster / slower
     return f", {factor:.2g} times as fast" if factor > 1 else f", {1 / factor:.2g} times as slow"
 
 
-def _basis(plan: Plan) -> str:
-    """Return what the prediction rests on, and how to have it rest on more."""
+def _explain_basis(plan: Plan) -> str:
+    """Name the basis of the predicted times, and a command for a better one."""
     guesses = [name for name in plan.device_names if plan.costs.is_guess(name)]
     if guesses:
         return (
@@ -88,8 +88,8 @@ def _basis(plan: Plan) -> str:
     return "figures were measured"
 
 
-def decision(plan: Plan) -> dict[str, Any] | None:
-    """Return what was weighed before nodes were given to devices."""
+def summarize_decision(plan: Plan) -> dict[str, Any] | None:
+    """Return the decision of the partition, with its candidates."""
     decided = plan.decision
     if decided is None:
         return None
@@ -99,7 +99,7 @@ def decision(plan: Plan) -> dict[str, Any] | None:
         "candidates": [
             {
                 "name": one.name,
-                "us": rounded(one.seconds * 1e6),
+                "us": round_digits(one.seconds * 1e6),
                 "subgraphs": one.subgraphs,
                 "devices": list(one.devices),
                 "note": one.note,
@@ -110,31 +110,31 @@ def decision(plan: Plan) -> dict[str, Any] | None:
     }
 
 
-def profile_figures(profile: Profile) -> dict[str, Any]:
-    """Return what was measured, as plain values."""
+def summarize_profile(profile: Profile) -> dict[str, Any]:
     active_s = profile.active_s
     latencies = [(record.landed_ns - record.admitted_ns) / 1e3 for record in profile.records]
     return {
-        "facts": list(_profile_facts(profile)),
+        "facts": list(_yield_profile_facts(profile)),
         "busy": [
-            [name, rounded(s / active_s if active_s else 0.0)] for name, s in profile.busy_s.items()
+            [name, round_digits(s / active_s if active_s else 0.0)]
+            for name, s in profile.busy_s.items()
         ],
-        "latency_us": [rounded(latency) for latency in latencies[-LATENCIES:]],
-        "spent": list(_spent(profile)),
+        "latency_us": [round_digits(latency) for latency in latencies[-LATENCIES:]],
+        "spent": list(_list_spent_time(profile)),
         "steps": profile.steps(),
     }
 
 
-def _spent(profile: Profile) -> Iterator[list[Any]]:
-    """Yield on what an item's time was spent: what, mean µs, share, and what that means."""
-    whole = total(attributions(shown(profile)))
+def _list_spent_time(profile: Profile) -> Iterator[list[Any]]:
+    """Yield the parts of an item's time: name, mean µs, share, meaning."""
+    whole = total(attributions(select_records(profile)))
     for kind, ns in whole.spent_ns.items():
         mean_us = ns / whole.items / 1e3 if whole.items else 0.0
         name = kind.replace("_", " ")
-        yield [name, rounded(mean_us), rounded(whole.shares[kind]), MEANINGS[kind]]
+        yield [name, round_digits(mean_us), round_digits(whole.shares[kind]), MEANINGS[kind]]
 
 
-def _plan_facts(plan: Plan) -> Iterator[Fact]:
+def _yield_plan_facts(plan: Plan) -> Iterator[Fact]:
     graph, specs = plan.graph, plan.fed.tensors
     yield "nodes", f"{len(graph.nodes):,}, in {counted(len(plan.subgraphs), 'subgraph')}"
     yield "devices", ", ".join(plan.device_names)
@@ -158,7 +158,7 @@ def _plan_facts(plan: Plan) -> Iterator[Fact]:
         yield "memory", "planned when all shapes are known"
 
 
-def _profile_facts(profile: Profile) -> Iterator[Fact]:
+def _yield_profile_facts(profile: Profile) -> Iterator[Fact]:
     items = len(profile.records)
     failed = sum(record.failed for record in profile.records)
     known = (

@@ -1,4 +1,4 @@
-"""Timelines: what ran when on which lane, as predicted or as measured."""
+"""Timelines: the steps on each lane, predicted or measured."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from ...profile import Profile, Record
 from ...profile.critical import critical_path
 from ...profile.records import RowBatch
 from ...profile.table import MEANINGS
-from .columns import Texts, microseconds, rounded
+from .columns import Texts, round_digits, to_microseconds
 
 if TYPE_CHECKING:
     from ...simulation.simulation import Simulation
 
 Subgraphs = Mapping[str, int]
-"""The number of each subgraph, by its name."""
+"""Indices of subgraphs by name."""
 
 SPANS = 6_000
-"""Bars of a timeline, about: of a longer profile the last items are shown."""
+"""Approximate limit for the bars of a timeline, which shows the last items."""
 
 
-def measured(profile: Profile, subgraphs: Subgraphs, texts: Texts) -> dict[str, Any] | None:
-    """Return the timeline of a profile's last items; None where nothing ran."""
-    records = shown(profile)
+def make_measured_timeline(
+    profile: Profile, subgraphs: Subgraphs, texts: Texts
+) -> dict[str, Any] | None:
+    """Return the timeline of a profile's last items, or None without records."""
+    records = select_records(profile)
     if not records:
         return None
     before = len(profile.records) - len(records) + profile.forgotten
@@ -42,7 +44,9 @@ def measured(profile: Profile, subgraphs: Subgraphs, texts: Texts) -> dict[str, 
     return {"kind": "measured", "title": f"measured: {which}", "slack": None, **lines.plain()}
 
 
-def predicted(simulation: Simulation, subgraphs: Subgraphs, texts: Texts) -> dict[str, Any]:
+def make_predicted_timeline(
+    simulation: Simulation, subgraphs: Subgraphs, texts: Texts
+) -> dict[str, Any]:
     """Return the timeline of a simulation, with its critical path and the slack of its steps."""
     records = simulation.records[: max(1, SPANS // max(len(simulation.plan.steps), 1))]
     lines = _Lines(subgraphs, texts)
@@ -57,7 +61,7 @@ def predicted(simulation: Simulation, subgraphs: Subgraphs, texts: Texts) -> dic
     return {
         "kind": "predicted",
         "title": title,
-        "slack": [rounded(seconds * 1e6) for seconds in simulation.slack_s],
+        "slack": [round_digits(seconds * 1e6) for seconds in simulation.slack_s],
         **lines.plain(),
     }
 
@@ -72,13 +76,12 @@ class _Bar(NamedTuple):
     critical: bool
 
 
-def shown(profile: Profile) -> Sequence[Record]:
-    """Return the items of a profile that the page shows one by one, the last ones."""
+def select_records(profile: Profile) -> Sequence[Record]:
+    """Return the last items of a profile, at most `SPANS` steps but at least one item."""
     records = profile.records
     spans = count = 0
     for record in reversed(records):
         spans += record.n_steps
-        # One item at least, however many steps it has.
         if count and spans > SPANS:
             break
         count += 1
@@ -86,7 +89,7 @@ def shown(profile: Profile) -> Sequence[Record]:
 
 
 class _Lines:
-    """Bars on lanes: one per device, one for its copies."""
+    """Collects bars on lanes: one lane per device, one for its copies."""
 
     def __init__(self, subgraphs: Subgraphs, texts: Texts) -> None:
         self._subgraphs, self._texts = subgraphs, texts
@@ -105,8 +108,8 @@ class _Lines:
         first: int,
         critical: AbstractSet[tuple[int, int]] = frozenset(),
     ) -> None:
-        """Add the bars of items, `first` being the number of the first one."""
-        # What an item waits for before it is admitted is shown too.
+        """Add the bars of items, numbered from `first`."""
+        # Waits before the admission are shown, too.
         self._origin = min(
             min(record.admitted_ns, *(began for _, began, _ in record.marks.preparing))
             if record.marks.preparing
@@ -117,18 +120,18 @@ class _Lines:
             self._add_steps(record, item, critical, self._subgraphs)
 
     def add_preparing(self, records: Sequence[Record], first: int) -> None:
-        """Add bars for what items waited for before they ran, such as a plan for their shapes."""
+        """Add bars for waits of items before they ran, such as for a plan of their shapes."""
         for item, record in enumerate(records, first):
             for kind, began_ns, ended_ns in record.marks.preparing:
                 number = list(MEANINGS).index(kind)
-                # A step of no plan: 0 is the identity of none.
+                # 0 is not the identity of any plan.
                 step = self._step(Outline(number, kind, "", (), None, ()), 0, subgraphs={})
                 start_s, length_s = (began_ns - self._origin) / 1e9, (ended_ns - began_ns) / 1e9
                 lane = self._lane_named("before it ran", "")
                 self._bars.append(_Bar(start_s, lane, item, step, length_s, 0.0, critical=False))
 
     def add_batches(self, batches: Sequence[RowBatch], first: int) -> None:
-        """Add the bars of batches of rows: their steps, and one each, behind its wait for rows."""
+        """Add the bars of batches of rows: each batch with its wait for rows, and its steps."""
         self._first_batch = first
         for number, batch in enumerate(batches, first):
             text = f"{counted(batch.rows, 'row')} of {batch.queue}"
@@ -168,7 +171,7 @@ class _Lines:
                 self._bars.append(bar)
 
     def plain(self) -> dict[str, Any]:
-        """Return lanes, steps and bars as plain values, bars in the order of their starts."""
+        """Return lanes, steps and bars as plain values, bars sorted by start."""
         bars = sorted(self._bars)
         return {
             "lanes": list(self._lanes),
@@ -179,9 +182,9 @@ class _Lines:
             "lane": [bar.lane for bar in bars],
             "item": [bar.item for bar in bars],
             "step": [bar.step for bar in bars],
-            "start": [microseconds(bar.start_s) for bar in bars],
-            "duration": [microseconds(bar.duration_s) for bar in bars],
-            "queued": [microseconds(bar.queued_s) for bar in bars],
+            "start": [to_microseconds(bar.start_s) for bar in bars],
+            "duration": [to_microseconds(bar.duration_s) for bar in bars],
+            "queued": [to_microseconds(bar.queued_s) for bar in bars],
             "critical": [int(bar.critical) for bar in bars],
         }
 
@@ -197,7 +200,7 @@ class _Lines:
         return self._lanes[name]
 
     def _step(self, step: Outline, plan: int, subgraphs: Subgraphs) -> int:
-        """Return the number of a step; `plan` tells steps of the same index apart."""
+        """Return the number of a step, which `plan` and its index identify."""
         if (plan, step.index) not in self._steps:
             self._steps[plan, step.index] = len(self._outlines)
             self._outlines.append(step)
@@ -205,7 +208,6 @@ class _Lines:
         return self._steps[plan, step.index]
 
     def _plain_steps(self) -> dict[str, list[Any]]:
-        """Return the steps as columns."""
         after = [
             [
                 self._steps[plan, later]

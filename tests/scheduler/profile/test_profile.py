@@ -15,7 +15,7 @@ from plait.devices.event import Event
 from plait.graph.ir import Graph
 from plait.scheduler.profile.records import Record
 from plait.scheduler.profile.timestamps import Timestamps
-from plait.scheduler.reports.chrome import trace_events
+from plait.scheduler.reports.chrome import make_trace_events
 from plait.scheduler.runtime.recorder import Recorder
 
 
@@ -149,7 +149,7 @@ async def test_the_trace_has_a_track_per_device_and_arrows_between_steps(tmp_pat
 async def test_no_more_items_are_in_flight_than_allowed() -> None:
     counts = [
         event["args"]["items"]
-        for event in trace_events(await profiled(9))
+        for event in make_trace_events(await profiled(9))
         if event["name"] == "items in flight"
     ]
     assert max(counts) <= 2

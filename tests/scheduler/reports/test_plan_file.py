@@ -200,7 +200,7 @@ def test_a_machine_with_too_little_memory_is_refused() -> None:
     ("name", "value", "message"),
     [
         ("VERSION", "0.0.1", r"made by plait 0\.0\.1, this is"),
-        ("layout", lambda: "other", "another build of plait"),
+        ("hash_layout", lambda: "other", "another build of plait"),
     ],
 )
 def test_another_version_is_refused(

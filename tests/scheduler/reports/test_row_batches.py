@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 import trio
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.scheduler.reports.html.document import document
+from plait.scheduler.reports.html.document import collect_document
 from trace_reader import read
 from trio.testing import MockClock
 
@@ -54,7 +54,7 @@ def test_traces_show_what_batches_waited_for_and_what_ran_of_them(
 
 
 def test_the_page_has_a_lane_of_batches_behind_the_items(profile: pl.Profile) -> None:
-    page = document(pl.plan(graph()), profile, None)
+    page = collect_document(pl.plan(graph()), profile, None)
     (timeline,) = (one for one in page["timelines"] if one["kind"] == "measured")
     assert timeline["items"] == 1
     batches = timeline["batches"]
@@ -72,7 +72,7 @@ def test_the_page_has_a_lane_of_batches_behind_the_items(profile: pl.Profile) ->
 
 def test_the_page_of_a_plan_shows_the_batches_that_are_predicted() -> None:
     plan = pl.plan(graph(), max_in_flight=2)
-    page = document(plan, None, None)
+    page = collect_document(plan, None, None)
     one, stream = page["timelines"]
     for timeline in (one, stream):
         rows = [int(name.split()[2]) for name in timeline["batches"]["names"]]

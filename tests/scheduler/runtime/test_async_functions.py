@@ -430,9 +430,9 @@ async def test_the_profile_says_what_was_waited_for(autojump_clock: MockClock) -
 
 
 def _events(profile: pl.Profile) -> list[dict[str, Any]]:
-    from plait.scheduler.reports.chrome import trace_events
+    from plait.scheduler.reports.chrome import make_trace_events
 
-    return trace_events(profile)
+    return make_trace_events(profile)
 
 
 async def test_costs_know_how_long_it_took() -> None:

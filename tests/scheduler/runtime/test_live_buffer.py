@@ -10,7 +10,7 @@ import numpy as np
 import plait as pl
 import pytest
 import trio
-from plait.scheduler.reports.html.summary import profile_figures
+from plait.scheduler.reports.html.summary import summarize_profile
 from plait.scheduler.runtime.items.input_staging import InputStagingPool
 from small_graphs import unary
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -60,7 +60,7 @@ async def test_results_that_nobody_takes_hold_items_back_and_the_newest_stays() 
         assert [(one.index, one["y"][0]) async for one in results] == [(9, 9)]
     assert opened.profile().totals()["dropped"] == 8
     assert "dropped: 8 more that live sources gave" in opened.profile().table()
-    assert ("dropped items", "8 of live sources") in profile_figures(opened.profile())["facts"]
+    assert ("dropped items", "8 of live sources") in summarize_profile(opened.profile())["facts"]
 
 
 async def test_what_a_live_source_raises_comes_after_what_is_kept() -> None:

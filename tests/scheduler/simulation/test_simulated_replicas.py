@@ -17,7 +17,7 @@ from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.scheduler.plans.placement import outline
 from plait.scheduler.profile import NodeTime, PlanTimes, Profile, Record
 from plait.scheduler.profile.timestamps import Timestamps
-from plait.scheduler.reports.prediction import ROUNDS, predicted
+from plait.scheduler.reports.prediction import ROUNDS, predict
 from plait.scheduler.simulation.workload import SimulatedHost
 from virtual_streams import measured
 
@@ -108,7 +108,7 @@ def test_a_stream_over_replicas_allocates_exactly_what_was_simulated(max_in_flig
 
 def test_the_rate_in_reports_is_that_of_the_stream() -> None:
     plan = staged("counting:0..2")
-    prediction = predicted(plan)
+    prediction = predict(plan)
     assert prediction is not None
     assert prediction.items_per_s == pl.simulate(plan, items=ROUNDS * 6).items_per_s
     assert prediction.items_per_s > 2 / prediction.seconds

@@ -15,7 +15,7 @@ import pytest
 from counted_work import calls_of
 from nested_graphs import doubling_body
 from plait.graph.printing import rate_text, seconds_text
-from plait.scheduler.reports.html.page import embedded
+from plait.scheduler.reports.html.page import embed_json
 from report_pages import HOSTILE, branches, profiled, split, values_in, written
 
 CALLS_PER_NODE = 2500
@@ -34,7 +34,7 @@ def test_hostile_names_cannot_end_the_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("character", ["<", ">", "&", "\u2028", "\u2029", "\ud800", "\x00"])
 def test_embedded_data_hold_no_character_that_means_something_to_a_page(character: str) -> None:
-    text = embedded({"name": f"a{character}b"})
+    text = embed_json({"name": f"a{character}b"})
     assert character not in text
     assert text.isascii()
 
