@@ -58,10 +58,10 @@ demo: $(DEMO_VENV)/ready  ## identify the types of the files here, as one stream
 	@$(call install_plait,$(DEMO_VENV))
 	$(DEMO_VENV)/bin/python examples/identify_files.py . --html $(DEMO_VENV)/page.html
 
-test: check  ## lint, types, then tests of every kind, against the installed package
+test: install  ## tests of every kind, against the installed package
 	$(PYTEST) -m "not extended" --durations=10
 
-test-all: test  ## the whole: also the tests that take long
+test-all: test  ## all tests: also those that take long
 	$(PYTEST) -m extended --durations=20
 
 smoke: install  ## in about a minute: the graph, and what plans and runs it

@@ -140,7 +140,7 @@ def test_a_source_distribution_has_all_files_of_the_checkout(built: tuple[Path, 
     assert names - made == set(distributions.names_of_files(ROOT)) - made
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_an_unpacked_source_distribution_tests_itself(
     built: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -155,7 +155,7 @@ def test_an_unpacked_source_distribution_tests_itself(
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_same_files_make_the_same_bytes(
     built: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +229,7 @@ def pip(environment: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*here, *arguments], capture_output=True, text=True, timeout=WAIT_S)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_hints_can_be_followed_where_the_wheel_is_installed(environment: Path) -> None:
     """Without an index: the extras are those of what is installed, their packages are here."""
     told = f"from importlib.metadata import requires; print(*requires('{DISTRIBUTION}'))"
@@ -248,7 +248,7 @@ def test_hints_can_be_followed_where_the_wheel_is_installed(environment: Path) -
         assert followed.returncode == 0, followed.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_user_of_the_wheel_has_its_types(environment: Path, tmp_path: Path) -> None:
     """Mypy refuses what is marked in that module, and would refuse a mark without reason."""
     pytest.importorskip("mypy", reason="mypy comes with [dev]")

@@ -117,6 +117,7 @@ def asked(target: Target, name: str) -> list[Row]:
     return list(rows_of([getattr(module, each) for each in QUESTIONS[name]], target))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 @pytest.mark.usefixtures("tiny")
 def test_an_opencl_device_answers(name: str) -> None:
@@ -127,6 +128,7 @@ def test_an_opencl_device_answers(name: str) -> None:
         assert [text_of(row) for row in rows if row.met is False] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WITH_OPTIONS)
 def test_a_cuda_device_answers(name: str) -> None:
     rows = asked(on_double(), name)
@@ -164,7 +166,7 @@ def test_a_real_model_is_compared_with_onnxruntime_where_that_is() -> None:
     assert rows["tiny, batch 1: onnxruntime on the GPU"].status == "left out"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_pipelines_by_plait_and_by_hand_have_the_same_results() -> None:
     pytest.importorskip("rapidocr_onnxruntime", reason="the networks come with it")
     rows = list(rows_of([pipelines.pipelines], Target.named("ort", small=True)))

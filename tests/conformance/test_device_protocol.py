@@ -62,6 +62,7 @@ def test_python_functions_are_supported_where_they_run(subject: Subject, device:
 # Its life
 
 
+@pytest.mark.slow
 def test_a_device_opens_twice_closes_twice_and_opens_again(subject: Subject) -> None:
     with subject.opened() as device:
         device.open()

@@ -26,6 +26,7 @@ def simplified() -> Sequence[tuple[Case, Graph]]:
     return [(case, run_passes(case.graph, PASSES, checked=True)[0]) for case in cases]
 
 
+@pytest.mark.extended
 def test_what_passes_changed_still_gives_what_onnx_says() -> None:
     changed = [(case, after) for case, after in simplified() if after is not case.graph]
     assert len(changed) >= LEAST_CHANGED

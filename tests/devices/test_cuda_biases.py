@@ -252,6 +252,7 @@ def perceptrons(draw: st.DrawFn) -> Graph:
     return b.build()
 
 
+@pytest.mark.extended
 @settings(max_examples=60, deadline=None)
 @given(perceptrons(), st.sampled_from(SEEDS), st.booleans())
 def test_dense_layers_are_right_where_tensors_share_memory(

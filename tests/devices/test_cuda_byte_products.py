@@ -133,7 +133,7 @@ def found_in(graph: Graph) -> ByteProduct | None:
     return byte_product_of(node, graph.call(node), graph.output_specs(node))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @settings(max_examples=60)
 @given(case=matrix_cases())
 def test_products_are_those_of_the_definition(case: Case) -> None:

@@ -100,6 +100,7 @@ CASES: dict[str, tuple[Sizes, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("rows", [False, True], ids=["by head", "by row"])
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -114,6 +115,7 @@ def test_attention_is_right(
     assert engines == {12}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -129,6 +131,7 @@ def test_masks_are_added(
     assert engines == {12}
 
 
+@pytest.mark.extended
 @given(
     s=st.builds(
         lambda group, shared, **lengths: Sizes(heads=group * shared, shared=shared, **lengths),

@@ -280,6 +280,7 @@ def test_memory_stays_until_the_process_has_let_go_of_it(machine: Machine, gate:
 # How it ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 def test_a_process_that_ends_takes_nothing_along(
     how: str, machine: Machine, worker: CudaWorkerDevice
@@ -317,6 +318,7 @@ def _read(device: Device, bound: Bound) -> Array:
     return bound.hosts["x"].array
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "wild"])
 def test_the_item_that_workers_die_of_fails_and_all_others_are_whole(
     how: str, machine: Machine
@@ -339,6 +341,7 @@ def test_the_item_that_workers_die_of_fails_and_all_others_are_whole(
             np.testing.assert_array_equal(found, X * item * 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [functions.wait_for, functions.compute_endlessly])
 def test_an_item_that_is_given_up_has_its_worker_killed(
     function: Callable[..., Any], machine: Machine, gate: Gate

@@ -81,7 +81,7 @@ async def test_a_stream_through_a_residual_network_gives_the_same_bits(
     await check_bits(monkeypatch, residual_network(), items, fewer=4)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 async def test_a_real_classifier_gives_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -95,7 +95,7 @@ async def read(way: str, paths: list[Path]) -> list[Result]:
         return await gather(reader.read, paths, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(("way", "part"), [("worker and cpu", 1), ("ort and worker", 3)])
 async def test_images_say_what_the_package_reads(
     way: str, part: int, paths: list[Path], wanted: list[Any]
@@ -261,7 +261,7 @@ def test_every_line_is_read_once_in_a_width_that_holds_it(
             assert not pixels[:, :, own:].any()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_script_reads_what_it_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, *_ = ocr_pipeline.draw(tmp_path)
     assert ocr_pipeline.main([str(first), "--find", "cpu"]) == 0

@@ -15,6 +15,7 @@ from plait.graph.learning import SGD
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "epochs", "accuracy"), [("softmax", 10, 0.94), ("mlp", 5, 0.96), ("lenet", 4, 0.97)]
 )
@@ -48,7 +49,7 @@ def test_every_weight_is_trained() -> None:
     assert {node.inputs[0] for node in graph.nodes if node.op == ASSIGN} == weights
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_half_of_a_network_on_another_device_has_the_same_losses_bit_by_bit() -> None:
     batches = two.batches(12)
     alone, accuracy = two.train(batches, {"*": "cpu"})

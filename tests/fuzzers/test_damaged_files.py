@@ -52,6 +52,7 @@ readers.READERS["faulty"] = Faulty
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

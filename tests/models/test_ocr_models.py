@@ -129,6 +129,7 @@ def test_a_model_whose_shapes_are_known_is_whole_on_openvino(name: str) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["pinned", "ort and cpu"])
 @pytest.mark.parametrize("name", SIZES)
 def test_the_memory_plan_of_a_split_model_is_sound(name: str, way: str) -> None:

@@ -67,7 +67,7 @@ def test_the_same_integers_run_by_onnx_runtime_yield_the_same(tmp_path: Path) ->
 
 
 @ocr
-@pytest.mark.slow
+@pytest.mark.extended
 def test_directions_are_no_worse_than_by_onnx_runtime(tmp_path: Path) -> None:
     quantization = pytest.importorskip("onnxruntime.quantization")
     path = model(CLASSIFIER)

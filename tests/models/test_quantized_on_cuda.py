@@ -57,6 +57,7 @@ def share_of_cublas(graph: Graph, device: Any) -> float:
     return spent[True] / sum(spent.values())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
 def test_results_are_those_of_onnx_runtime_to_a_rounding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_static: bool

@@ -144,7 +144,7 @@ cases = st.builds(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @settings(max_examples=20)
 @given(cases)
 def test_pipelines_whose_worker_dies_lose_double_and_displace_nothing(case: Case) -> None:

@@ -91,7 +91,7 @@ def test_mistakes_are_told(folder: Path, options: list[str], told: str) -> None:
     assert_mistake(answer, told)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("examples", "ray_cluster")
 def test_two_hosts_read_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("rapidocr_onnxruntime")

@@ -80,7 +80,7 @@ def test_a_host_that_nobody_declared_is_on_the_node_with_its_label(ray_cluster: 
     ray_cluster.host("find", select={"plait-host": "find"}).close()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("hosts")
 def test_a_stream_of_a_thousand_large_items_is_whole_and_in_order() -> None:
     inputs = [numbers(seed, MB) for seed in range(4)]
@@ -113,7 +113,7 @@ def test_a_host_that_is_killed_in_a_stream_costs_no_item(
     assert (counts["DeviceLost"], counts["ItemDone"]) == (1, 200)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_node_that_is_removed_is_stood_in_for_until_another_joins(
     ray_cluster: Cluster,
 ) -> None:

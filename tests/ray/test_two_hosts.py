@@ -15,7 +15,7 @@ from two_hosts import NodeError, TwoHosts, two_hosts, why_not
 
 WHY_NOT = why_not() if find_spec("ray") else "ray is not installed"
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
+pytestmark = [pytest.mark.extended, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "over_a_cable.py")
 

@@ -335,6 +335,7 @@ def test_scratch_may_be_needed_at_some_lengths_only(device: str) -> None:
             np.testing.assert_allclose(session.run(item)["y"][0], wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", "worker:0"])
 @pytest.mark.parametrize("sees_length", [False, True])
 async def test_functions_are_bound_to_further_lengths_without_compiling(

@@ -146,6 +146,7 @@ def in_loops(body: Graph, levels: int, trips: int | None) -> Graph:
     return body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("levels", "trips"), [(1, 2), (3, 20), (7, 3)])
 def test_loops_in_loops_become_few_nodes_together(levels: int, trips: int) -> None:
     b = pl.GraphBuilder("inmost")

@@ -15,7 +15,7 @@ from code_pages import all_names
 if TYPE_CHECKING:
     from report_browser import Browser
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 WIDE, NARROW, HEIGHT = 1300, 400, 900
 SECTIONS = ["Start", "How to", "Why", "Reference", "Figures"]

@@ -96,7 +96,7 @@ def in_bfloat16(op: str, case: NodeCase, graph: Graph) -> tuple[Graph, dict[str,
                   and (x := inputs[i]) is not None}  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_drawn_nodes_give_what_their_definitions_say_to_a_unit_or_two() -> None:
     builder, feeds = pl.GraphBuilder("drawn"), dict[str, Array]()
     taken = set()

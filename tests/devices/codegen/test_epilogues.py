@@ -20,6 +20,7 @@ from plait.devices.memory import View, host_arena, host_view
 from plait.graph.ir import Graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", CHAINS, ids=lambda make: make.__name__)
 def test_a_chain_behind_a_product_gives_the_bits_that_it_gives_apart(
     make: Callable[[], tuple[Graph, Feeds]],

@@ -51,6 +51,7 @@ def check(cpu: CpuDevice, graph: Graph, feeds: Mapping[str, Array]) -> None:
         np.testing.assert_allclose(found[name], expected, tolerance, tolerance * size, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_a_case_gives_what_the_cpu_gives(cpu: CpuDevice, name: str) -> None:
     graph, feeds = CASES[name]()

@@ -92,7 +92,7 @@ def all_cases() -> list[Case]:
     return [case for cases in suite().nodes.values() for case in cases]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_what_it_takes_gives_what_onnx_says(device: Device) -> None:
     cases = [
         case

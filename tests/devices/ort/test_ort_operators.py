@@ -40,6 +40,7 @@ def all_cases() -> list[Case]:
     return [case for cases in suite().nodes.values() for case in cases] + suite().functions
 
 
+@pytest.mark.extended
 def test_what_is_supported_gives_what_onnx_says(device: OrtDevice) -> None:
     cases = supported(device, all_cases())
     assert len(cases) > ENOUGH

@@ -91,6 +91,7 @@ def by_onnxruntime(path: Path, fed: dict[str, Array]) -> Array:
     return np.asarray(session.run(None, fed)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [["ort"], ["cpu", "ort"], ["worker:0", "ort"]])
 def test_they_stream_items_of_any_length(path: Path, name: str, devices: list[str]) -> None:
     graph = pl.load(path)

@@ -239,6 +239,7 @@ def test_a_constant_is_no_text() -> None:
         pl.save(broken, "never.plait")
 
 
+@pytest.mark.extended
 def test_the_command_line_reads_and_writes_it(tmp_path: Path) -> None:
     pl.save(encoding(), tmp_path / "m.plait")
     np.save(tmp_path / "words.npy", WORDS.astype(str))

@@ -184,6 +184,7 @@ def steps_taken(graph: Graph) -> int:
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph_of", [chain, wide, alike])
 def test_work_grows_with_the_nodes_and_no_faster(graph_of: Callable[[int], Graph]) -> None:
     assert steps_taken(graph_of(800)) <= 2.2 * steps_taken(graph_of(400))

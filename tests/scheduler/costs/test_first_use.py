@@ -206,6 +206,7 @@ def network() -> pl.Graph:
     return b.build()
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["slow", "fast"])
 def test_where_nodes_go_follows_from_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     speed = {"slow": 1e-3, "fast": 1e3}[name]

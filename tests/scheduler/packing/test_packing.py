@@ -110,7 +110,7 @@ def test_a_perfect_packing_is_found_again(seed: int) -> None:
     assert packing.is_optimal
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_compiled_search_takes_the_same_steps_as_python() -> None:
     pytest.importorskip("numba", reason="needs numba: pip install '.[compiled]'")
     for seed in range(3):

@@ -13,6 +13,7 @@ from plait.scheduler.tuning.calibration import calibrated, completed
 FEEDS = {"x": np.zeros((64, 64), np.float32)}
 
 
+@pytest.mark.extended
 def test_two_devices_tell_all_ways_between_them() -> None:
     plan = pl.plan(chain(2), ["cpu", "worker:0"], pin={"*": "cpu"})
     notes: list[str] = []

@@ -194,6 +194,7 @@ def around(then: Any = halved) -> Graph:
 STREAM: dict[str, Any] = {"feeds": FEEDS, "objective": "throughput", "max_in_flight": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_four_cores")
 @pytest.mark.parametrize(
     ("graph", "bounds"),

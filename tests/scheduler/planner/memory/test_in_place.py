@@ -105,6 +105,7 @@ def test_devices_that_share_bytes_compute_what_numpy_does(
     check(case, pl.plan(case.graph, devices, pin=pins, max_in_flight=slots, passes=()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subject", parameters(SUBJECTS))
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=cases(max_nodes=10))

@@ -43,6 +43,7 @@ def decided(plan: pl.Plan) -> Decision:
     return plan.decision
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [SEEDS[start::20] for start in range(5)])
 def test_no_split_is_predicted_slower_than_the_best_device_alone(seeds: range) -> None:
     for seed in seeds:
@@ -281,7 +282,7 @@ def test_arguments_that_make_no_sense_are_refused(name: str) -> None:
         pl.plan(chain(2), ["cpu"], **{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_thousand_nodes_are_shared_out_with_little_work() -> None:
     random = Random(1)
     graph = random_graph(random, 1000)

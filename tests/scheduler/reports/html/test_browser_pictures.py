@@ -11,7 +11,7 @@ from report_pages import branches, split
 if TYPE_CHECKING:
     from report_browser import Browser
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 PLAN_NODES = 20
 

@@ -269,7 +269,7 @@ def test_the_same_plan_gives_the_same_page(tmp_path: Path) -> None:
     assert written(split(branches(3)), tmp_path) == written(split(branches(3)), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_five_thousand_nodes_fit_in_three_megabytes(large_plan: pl.Plan, tmp_path: Path) -> None:
     pages: list[str] = []
     calls = calls_of(lambda: pages.append(written(large_plan, tmp_path)))
