@@ -254,6 +254,7 @@ class WithWorkers(Target):
         return WorkersDouble()
 
 
+@pytest.mark.extended
 def test_functions_in_a_process_of_their_own_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     pocl_device()
     double = CupyDouble(3, shares=True)

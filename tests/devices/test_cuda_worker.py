@@ -137,6 +137,7 @@ def test_several_results_constants_and_kernels(worker: CudaWorkerDevice) -> None
     np.testing.assert_array_equal(found["n"], np.minimum(X - 2, 0) + 7)
 
 
+@pytest.mark.extended
 def test_work_that_a_function_only_queued_is_done_when_its_program_is(
     worker: CudaWorkerDevice,
 ) -> None:
@@ -215,6 +216,7 @@ def test_a_stream_in_flight_over_both_is_in_order(machine: Machine) -> None:
         np.testing.assert_array_equal(found, X * item * 6)
 
 
+@pytest.mark.extended
 def test_several_workers_on_one_gpu(machine: Machine) -> None:
     b = pl.GraphBuilder("two processes")
     x = b.input("x", "float32", (4,))
@@ -227,6 +229,7 @@ def test_several_workers_on_one_gpu(machine: Machine) -> None:
     assert len({found["a"].item(), found["b"].item(), os.getpid()}) == 3
 
 
+@pytest.mark.extended
 def test_a_range_has_a_worker_on_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     double = CupyDouble(devices=2, shares=True)
     entry = registry._registered[WORKER_ON_GPU]._replace(factory=partial(worker_on, double))

@@ -110,7 +110,7 @@ def test_threads_are_a_number_or_its_text() -> None:
     [
         ("thread", 2, "did you mean 'threads'?"),
         ("colour", 2, "its options: threads, affinity"),
-        *(("threads", value, "it takes a whole number, 1 or") for value in (0, "x", 1.5, True)),
+        *(("threads", value, "it takes a whole number from 1 to") for value in (0, "x", 1.5, True)),
         *(("affinity", value, "it takes ") for value in ([], "", "1-", 3, ["0"], [10**9], {0: 0})),
     ],
 )  # fmt: skip

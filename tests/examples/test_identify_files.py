@@ -46,7 +46,7 @@ def ends(content: bytes) -> tuple[bytes, bytes]:
     return content[:4096], content[-4096:]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @given(content=contents())
 @settings(max_examples=150, deadline=None)
 def test_features_are_those_that_magika_cuts(content: bytes) -> None:
@@ -135,6 +135,7 @@ async def test_every_file_of_the_corpus_gets_magikas_label(
     assert {file.path: file.label for file in found} == wanted
 
 
+@pytest.mark.extended
 async def test_scores_are_close_to_those_of_magika(
     plan: pl.Plan, corpus: list[Path], oracle: Any
 ) -> None:
@@ -175,7 +176,7 @@ def test_the_script_prints_types_and_a_rate(tmp_path: Path) -> None:
     assert trace.stat().st_size > 0
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_script_lists_the_first_files_and_saves_a_page(tmp_path: Path) -> None:
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("hi")

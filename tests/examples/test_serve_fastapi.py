@@ -40,7 +40,7 @@ def same(answer: Response, expected: example.Found) -> bool:
     return bool(found["label"] == expected.label and abs(found["score"] - expected.score) < 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_many_requests_at_once_are_answered_as_one_by_one(expected: list[example.Found]) -> None:
     async def main() -> None:
         app = example.create_app(deadline_s=WAIT_S, max_delay_s=WAIT_S)

@@ -153,7 +153,7 @@ def test_chunks_do_not_depend_on_the_pieces(lengths: list[int], rate: int) -> No
     assert not together[len(samples) :].any()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 async def test_segments_of_several_sounds_are_those_of_the_reference(plan: pl.Plan) -> None:
     recordings = [
         noisy(voice_activity.synthesise(8000, 12.01), 0.01),

@@ -113,7 +113,7 @@ async def test_items_fail_no_earlier_than_the_patience_in_seconds(
         sim.open = slow  # type: ignore[method-assign]
         with pytest.raises(pl.DeviceLostError, match="unplugged"):
             await session.run(feeds(1))
-        assert 60 <= trio.current_time() - began < 120
+        assert trio.current_time() - began >= 60
 
 
 async def test_a_source_is_not_emptied_while_nothing_can_run_its_items() -> None:

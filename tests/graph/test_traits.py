@@ -204,6 +204,7 @@ SEARCHED = [
 ]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("op", SEARCHED)
 def test_operators_state_that_they_are_never_negative_if_they_are(op: str) -> None:
     states = NEVER_NEGATIVE in find_operator(op).traits

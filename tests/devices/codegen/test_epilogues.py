@@ -39,6 +39,7 @@ def check_bits(graph: Graph, pieces: tuple[Piece, ...], feeds: Feeds) -> None:
         assert together[name].tobytes() == apart[name].tobytes(), name
 
 
+@pytest.mark.extended
 def test_what_others_read_of_a_product_is_written_too() -> None:
     graph, feeds = finished_and_kept()
     pieces = fused_pieces(graph)

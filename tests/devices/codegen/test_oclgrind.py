@@ -28,9 +28,8 @@ def complaints(log: str) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("one_in", [9, 1])
-def test_oclgrind_finds_nothing_wrong_with_generated_kernels(tmp_path: Path, one_in: int) -> None:
+@pytest.mark.extended
+def test_oclgrind_finds_nothing_wrong_with_any_generated_kernel(tmp_path: Path) -> None:
     cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
     try:
         platforms = [platform.name for platform in cl.get_platforms()]
@@ -39,7 +38,7 @@ def test_oclgrind_finds_nothing_wrong_with_generated_kernels(tmp_path: Path, one
     if "Oclgrind" not in platforms:
         pytest.skip("Oclgrind is not installed")
     file = tmp_path / "onnx_cases"
-    file.write_bytes(pickle.dumps(dict([*onnx_cases().items()][::one_in])))
+    file.write_bytes(pickle.dumps(onnx_cases()))
     done = subprocess.run(
         [sys.executable, "on_oclgrind.py", str(file)],
         cwd=SUPPORT,

@@ -128,6 +128,7 @@ def test_the_command_line_plans_and_runs_them(path: Path, name: str) -> None:
     assert "float32" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "path"), [("encoder", "extended")], indirect=True)
 def test_a_process_that_knows_no_operators_yet_plans_and_runs_them(path: Path, name: str) -> None:
     for arguments in commands(path, name):

@@ -95,7 +95,7 @@ def lanes(
     return before, accesses, [dice.randint(1, 64) * 64 for _ in range(blocks)]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_no_dense_matrix_is_made() -> None:
     before, accesses, sizes = lanes(10_000, 8, 0)
     tracemalloc.start()

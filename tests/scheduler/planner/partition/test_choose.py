@@ -86,6 +86,7 @@ def test_subgraphs_are_convex_and_none_waits_for_itself(seed: int) -> None:
                 assert home[plan.graph.producers[tensor].name] <= home[node.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:40])
 def test_pins_hold_whatever_they_cost(seed: int) -> None:
     graph, machine, asked = drawn(seed)
@@ -100,6 +101,7 @@ def test_pins_hold_whatever_they_cost(seed: int) -> None:
     assert all("pinned" in plan.reasons[name] for name in kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:40])
 @pytest.mark.parametrize("most", [1, 2, 4])
 def test_there_are_never_more_subgraphs_than_allowed(seed: int, most: int) -> None:
