@@ -75,7 +75,7 @@ def profile(
     """
     from ..scheduler.costs import Costs
     from ..scheduler.planner.simulate import for_items_in_flight
-    from ..scheduler.profile.table import profile_summary, profile_table
+    from ..scheduler.profile.table import summarize, write_table
     from ..scheduler.tuning.calibration import completed
     from .stream import save_trace
 
@@ -130,8 +130,8 @@ def profile(
         asked = {"what_if": answer.to_dict()} if answer is not None else {}
         print_json({**measured.to_dict(), **asked})
     else:
-        table = profile_table(measured, as_option)
-        parts = (table, *([str(answer)] if answer is not None else []), profile_summary(measured))
+        table = write_table(measured, as_option)
+        parts = (table, *([str(answer)] if answer is not None else []), summarize(measured))
         print_text("\n\n".join(parts))  # what it all says comes last: a screen shows the end
     exit_if_failed(streamed)
 

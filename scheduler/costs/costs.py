@@ -114,9 +114,9 @@ class Costs(Figures):
             A profile without measuring nodes: it gives the times of subgraphs, which bound their
             nodes.
         """
-        from ..profile.figures import recorded
+        from ..profile.figures import derive_figures
 
-        return cls(**vars(recorded(profile, plan, wholes)))
+        return cls(**vars(derive_figures(profile, plan, wholes)))
 
     def save(self, path: str | Path) -> None:
         """Write a file of costs, without `factors`.

@@ -1,4 +1,4 @@
-"""Records of what ran: kept per item while a session runs, summed up on demand."""
+"""Records of items, kept while a session runs and summarized on demand."""
 
 from .attribution import Attribution
 from .profile import Profile

@@ -1,8 +1,7 @@
 """Attribution of items' time, from asking the source until the consumer releases the result.
 
-Marks divide an item's time among source, queues and consumer. While its steps run, its critical
-path is followed backwards from the end: to the step that ended last, what that one waited for, and
-so on. All that lies on the way is booked, each ns once.
+Timestamps divide an item's time among source, queues and consumer. The time of its steps is divided
+along its critical path, backwards from the step that ended last. Each ns is counted once.
 """
 
 from __future__ import annotations
@@ -10,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from .intervals import Lanes, covered_ns, uncovered
+from .intervals import Lanes, find_gaps, measure_covered_ns
 from .records import Order, Orders, PlanTimes, Record, Span
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The time of an item, or of several, in ns by what it was spent on.
+    """The time of one or more items, in ns by category.
 
     Attributes
     ----------
     items : int
     wall_ns : int
-        From asking the source for the item until the consumer was through with its result.
+        From asking the source for the item until the consumer released the result.
     source_ns : int
         The source made it.
     partners_ns : int
@@ -36,14 +35,15 @@ class Attribution:
     feed_ns : int
         Its inputs were written.
     compute_ns, transfer_ns : int
-        Its kernels ran, its tensors were copied between memories; what ran beside is not counted.
+        Its kernels ran, its tensors were copied between memories. Work in parallel to the
+        critical path does not count.
     waiting_ns : int
         Its async functions waited, or worked on the event loop.
     device_busy_ns : int
-        A step could have begun, but its device worked for other items, or as many calls of its
-        async function were under way as may be.
+        A step was ready, but its device worked for other items, or its async function had reached
+        its limit of calls.
     scheduler_ns : int
-        Threads, processes and the loop woke up, steps were handed on.
+        Threads, processes and the loop woke up or passed steps on.
     land_ns : int
         Its results were copied out.
     order_ns : int
@@ -77,12 +77,12 @@ class Attribution:
 
     @property
     def residual_ns(self) -> int:
-        """What nothing is known of: steps timed on another clock than their items."""
+        """Time without a category: steps timed on another clock than their items."""
         return self.wall_ns - sum(self.spent_ns.values())
 
     @property
     def spent_ns(self) -> dict[str, int]:
-        """The ns by category, in the order of an item's way."""
+        """The ns by category, in the order of an item's states."""
         return {kind: getattr(self, f"{kind}_ns") for kind in KINDS}
 
     @property
@@ -101,26 +101,26 @@ KINDS = tuple(
     for one in fields(Attribution)
     if one.name not in ("items", "wall_ns")
 )
-"""What time is spent on."""
+"""The categories."""
 
 
 WAITS = ("scheduler", "back_pressure")
-"""Of these, what is spent on waiting: what was prepared meanwhile is told apart."""
+"""Categories from which the preparation of an item is subtracted."""
 
 
-def attributions(records: Sequence[Record]) -> list[Attribution]:
-    """Return for every item where its time went."""
-    lanes, turns = Lanes(records), _turns(records)
+def attribute_times(records: Sequence[Record]) -> list[Attribution]:
+    """Return the attribution of each item."""
+    lanes, turns = Lanes(records), _find_turns(records)
     orders = Orders()
     found = []
     for item, record in enumerate(records):
         way = _Way(record)
         way.book_queues(turns.get(item, 0))
         spans = list(record.spans())
-        # Else steps have times of another clock, and their part of the way is the residual.
+        # Steps on another clock are left to the residual.
         if all(way.fed <= one.started_ns <= one.ended_ns <= way.finished for one in spans):
             path = _Path(item, way.fed, way.finished, lanes, way)
-            # From the end back, as each step began when the last that it waited for was over.
+            # Backwards, since a step starts when the last of its inputs is complete.
             for part in reversed(record.parts):
                 path.follow(part, orders.of(part))
             path.book(way.fed, "scheduler")
@@ -128,41 +128,39 @@ def attributions(records: Sequence[Record]) -> list[Attribution]:
     return found
 
 
-def total(every: Iterable[Attribution]) -> Attribution:
-    """Return the sum of all."""
+def sum_attributions(every: Iterable[Attribution]) -> Attribution:
     whole = Attribution()
     for one in every:
         whole += one
     return whole
 
 
-def _turns(records: Sequence[Record]) -> dict[int, int]:
-    """Return for every item when the last of those that were handed out before it had landed."""
+def _find_turns(records: Sequence[Record]) -> dict[int, int]:
+    """Return for each item when the last of the items delivered before it had landed."""
     turns: dict[int, int] = {}
     landed: dict[int, int] = {}
     by_turn = sorted(range(len(records)), key=lambda item: records[item].marks.taken_ns)
     for item in by_turn:
         marks = records[item].marks
         if marks.taken_ns:
-            # In an ordered stream an item that has landed may not be handed out before those ahead
-            # of it.
+            # An ordered stream delivers an item after all earlier ones.
             before = turns[item] = landed.get(marks.stream, 0)
             landed[marks.stream] = max(before, marks.landed_ns)
     return turns
 
 
 class _Way:
-    """An item's marks, each in its place: what was not marked took no time."""
+    """The attribution of one item in the making."""
 
     def __init__(self, record: Record) -> None:
         self.booked = dict.fromkeys(KINDS, 0)
         self._preparing = record.marks.preparing
-        self._moments = moments(record)
+        self._moments = list_moments(record)
         self.wall = self._moments[-1] - self._moments[0]
         self.fed, self.finished, self.landed = self._moments[3:6]
 
     def book_queues(self, turn: int) -> None:
-        """Book all but the time in which the item's steps run; its turn came at that moment."""
+        """Book all time but that of the steps. `turn` is when earlier items had landed."""
         asked, given, admitted, fed, finished, landed, taken, released = self._moments
         turn = min(max(turn, landed), taken)
         self.booked |= {
@@ -175,7 +173,7 @@ class _Way:
         self.book_wait("feed", admitted, fed)
 
     def book_wait(self, kind: str, begin: int, end: int) -> None:
-        """Book a time in which nothing ran, but for what of it other waits are known for."""
+        """Book an interval in which nothing ran, except the known waits inside of it."""
         left = end - begin
         for other, started, ended in self._preparing:
             inside = max(0, min(ended, end) - max(started, begin))
@@ -184,11 +182,11 @@ class _Way:
         self.booked[kind] += left
 
 
-def moments(record: Record) -> list[int]:
-    """Return an item's marks in their order; what was not marked took no time."""
+def list_moments(record: Record) -> list[int]:
+    """Return an item's timestamps in order, with a missing one equal to the one before it."""
     marks = record.marks
     spans = list(record.spans())
-    # Predictions mark less; and clocks of their own may begin at 0, which stands for no mark.
+    # Simulations have fewer timestamps, and their clocks begin at 0, which stands for none.
     ended = max((span.ended_ns for span in spans), default=0)
     known = [
         marks.asked_ns, marks.given_ns, marks.admitted_ns, marks.fed_ns,
@@ -202,14 +200,14 @@ def moments(record: Record) -> list[int]:
 
 
 class _Path:
-    """Goes back along an item's critical path and books what it passes."""
+    """Books the time along an item's critical path, backwards."""
 
     def __init__(self, item: int, begin: int, end: int, lanes: Lanes, way: _Way) -> None:
         self._item, self._begin, self._at = item, begin, end
         self._lanes, self._way = lanes, way
 
     def book(self, until: int, kind: str) -> None:
-        """Go back to a moment."""
+        """Book the time back to `until`."""
         until = max(until, self._begin)
         if until < self._at:
             if kind in WAITS:
@@ -219,24 +217,23 @@ class _Path:
             self._at = until
 
     def follow(self, part: PlanTimes, order: Order) -> None:
-        """Go back through the steps of one plan."""
+        """Book the steps of one plan."""
         spans = {span.step.index: span for span in part.spans()}
         # The step that ended last is the end of the critical path.
         span = max(spans.values(), key=lambda one: one.ended_ns, default=None)
         while span is not None:
             self.book(span.ended_ns, "scheduler")
-            self.book(span.started_ns, _kind(span))
-            before = _last(spans, order.waits[span.step.index])
+            self.book(span.started_ns, _classify_span(span))
+            before = _find_last(spans, order.waits[span.step.index])
             self._book_wait(span, before, span.step.index in order.claiming)
             span = before
 
     def _book_wait(self, span: Span, before: Span | None, claims: bool) -> None:
-        """Go back to the moment from which nothing but lanes and memory held a step up."""
+        """Book the time between the end of the last input of a step and its start."""
         ready = min(span.ready_ns, self._at)
         freed = self._begin if before is None else before.ended_ns
         if claims:
-            # After its inputs were there a step may have waited for memory, and after that for its
-            # lane.
+            # With its inputs complete, a step may wait for memory, then for its lane.
             release = self._lanes.last_release(self._item, freed, ready)
             self._book_lane(release, span.step.lane)
             self.book(freed, "back_pressure")
@@ -244,7 +241,7 @@ class _Path:
             self._book_lane(ready if before is None else freed, span.step.lane)
 
     def _book_lane(self, until: int, lane: str) -> None:
-        """Go back to a moment since which a step waited for its lane, or to be woken up."""
+        """Book a wait for a lane, or for a wake-up if the lane was idle."""
         until = max(until, self._begin)
         if until >= self._at:
             return
@@ -252,26 +249,26 @@ class _Path:
         if not works:
             self.book(until, "scheduler")
             return
-        # While the device worked for the item itself, the wait was no wait.
+        # Work of the lane for the item itself is not a wait.
         own = [work for work in works if work.item == self._item and not work.awaits]
-        # Transfers beside programs are hidden by them.
-        computing = covered_ns(work[:2] for work in own if not work.is_transfer)
-        working = covered_ns(work[:2] for work in own)
-        busy = covered_ns(work[:2] for work in works)
+        # Transfers in parallel to programs do not count.
+        computing = measure_covered_ns(work[:2] for work in own if not work.is_transfer)
+        working = measure_covered_ns(work[:2] for work in own)
+        busy = measure_covered_ns(work[:2] for work in works)
         self._way.booked["compute"] += computing
         self._way.booked["transfer"] += working - computing
         self._way.booked["device_busy"] += busy - working
-        for begin, end in uncovered((work[:2] for work in works), until, self._at):
+        for begin, end in find_gaps((work[:2] for work in works), until, self._at):
             self._way.book_wait("scheduler", begin, end)
         self._at = until
 
 
-def _kind(span: Span) -> str:
+def _classify_span(span: Span) -> str:
     if span.step.transfer:
         return "transfer"
     return "waiting" if span.step.awaited else "compute"
 
 
-def _last(spans: Mapping[int, Span], steps: Iterable[int]) -> Span | None:
+def _find_last(spans: Mapping[int, Span], steps: Iterable[int]) -> Span | None:
     found = (spans[step] for step in steps if step in spans)
     return max(found, key=lambda one: one.ended_ns, default=None)

@@ -1,4 +1,4 @@
-"""The critical path of a measured stream: the steps that decided when it ended."""
+"""The critical path of a measured stream: the steps that determined its end."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Cause = Literal["admission", "input", "lane"]
 
 
 class CriticalSpan(NamedTuple):
-    """A step on the path that ends with the last result.
+    """A step on the critical path.
 
     Attributes
     ----------
     item : int
-        Its place among the profile's records.
+        Index in the records of the profile.
     step : Outline
     started_ns, ended_ns : int
     cause : str
-        What it waited for last, which is the one before it on the path: an ``"input"``, its
-        device's ``"lane"``, or the ``"admission"`` of its item, for which another one had to end.
+        The last condition for its start, which the step before it on the path met: an
+        ``"input"``, its device's ``"lane"``, or the ``"admission"`` of its item.
     """
 
     item: int
@@ -33,13 +33,13 @@ class CriticalSpan(NamedTuple):
     cause: Cause
 
 
-def critical_path(records: Sequence[Record]) -> tuple[CriticalSpan, ...]:
-    """Return the steps that the last result waited for, the first one first."""
+def find_critical_path(records: Sequence[Record]) -> tuple[CriticalSpan, ...]:
+    """Return the critical path of a stream, the first step first."""
     return tuple(reversed(list(_Search(records).back())))
 
 
 class _Place(NamedTuple):
-    """A step of an item, in the order of their ends."""
+    """A step of an item; sorts by its end."""
 
     ended_ns: int
     item: int
@@ -66,7 +66,7 @@ class _Search:
         self._landed = sorted((one.landed_ns, item) for item, one in enumerate(records))
 
     def back(self) -> Iterator[CriticalSpan]:
-        """Yield the path from its end; times strictly fall, whatever the clocks say."""
+        """Yield the path backwards. Ends decrease strictly, so that wrong clocks cause no cycle."""
         place = self._latest_of(self._landed[-1][1]) if self._landed else None
         while place is not None:
             span = place.span
@@ -75,7 +75,7 @@ class _Search:
             place = before if before is not None and before.ended_ns < place.ended_ns else None
 
     def _before(self, place: _Place) -> tuple[_Place | None, Cause]:
-        """Return what a step waited for last."""
+        """Return the step whose end let another one start, and the cause."""
         siblings = self._parts[place.item, place.part]
         waits = self._orders.of(self._records[place.item].parts[place.part]).waits[place.step]
         inputs = (siblings[step] for step in waits if step in siblings)
@@ -91,18 +91,18 @@ class _Search:
         return self._admitting(place.item), "admission"
 
     def _ahead(self, place: _Place) -> _Place | None:
-        """Return what its device, or its calls, had done last before it began."""
+        """Return the last work of a step's lane before it started."""
         works = self._by_lane[place.span.step.lane]
         at = bisect_right(works, place.span.started_ns, key=lambda one: one.ended_ns) - 1
         return next((works[i] for i in range(at, -1, -1) if works[i] is not place), None)
 
     def _admitting(self, item: int) -> _Place | None:
-        """Return the last step of the item whose landing let this one in."""
+        """Return the last step of the item whose landing let `item` be admitted."""
         at = bisect_right(self._landed, (self._records[item].admitted_ns, len(self._records))) - 1
         return self._latest_of(self._landed[at][1]) if at >= 0 else None
 
     def _latest_of(self, item: int, last_part: int | None = None) -> _Place | None:
-        """Return an item's step that ended last."""
+        """Return the step of an item that ended last, in its parts up to `last_part`."""
         count = len(self._records[item].parts) if last_part is None else last_part + 1
         places = [one for part in range(count) for one in self._parts[item, part].values()]
         return max(places, key=lambda one: one.ended_ns, default=None)

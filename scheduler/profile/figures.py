@@ -1,10 +1,9 @@
-"""From a profile to figures: what nodes, whole subgraphs and copies took.
+"""Figures of a profile: times of nodes, subgraphs and copies.
 
-Means suffer from the one run in a hundred that the system interrupts, medians do not. Where nodes
-are timed one by one, so is the subgraph that they make up: what keeping the books took is left out.
-Another profile of the same plan may say what subgraphs take whose nodes are not timed: then their
-nodes share that. So do the nodes of programs in one piece: as the device tells, or else as they
-would by the model.
+Times are medians: one interrupted run in a hundred spoils a mean. If nodes are timed one by one,
+their sum is the time of the subgraph, without the overhead of timing. Subgraphs may also be timed
+by another profile of the same plan, without timed nodes; that time limits the sum of its nodes. If
+a device runs a subgraph in one piece, its nodes share the time, as its profiler or the model says.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ..costs.members import parts_of
 from ..costs.signature import Signature, digest, signature
 from ..dispatch.core_shares import seconds_on_one, shares_of_cores
 from ..errors import PlanError
-from .overheads import hops, loop
+from .overheads import measure_hops, measure_loop
 
 if TYPE_CHECKING:
     from ..plans.placement import Transfer
@@ -35,15 +34,15 @@ if TYPE_CHECKING:
     from . import NodeTime, Profile
 
 
-def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:
-    """Return what a profile says; the plan is the one that ran, its shapes known.
+def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:
+    """Derive figures from the profile of a plan.
 
-    `wholes` is another profile of it, by which subgraphs are timed in place of their nodes.
+    `wholes` is another profile of it, to take the times of subgraphs from.
 
     Raises
     ------
     PlanError
-        If they are not.
+        If not all shapes of the plan are known.
     """
     if not plan.is_static:
         raise PlanError(
@@ -53,9 +52,9 @@ def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Fig
             "Session.profile() tells what steps took",
         )
     spans = profile if wholes is None else wholes
-    spent, links = _spent(spans)
-    stamp_s = _stamp_s()
-    timed = {(node.name, node.device): _timing(node, stamp_s) for node in profile.nodes}
+    spent, links = _collect_times(spans)
+    stamp_s = _measure_stamp_s()
+    timed = {(node.name, node.device): _make_timing(node, stamp_s) for node in profile.nodes}
     nodes: dict[str, dict[Signature, list[Measured]]] = {}
     inside: dict[str, dict[Signature, list[Measured]]] = {}
     programs: dict[str, dict[str, list[Timing]]] = {}
@@ -66,21 +65,20 @@ def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Fig
             continue
         device = plan.prototypes[subgraph.device]
         model = model_of(device, subgraph.device)
-        whole = _on_one_core(Timing.of(times), device, cores.get(subgraph.device, 1))
+        whole = _scale_to_one_core(Timing.of(times), device, cores.get(subgraph.device, 1))
         found = {
             node.name: Measured(timed[node.name, subgraph.device], cost_of(subgraph.graph, node))
             for node in subgraph.graph.nodes
             if (node.name, subgraph.device) in timed
         }
-        # No node was timed by itself, as where programs are one piece.
+        # The device runs the subgraph in one piece.
         if not found:
-            found = _shares(subgraph.graph, device, whole, model)
+            found = _divide_by_shares(subgraph.graph, device, whole, model)
         elif wholes is not None:
-            found = _within(found, whole)
-        # Nodes were timed and there is nothing to hold them against: their sum is the whole,
-        # without clocks.
+            found = _limit_to_whole(found, whole)
+        # The sum of the nodes excludes the overhead of timing.
         elif computes_here(device):
-            whole = _sum(found.values(), whole)
+            whole = _sum_nodes(found.values(), whole)
         of_nodes = nodes.setdefault(subgraph.device, {})
         for node in subgraph.graph.nodes:
             if node.name in found:
@@ -90,38 +88,42 @@ def recorded(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Fig
         of_device.setdefault(digest(subgraph.graph), []).append(whole)
     return Figures(
         memories={name: device.capabilities.memory for name, device in plan.prototypes.items()},
-        links={pair: link_through(points) for pair, points in links.items()},
+        links={pair: fit_link(points) for pair, points in links.items()},
         nodes={
-            device: {key: _middle(found) for key, found in (inside[device] | entries).items()}
+            device: {
+                key: _choose_middle(found) for key, found in (inside[device] | entries).items()
+            }
             for device, entries in nodes.items()
             if entries
         },
         programs={
-            device: {key: _usual(found) for key, found in entries.items()}
+            device: {key: _choose_median(found) for key, found in entries.items()}
             for device, entries in programs.items()
         },
-        hops=hops(spans, plan),
-        loop=loop(spans, plan),
+        hops=measure_hops(spans, plan),
+        loop=measure_loop(spans, plan),
     )
 
 
-def _timing(node: NodeTime, stamp_s: float) -> Timing:
-    """Return what a node takes, without what reading the clock does."""
+def _make_timing(node: NodeTime, stamp_s: float) -> Timing:
+    """Return the time of a node without that of reading the clock."""
     median_s, least_s = (max(0.0, ns / 1e9 - stamp_s) for ns in (node.median_ns, node.min_ns))
     return Timing(median_s, least_s, node.mad_ns / 1e9, node.runs)
 
 
-def _on_one_core(whole: Timing, device: Device, cores: int) -> Timing:
-    """Return what a program takes on one core, which it may have had several of."""
+def _scale_to_one_core(whole: Timing, device: Device, cores: int) -> Timing:
+    """Scale the time of a program on `cores` cores to one."""
     if whole.trusted_s <= 0:
         return whole
     return whole.scaled(seconds_on_one(device, whole.trusted_s, cores) / whole.trusted_s)
 
 
-def _shares(graph: Graph, device: Device, whole: Timing, model: DeviceModel) -> dict[str, Measured]:
-    """Return what the nodes of a program take that is one piece: they share its time."""
+def _divide_by_shares(
+    graph: Graph, device: Device, whole: Timing, model: DeviceModel
+) -> dict[str, Measured]:
+    """Divide the time of a program among its nodes."""
     told = device.shares(graph) if isinstance(device, Profiled) else {}
-    shares = told or _modelled(graph, model)
+    shares = told or _predict_shares(graph, model)
     return {
         node.name: Measured(whole.scaled(shares[node.name]), cost_of(graph, node), not told)
         for node in graph.nodes
@@ -129,7 +131,7 @@ def _shares(graph: Graph, device: Device, whole: Timing, model: DeviceModel) -> 
     }
 
 
-def _modelled(graph: Graph, model: DeviceModel) -> dict[str, float]:
+def _predict_shares(graph: Graph, model: DeviceModel) -> dict[str, float]:
     seconds = {
         node.name: model.kernel_s(family(graph, node), cost_of(graph, node)) for node in graph.nodes
     }
@@ -137,8 +139,8 @@ def _modelled(graph: Graph, model: DeviceModel) -> dict[str, float]:
     return {name: one / whole for name, one in seconds.items()} if whole > 0 else {}
 
 
-def _within(found: Mapping[str, Measured], whole: Timing) -> dict[str, Measured]:
-    """Return nodes that together take no more than their subgraph does."""
+def _limit_to_whole(found: Mapping[str, Measured], whole: Timing) -> dict[str, Measured]:
+    """Scale the times of nodes down to the time of their subgraph."""
     together = sum(one.seconds for one in found.values())
     factor = whole.trusted_s / together if together > 0 else 1.0
     if factor >= 1.0:
@@ -146,8 +148,8 @@ def _within(found: Mapping[str, Measured], whole: Timing) -> dict[str, Measured]
     return {name: one._replace(timing=one.timing.scaled(factor)) for name, one in found.items()}
 
 
-def _sum(found: Iterable[Measured], whole: Timing) -> Timing:
-    """Return what nodes take one after the other, as far apart as the runs of their subgraph."""
+def _sum_nodes(found: Iterable[Measured], whole: Timing) -> Timing:
+    """Sum the times of nodes, with the deviation of their subgraph."""
     together = sum(one.seconds for one in found)
     return whole.scaled(together / whole.seconds) if whole.seconds > 0 else Timing(together)
 
@@ -158,27 +160,27 @@ def _add_inside(
     graph: Graph,
     model: DeviceModel,
 ) -> None:
-    """Add the nodes inside of measured Fused nodes: plans are made of single nodes."""
+    """Add the nodes inside of measured Fused nodes, since the planner weighs single nodes."""
     for node in graph.nodes:
         if node.op == FUSED and (found := measured.get(signature(graph, node))):
             for inner, one, share in parts_of(graph, node, model):
-                # The last one found: it is of the plan that ran last.
+                # The last one belongs to the plan that ran last.
                 part = found[-1]._replace(
                     timing=found[-1].timing.scaled(share), cost=cost_of(inner, one)
                 )
                 nodes.setdefault(signature(inner, one), []).append(part)
 
 
-def _stamp_s() -> float:
-    """Return what it takes to read the clock, which timing does once for every node."""
+def _measure_stamp_s() -> float:
+    """Measure the time to read the clock, which happens once for each timed node."""
     stamps = [perf_counter_ns() for _ in range(101)]
     return statistics.median(after - before for before, after in pairwise(stamps)) / 1e9
 
 
-def _spent(
+def _collect_times(
     profile: Profile,
 ) -> tuple[dict[tuple[str, str], list[float]], dict[tuple[str, str], list[tuple[int, float]]]]:
-    """Return the seconds of subgraphs, and per way between memories the medians of copies."""
+    """Return the seconds of subgraphs, and (bytes, median seconds) of copies by memories."""
     spent: dict[tuple[str, str], list[float]] = {}
     copies: dict[tuple[str, str], Transfer] = {}
     for record in profile.records:
@@ -190,19 +192,19 @@ def _spent(
     links: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for key, copy in copies.items():
         median = statistics.median(spent.pop(key))
-        # One point for each transfer of a plan, whatever the number of its runs: sizes count alike.
+        # One point for each transfer of a plan, not for each run: all sizes count alike.
         links.setdefault((copy.source, copy.target), []).append((copy.nbytes, median))
     return spent, links
 
 
-def link_through(points: Iterable[tuple[int, float]]) -> Link:
-    """Return the latency and speed that fit copies of some sizes: least squares on the ratios."""
+def fit_link(points: Iterable[tuple[int, float]]) -> Link:
+    """Fit latency and bandwidth to copies, by least squares of relative errors."""
     listed = sorted(points)
     small, large = listed[0], listed[-1]
-    if large[0] < 4 * max(small[0], 1):  # all of one size: no telling latency from speed
+    if large[0] < 4 * max(small[0], 1):  # sizes too close to separate latency from bandwidth
         nbytes, seconds = listed[len(listed) // 2]
         return Link(seconds / 2, max(nbytes, 1) / max(seconds / 2, 1e-9))
-    # By ratio: a large copy that is off by a tenth is as wrong as a small one.
+    # Relative errors: a tenth counts the same for small and large copies.
     weights = [1 / max(seconds, 1e-9) for _, seconds in listed]
     a11 = sum(w * w for w in weights)
     a12 = sum(w * w * n for w, (n, _) in zip(weights, listed, strict=True))
@@ -212,20 +214,19 @@ def link_through(points: Iterable[tuple[int, float]]) -> Link:
     determinant = a11 * a22 - a12 * a12
     latency = max((b1 * a22 - b2 * a12) / determinant, 0.0)
     per_byte = (a11 * b2 - a12 * b1) / determinant
-    # Noise alone makes larger copies faster; then the ends of the range tell.
+    # Only noise makes larger copies faster: use the two extremes.
     if per_byte <= 0:
         per_byte = max(large[1] - small[1], 1e-12) / (large[0] - small[0])
     return Link(latency, 1 / per_byte)
 
 
-def _middle(found: Sequence[Measured]) -> Measured:
-    """Return one that stands for several of the same signature."""
+def _choose_middle(found: Sequence[Measured]) -> Measured:
+    """Choose the median of the most trusted measurements of one signature."""
     least = min(one.distrust for one in found)
     trusted = [one for one in found if one.distrust == least]
-    return trusted[0]._replace(timing=_usual([one.timing for one in trusted]))
+    return trusted[0]._replace(timing=_choose_median([one.timing for one in trusted]))
 
 
-def _usual(found: Sequence[Timing]) -> Timing:
-    """Return the middle one of the times of equals."""
+def _choose_median(found: Sequence[Timing]) -> Timing:
     ordered = sorted(found, key=lambda one: one.trusted_s)
     return ordered[len(ordered) // 2]

@@ -1,4 +1,4 @@
-"""Intervals of time: united, measured, and found by when they were."""
+"""Intervals of time: unions, gaps, and look-ups by time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from .records import Record
 
 
-def merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the union of intervals as disjoint ones (a device may copy while it computes)."""
+def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the union of intervals as sorted disjoint ones."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:
@@ -21,16 +21,16 @@ def merged(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
-    """Return how long at least one of them lasts."""
-    return sum(end - start for start, end in merged(intervals))
+def measure_covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
+    """Return the length of the union of intervals."""
+    return sum(end - start for start, end in merge_intervals(intervals))
 
 
-def uncovered(
+def find_gaps(
     intervals: Iterable[tuple[int, int]], begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the times from a beginning to an end in which none of them lasts."""
-    for started, ended in merged(intervals):
+    """Yield the gaps between intervals, from `begin` to `end`."""
+    for started, ended in merge_intervals(intervals):
         if begin < started:
             yield begin, started
         begin = max(begin, ended)
@@ -39,7 +39,7 @@ def uncovered(
 
 
 class DeviceWork(NamedTuple):
-    """What a device did: a step of the item of that number in the profile."""
+    """A step of a device. `item` is an index in the records."""
 
     started_ns: int
     ended_ns: int
@@ -49,7 +49,7 @@ class DeviceWork(NamedTuple):
 
 
 class Lanes:
-    """All that the devices did for some items, to be asked about moments."""
+    """The work of all lanes for some items, sorted for look-ups."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._work: dict[str, list[DeviceWork]] = {}
@@ -70,7 +70,7 @@ class Lanes:
         }
 
     def between(self, lane: str, start: int, end: int) -> Iterator[DeviceWork]:
-        """Yield what a device did, or an async function, in some time, and cut it off there."""
+        """Yield the work of a lane between two moments, cut to them."""
         works = self._work.get(lane, [])
         for at in range(bisect_right(self._latest.get(lane, []), start), len(works)):
             work = works[at]
@@ -82,7 +82,7 @@ class Lanes:
                 )
 
     def last_release(self, item: int, start: int, end: int) -> int:
-        """Return when other items ended something last before a moment; `start` if none did."""
+        """Return when another item last ended a step between two moments, or else `start`."""
         at = bisect_right(self._ends, (end, len(self._ends))) - 1
         while at >= 0 and self._ends[at][0] > start:
             if self._ends[at][1] != item:

@@ -1,8 +1,8 @@
-"""From a profile to what passes between steps: threads and processes wake up, the loop works.
+"""Overheads between steps, from a profile: wake-ups of threads and processes, work of the loop.
 
-Only what happens on the host is of interest here, and only while nothing else is in the way: a step
-that found its lane idle tells how long the way to it takes, one that was queued how long the lane
-takes from one step to the next, an item that was alone what the loop takes for it.
+Steps of the host alone are evaluated, without contention: a step that found its lane idle gives the
+latency of a hand-over, a queued step the time from one step of a lane to the next, an item that was
+alone in the session the time of the loop.
 """
 
 from __future__ import annotations
@@ -21,52 +21,56 @@ if TYPE_CHECKING:
     from . import Profile, Record, Span
 
 NEXT_NS = 2_000_000
-"""An item that is admitted later than that after the last one was not waiting for it."""
+"""Longest gap after which an item counts as waiting for the one before it."""
 
 
 Summary: TypeAlias = Callable[[Sequence[float]], float | None]
-"""Returns what some figures come to; None where that cannot be said."""
+"""Summarizes figures; None if they say nothing."""
 
 
 class _Way(NamedTuple):
-    """That a step on one device could begin when work on another, or the loop, had ended."""
+    """The time from the end of work on one device, or the loop, to a step on another."""
 
     source: str
     target: str
     ns: int
 
 
-def hops(
+def measure_hops(
     profile: Profile, plan: Plan, summary: Summary | None = None
 ) -> dict[tuple[str, str], float]:
     """Return the seconds between steps by their devices; `LOOP` stands for the loop.
 
-    The usual ones, or what a summary says of them. From a device to itself it is the time between
-    two steps of which the later one was queued.
+    `summary` replaces the default summary. From a device to itself it is the time between two steps
+    of which the later one was queued.
     """
     here = {name for name, device in plan.prototypes.items() if computes_here(device)}
     here |= {LOOP, HERE}
     found: dict[tuple[str, str], list[int]] = {}
-    quick = _quick(profile, plan)
-    for way in [*_starts(profile, plan, quick), *_landings(profile, quick)]:
+    quick = _find_inline_steps(profile, plan)
+    for way in [*_list_starts(profile, plan, quick), *_list_landings(profile, quick)]:
         if way.source in here and way.target in here:
             found.setdefault((way.source, way.target), []).append(max(way.ns, 0))
     if summary is None:
-        return {(a, b): _usual(every, crowded=a == b) / 1e9 for (a, b), every in found.items()}
+        return {
+            (a, b): _summarize_usual(every, crowded=a == b) / 1e9 for (a, b), every in found.items()
+        }
     told = {way: summary(every) for way, every in found.items()}
     return {way: ns / 1e9 for way, ns in told.items() if ns is not None}
 
 
-def _usual(found: Sequence[int], *, crowded: bool) -> float:
-    """Return the median, or what a quarter stays below where lanes may wait for cores as well."""
+def _summarize_usual(found: Sequence[int], *, crowded: bool) -> float:
+    """Return the median, or the lower quartile if lanes may wait for cores."""
     ordered = sorted(found)
     return ordered[len(ordered) // (4 if crowded else 2)]
 
 
-def loop(profile: Profile, plan: Plan, summary: Summary = statistics.median) -> Loop | None:
-    """Return what the loop takes for an item; None where no item was alone."""
-    fed = _copy_s(plan, [name for name in plan.graph.inputs if name not in plan.ends.inputs])
-    alone = list(_alone(profile))
+def measure_loop(profile: Profile, plan: Plan, summary: Summary = statistics.median) -> Loop | None:
+    """Measure the time of the loop for an item; None if no item was alone."""
+    fed = _predict_copy_s(
+        plan, [name for name in plan.graph.inputs if name not in plan.ends.inputs]
+    )
+    alone = list(_find_lone_items(profile))
     feeds = [
         min(span.ready_ns for span in record.spans()) - record.admitted_ns for record, _ in alone
     ]
@@ -82,14 +86,14 @@ def loop(profile: Profile, plan: Plan, summary: Summary = statistics.median) -> 
     )
 
 
-def _copy_s(plan: Plan, names: Sequence[str]) -> float | None:
-    """Return how long the loop copies tensors of an item that is alone; None if a thread does."""
+def _predict_copy_s(plan: Plan, names: Sequence[str]) -> float | None:
+    """Predict the time in which the loop copies tensors; None if a thread copies them."""
     nbytes = sum(plan.graph.tensors[name].nbytes for name in names)
     return nbytes / HOST_BYTES_PER_S if nbytes <= ALONE_BYTES else None
 
 
-def _alone(profile: Profile) -> Iterator[tuple[Record, int | None]]:
-    """Yield the items beside which no other was under way, and the ns until the next one."""
+def _find_lone_items(profile: Profile) -> Iterator[tuple[Record, int | None]]:
+    """Yield the items that were alone in flight, and the ns until the next one."""
     records = sorted(profile.records, key=lambda record: record.admitted_ns)
     ended = 0
     for record, following in zip_longest(records, records[1:]):
@@ -99,8 +103,8 @@ def _alone(profile: Profile) -> Iterator[tuple[Record, int | None]]:
             yield record, None if following is None else following.admitted_ns - record.landed_ns
 
 
-def _landings(profile: Profile, quick: Container[int]) -> Iterator[_Way]:
-    for record, _ in _alone(profile):
+def _list_landings(profile: Profile, quick: Container[int]) -> Iterator[_Way]:
+    for record, _ in _find_lone_items(profile):
         last = max(record.spans(), key=lambda span: span.ended_ns)
         if last.step.awaited:  # the loop knows at once
             continue
@@ -108,8 +112,8 @@ def _landings(profile: Profile, quick: Container[int]) -> Iterator[_Way]:
         yield _Way(HERE if on_loop else last.step.device, LOOP, record.landed_ns - last.ended_ns)
 
 
-def _starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Way]:
-    """Yield what every step waited for last, where that is sure."""
+def _list_starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Way]:
+    """Yield the hand-over to each step, if its last condition is certain."""
     by_device: dict[str, list[tuple[Span, Mapping[int, Span]]]] = {}
     for record in profile.records:
         if len(record.parts) == 1 and not record.failed:
@@ -136,8 +140,8 @@ def _starts(profile: Profile, plan: Plan, quick: Container[int]) -> Iterator[_Wa
                 yield _Way(last.step.device, device, span.started_ns - last.ended_ns)
 
 
-def _quick(profile: Profile, plan: Plan) -> set[int]:
-    """Return the steps that were usually run where they became ready: no thread had to wake up."""
+def _find_inline_steps(profile: Profile, plan: Plan) -> set[int]:
+    """Return the steps that usually ran inline, without waking a thread."""
     spent: dict[int, list[int]] = {}
     for record in profile.records:
         for span in record.spans() if len(record.parts) == 1 else ():

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph.printing import counted
 from ..plans.plan import Plan
-from .attribution import Attribution, attributions, total
-from .critical import CriticalSpan, critical_path
-from .intervals import covered_ns, merged
+from .attribution import Attribution, attribute_times, sum_attributions
+from .critical import CriticalSpan, find_critical_path
+from .intervals import measure_covered_ns, merge_intervals
 from .records import NodeTime, Record, RowBatch, RowBatchFigures, Span
-from .table import profile_table
+from .table import write_table
 
 if TYPE_CHECKING:
     from ..reports.what_if import WhatIf
 
 TELLING = 16
-"""Of fewer items it is no wonder that most need a plan."""
+"""Items from which on a majority of misses is reported."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Profile:
 
     @cached_property
     def active_s(self) -> float:
-        """Of these, the seconds in which an item was in flight, or with its source or consumer."""
+        """The part of `wall_s` in which an item was in flight, or with its source or consumer."""
         if not self.records:
             return 0.0
         first = min(record.admitted_ns for record in self.records)
@@ -89,7 +89,7 @@ class Profile:
             )
             for record in self.records
         )
-        return covered_ns(ways) / 1e9
+        return measure_covered_ns(ways) / 1e9
 
     @property
     def items_per_s(self) -> float:
@@ -118,10 +118,10 @@ class Profile:
 
     @property
     def overlap(self) -> float:
-        """The share of time in which at least two devices worked, of that in which any did."""
+        """The share of the busy time in which at least two devices worked."""
         events: list[tuple[int, int]] = []
         for spans in self._by_device().values():
-            for start, end in merged(spans):
+            for start, end in merge_intervals(spans):
                 events += [(start, 1), (end, -1)]
         some = several = active = previous = 0
         for time_ns, change in sorted(events):
@@ -148,7 +148,7 @@ class Profile:
 
     @property
     def hits(self) -> int:
-        """The number of items that waited for neither: everything for their shapes was ready."""
+        """The number of items that found a plan and bound programs for their shapes."""
         return len(self.records) - self.misses - self.bound
 
     @property
@@ -185,7 +185,7 @@ class Profile:
     @cached_property
     def attributions(self) -> tuple[Attribution, ...]:
         """The attribution of each item's time, in the order of `records`."""
-        return tuple(attributions(self.records))
+        return tuple(attribute_times(self.records))
 
     def attribution(self) -> Attribution:
         """Return the attribution of the time of all items together.
@@ -199,12 +199,12 @@ class Profile:
         >>> spent.items, spent.residual_ns, spent.wall_ns == sum(spent.spent_ns.values())
         (8, 0, True)
         """
-        return total(self.attributions)
+        return sum_attributions(self.attributions)
 
     @cached_property
     def critical_path(self) -> tuple[CriticalSpan, ...]:
-        """The steps, of any item, that the last result waited for, the first one first."""
-        return critical_path(self.records)
+        """The critical path of the stream, across items, the first step first."""
+        return find_critical_path(self.records)
 
     def what_if(
         self, plan: Plan, faster: Mapping[str, float], *, max_in_flight: int | None = None
@@ -216,7 +216,7 @@ class Profile:
         plan : Plan
             The plan that ran, with known shapes.
         faster : Mapping of str to float
-            How many times as fast, by operator or name of node.
+            Speedup by operator or name of node.
         max_in_flight : int, optional
             The number of items in flight; the plan's by default.
 
@@ -263,10 +263,10 @@ class Profile:
 
     def table(self) -> str:
         """Return the figures as text."""
-        return profile_table(self)
+        return write_table(self)
 
     def __repr__(self) -> str:
-        """Return a line, however many items there are: `table` tells more."""
+        """Return one line; `table` has the details."""
         items, on = counted(len(self.records), "item"), ", ".join(self.busy_s) or "no device"
         return f"<Profile: {items} on {on}, {self.active_s:.3f} s, {self.items_per_s:.4g} items/s>"
 

@@ -30,7 +30,7 @@ class NodeTime(NamedTuple):
     runs : int
     total_ns : int
     min_ns : int
-        The shortest run: what interrupts a node, or keeps it waiting, makes means longer, not this.
+        The shortest run, which interruptions do not affect.
     median_ns, mad_ns : int
         The median of the latest runs, and their median absolute deviation from it.
     """
@@ -51,11 +51,11 @@ class RowBatchFigures(NamedTuple):
     Attributes
     ----------
     batches, rows : int
-        Batches that were started, and the rows in them; not those that ran again alone.
+        Batches that were started, and their rows, without rows that ran again alone.
     waited_s : float
-        How long the rows waited for their batches, in seconds, all of them together.
+        Sum of the waits of rows for their batches.
     dropped : int
-        Rows that ran in no batch, as more waited than are kept.
+        Rows that were dropped, since the queue was full.
     """
 
     batches: int = 0
@@ -65,15 +65,15 @@ class RowBatchFigures(NamedTuple):
 
 
 class PlanTimes(NamedTuple):
-    """What ran of one plan: for each step when it was submitted, began and ended.
+    """The times of one plan's steps for one item.
 
     Attributes
     ----------
     steps : tuple of Outline
     times : sequence of int
-        Three for each step, in ns; 0 for what has not happened.
+        For each step when it was submitted, began and ended, in ns; 0 if it was not.
     pools : Mapping of str to Pool
-        The memory that its plan gave it; empty if that is not known.
+        The memory of the plan; empty if it is not known.
     """
 
     steps: tuple[Outline, ...]
@@ -88,17 +88,17 @@ class PlanTimes(NamedTuple):
                 yield Span(step, ready, started, ended)
 
     def regions(self) -> Iterator[Region]:
-        """Yield what it had of all memories."""
+        """Yield the regions of all pools."""
         return (region for pool in self.pools.values() for region in pool.regions.values())
 
 
 class Record(NamedTuple):
     """One item's times.
 
-    They are those of the `time.perf_counter_ns` clock; where all devices are simulated on one
-    virtual clock, of that clock. The times of a step are always those of its device's clock.
+    Timestamps are of `time.perf_counter_ns`, or of the virtual clock that all devices share. The
+    times of a step are of its device's clock.
 
-    It has several parts where shapes depend on values, or there are loops.
+    An item has several parts if shapes depend on values, or if there are loops.
     """
 
     parts: tuple[PlanTimes, ...]
@@ -107,17 +107,17 @@ class Record(NamedTuple):
 
     @property
     def admitted_ns(self) -> int:
-        """When it got a slot."""
+        """The moment of admission to a slot."""
         return self.marks.admitted_ns
 
     @property
     def landed_ns(self) -> int:
-        """When its results were there."""
+        """The moment when the results were ready."""
         return self.marks.landed_ns
 
     @property
     def waited_for(self) -> set[str]:
-        """What its marks say that it waited for: ``"partners"``, ``"planning"``, ``"binding"``."""
+        """The kinds of its waits: ``"partners"``, ``"planning"``, ``"binding"``."""
         return {kind for kind, _, _ in self.marks.preparing}
 
     def spans(self) -> Iterator[Span]:
@@ -126,7 +126,7 @@ class Record(NamedTuple):
 
     @property
     def n_steps(self) -> int:
-        """How many steps its plans have."""
+        """The number of steps of all parts."""
         count = 0
         for part in self.parts:
             count += len(part.steps)
@@ -139,12 +139,12 @@ class RowBatch(NamedTuple):
     Attributes
     ----------
     queue : str
-        That its rows waited in.
+        Name of the queue of its rows.
     rows : int
     first_ns, started_ns, ended_ns : int
-        When the row came that waited longest, and when the batch was put together and ended.
+        When its first row came, when it was started and when it ended.
     record : Record
-        Its steps, by the plan for the rows.
+        Its steps in the plan for rows.
     """
 
     queue: str
@@ -156,12 +156,12 @@ class RowBatch(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What the steps of a plan wait for.
+    """The dependencies of a plan's steps.
 
     Attributes
     ----------
     waits : sequence of sequences of int
-        For every step those that must be complete before.
+        For each step those that must be complete before it.
     claiming : frozenset of int
         The steps that wait until earlier items have released memory.
     """
@@ -171,13 +171,13 @@ class Order(NamedTuple):
 
 
 class Orders:
-    """The orders of plans, each found once."""
+    """Caches the orders of plans."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[PlanTimes, Order]] = {}  # a part keeps its plan's steps alive
 
     def of(self, part: PlanTimes) -> Order:
-        """Return what the steps of a part's plan wait for."""
+        """Return the order of a part's plan."""
         known = self._known.get(id(part.steps))
         if known is None:
             waits: list[list[int]] = [[] for _ in part.steps]

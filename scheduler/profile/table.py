@@ -1,4 +1,4 @@
-"""A profile as text: totals, where the time of items went, steps, nodes, the critical path."""
+"""A profile as text: totals, attribution, critical path, steps, nodes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LISTED_ON_PATH = 10
 LISTED_OF_STEP = 3
 
 IDLE = 0.01
-"""A larger share of time in which no item was under way is told."""
+"""Share of idle time above which it is reported."""
 
 FEWER_SHAPES = Fix(
     "bound the lengths, ", Argument("bounds", {"n": 64}), ", or feed few of them, padded"
 )
-"""What to do where most shapes are new."""
+"""Advice for streams of mostly new shapes."""
 
 MEANINGS = {
     "source": "the source made it",
@@ -42,20 +42,20 @@ MEANINGS = {
 }
 
 
-def profile_table(profile: Profile, spell: Spelling = str) -> str:
-    """Return the figures of a profile for people, with arguments of `plan` in a spelling."""
+def write_table(profile: Profile, spell: Spelling = str) -> str:
+    """Write the figures. `spell` formats suggested arguments of `plan`."""
     parts = (
-        _totals(profile, spell),
-        _attribution(profile),
-        _critical_path(profile),
-        _steps(profile),
-        _nodes(profile),
+        _describe_totals(profile, spell),
+        _tabulate_attribution(profile),
+        _tabulate_critical_path(profile),
+        _tabulate_steps(profile),
+        _tabulate_nodes(profile),
     )
     return "\n\n".join(listing(lines) for lines in map(list, parts) if lines)
 
 
-def profile_summary(profile: Profile) -> str:
-    """Return how fast it went, and where most of the time went, in a line."""
+def summarize(profile: Profile) -> str:
+    """Write rate, latency and the largest costs in one line."""
     said = [f"{counted(len(profile.records), 'item')}, {rate_text(profile.items_per_s)}"]
     said.append(f"latency {seconds_text(profile.latency_s(0.5))} median")
     spent = profile.attribution()
@@ -69,7 +69,7 @@ def profile_summary(profile: Profile) -> str:
     if everything:
         longest = max(profile.nodes, key=lambda node: node.total_ns)
         share = longest.total_ns / everything
-        whose = "those that were timed" if any(_in_one_piece(profile)) else "all nodes"
+        whose = "those that were timed" if any(_find_untimed_steps(profile)) else "all nodes"
         said.append(
             f"node {longest.name!r} ({longest.op} on {longest.device}) takes {share:.0%} of the "
             f"time of {whose}"
@@ -77,7 +77,7 @@ def profile_summary(profile: Profile) -> str:
     return listing(["; ".join(said)])
 
 
-def _totals(profile: Profile, spell: Spelling) -> Iterator[str]:
+def _describe_totals(profile: Profile, spell: Spelling) -> Iterator[str]:
     figures = profile.totals()
     yield (
         f"{'the last ' if profile.forgotten else ''}"
@@ -120,7 +120,7 @@ def _totals(profile: Profile, spell: Spelling) -> Iterator[str]:
     yield f"two devices or more at work: {figures['overlap']:.0%} of the busy time"
 
 
-def _attribution(profile: Profile) -> Iterator[str]:
+def _tabulate_attribution(profile: Profile) -> Iterator[str]:
     spent = profile.attribution()
     if not spent.wall_ns:
         return
@@ -135,7 +135,7 @@ def _attribution(profile: Profile) -> Iterator[str]:
         yield f"{'unknown':16} {spent.residual_ns / items / 1e6:9.3f} {share:6.1%}"
 
 
-def _critical_path(profile: Profile) -> Iterator[str]:
+def _tabulate_critical_path(profile: Profile) -> Iterator[str]:
     spent: dict[tuple[str, str], list[int]] = {}
     for one in profile.critical_path:
         spent.setdefault((one.step.name, one.step.device), []).append(one.ended_ns - one.started_ns)
@@ -150,22 +150,22 @@ def _critical_path(profile: Profile) -> Iterator[str]:
         yield f"and {len(rows) - LISTED_ON_PATH} more steps"
 
 
-def _steps(profile: Profile) -> Iterator[str]:
+def _tabulate_steps(profile: Profile) -> Iterator[str]:
     yield f"{'step':32} {'device':12} {'runs':>6} {'median ms':>9} {'queued ms':>9}  nodes"
     for row in profile.steps():
         yield (
             f"{row['step'][:32]:32} {row['device']:12} {row['runs']:6} "
-            f"{row['run_ms']:9.3f} {row['queued_ms']:9.3f}  {_named(row['nodes'])}"
+            f"{row['run_ms']:9.3f} {row['queued_ms']:9.3f}  {_list_names(row['nodes'])}"
         ).rstrip()
 
 
-def _named(nodes: Sequence[str]) -> str:
-    """Return names of a step's nodes: they are in order, so the first and the last say most."""
+def _list_names(nodes: Sequence[str]) -> str:
+    """List a step's nodes: the first and the last if there are many, since they are in order."""
     few = nodes if len(nodes) <= LISTED_OF_STEP else [nodes[0], "...", nodes[-1]]
     return ", ".join(name[:40] for name in few)
 
 
-def _nodes(profile: Profile) -> Iterator[str]:
+def _tabulate_nodes(profile: Profile) -> Iterator[str]:
     if not profile.nodes:
         return
     everything = sum(node.total_ns for node in profile.nodes) or 1
@@ -179,12 +179,12 @@ def _nodes(profile: Profile) -> Iterator[str]:
     more = len(profile.nodes) - LISTED_NODES
     if more > 0:
         yield f"and {more} more nodes"
-    for row in _in_one_piece(profile):
+    for row in _find_untimed_steps(profile):
         yield f"{row['step']}: not timed by node, {row['device']} runs it in one piece"
 
 
-def _in_one_piece(profile: Profile) -> Iterator[dict[str, Any]]:
-    """Yield the steps whose nodes were not timed, though others were."""
+def _find_untimed_steps(profile: Profile) -> Iterator[dict[str, Any]]:
+    """Yield the steps whose nodes were not timed."""
     timed = {(node.name, node.device) for node in profile.nodes}
     for row in profile.steps():
         if not timed.issuperset((name, row["device"]) for name in row["nodes"]):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Timestamps:
-    """Moments in ns, on the clock that items are timed with; 0 for what has not happened.
+    """Moments in ns on the clock of items; 0 for events that have not happened.
 
     Attributes
     ----------
@@ -20,21 +20,21 @@ class Timestamps:
     fed_ns : int
         Its inputs were written there.
     finished_ns : int
-        The last of its steps that ran had ended, and its results were about to be copied out.
+        Its last step had ended; copying the results out began.
     landed_ns : int
         Its results were copied out, or may be read where they are.
     taken_ns : int
-        The consumer got it: items wait for their turn, and for the consumer.
+        The consumer got it, after its turn had come.
     released_ns : int
-        The consumer was through with it.
+        The consumer released it.
     stream : int
-        Which of a session's streams it was in: the order of each is its own. 0 for `run`.
+        The number of its stream in the session; 0 for `run`.
     stamp : float or None
-        What the source stamped the item with, a time or key of its own.
+        Time or key from the source.
     preparing : tuple of (str, int, int)
-        When it waited for its partners in a join (``"partners"``), for a plan that was made and
-        opened (``"planning"``), or for programs that were bound, to its lengths or in its slot's
-        memory (``"binding"``): from when to when.
+        Kind, start and end of waits: for partners in a join (``"partners"``), for a plan to be
+        made and opened (``"planning"``), for programs to be bound to its lengths or to the memory
+        of its slot (``"binding"``).
     """
 
     asked_ns: int = 0
@@ -50,5 +50,5 @@ class Timestamps:
     preparing: tuple[tuple[str, int, int], ...] = field(default=(), init=False)
 
     def prepare(self, kind: str, begin_ns: int, end_ns: int) -> None:
-        """Take note of what the item waited for, and when."""
+        """Record a wait."""
         self.preparing += ((kind, begin_ns, end_ns),)

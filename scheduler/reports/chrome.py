@@ -18,7 +18,7 @@ from ..errors import SessionError
 from ..plans.placement import Outline
 from ..plans.regions import ADMISSION, Region
 from ..profile import Profile, Span
-from ..profile.attribution import moments
+from ..profile.attribution import list_moments
 from ..profile.records import PlanTimes, Record, RowBatch
 
 PROCESS = 1
@@ -186,7 +186,7 @@ PHASES = (SOURCE, "waits for a slot", "is fed", "runs", "lands", "waits for the 
 
 def _list_phases(record: Record) -> list[tuple[str, int, int]]:
     """Return name, start and end of each phase; a phase without marks is empty."""
-    between = pairwise(moments(record))
+    between = pairwise(list_moments(record))
     return [(name, start, end) for name, (start, end) in zip(PHASES, between, strict=True)]
 
 

@@ -30,7 +30,7 @@ from ..costs.measure import LIMIT_S, Clock, Note, undisturbed
 from ..planner.api import plan
 from ..plans.plan import Plan
 from ..profile import Profile, Record
-from ..profile.overheads import hops, loop
+from ..profile.overheads import measure_hops, measure_loop
 from ..runtime.session import Session
 from ..simulation.lanes import USUAL
 from .contention import contention
@@ -134,11 +134,16 @@ async def measure_ways(
 def _ways(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
     """Return what is known by now, and what is not."""
     in_a_row = {
-        pair: hop for pair, hop in hops(together, toured, undisturbed).items() if pair[0] == pair[1]
+        pair: hop
+        for pair, hop in measure_hops(together, toured, undisturbed).items()
+        if pair[0] == pair[1]
     }
-    between = hops(alone, toured, undisturbed)
-    met = {*hops(alone, toured), *(pair for pair in hops(together, toured) if pair[0] == pair[1])}
-    found = Costs(hops={**in_a_row, **between}, loop=loop(alone, toured, undisturbed))
+    between = measure_hops(alone, toured, undisturbed)
+    met = {
+        *measure_hops(alone, toured),
+        *(pair for pair in measure_hops(together, toured) if pair[0] == pair[1]),
+    }
+    found = Costs(hops={**in_a_row, **between}, loop=measure_loop(alone, toured, undisturbed))
     missing = [f"the way from {a} to {b}" for a, b in sorted(met - found.hops.keys())]
     return found, missing + (["what the loop takes"] if found.loop is None else [])
 

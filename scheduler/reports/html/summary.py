@@ -10,7 +10,7 @@ from ....graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...plans.placement import Transfer
 from ...plans.plan import Plan
 from ...profile import Profile
-from ...profile.attribution import attributions, total
+from ...profile.attribution import attribute_times, sum_attributions
 from ...profile.table import MEANINGS
 from ...simulation.simulation import Simulation
 from .columns import round_digits
@@ -127,7 +127,7 @@ def summarize_profile(profile: Profile) -> dict[str, Any]:
 
 def _list_spent_time(profile: Profile) -> Iterator[list[Any]]:
     """Yield the parts of an item's time: name, mean µs, share, meaning."""
-    whole = total(attributions(select_records(profile)))
+    whole = sum_attributions(attribute_times(select_records(profile)))
     for kind, ns in whole.spent_ns.items():
         mean_us = ns / whole.items / 1e3 if whole.items else 0.0
         name = kind.replace("_", " ")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ....graph.printing import counted
 from ...plans.placement import Outline
 from ...profile import Profile, Record
-from ...profile.critical import critical_path
+from ...profile.critical import find_critical_path
 from ...profile.records import RowBatch
 from ...profile.table import MEANINGS
 from .columns import Texts, round_digits, to_microseconds
@@ -34,7 +34,7 @@ def make_measured_timeline(
     before = len(profile.records) - len(records) + profile.forgotten
     everything = counted(before + len(records), "item")
     which = f"the last {len(records)} of {everything}" if before else everything
-    path = critical_path(records)
+    path = find_critical_path(records)
     lines = _Lines(subgraphs, texts)
     lines.add(records, before, {(before + one.item, one.step.index) for one in path})
     lines.add_preparing(records, before)

@@ -21,7 +21,7 @@ from plait.graph.tensor import Array
 from plait.scheduler.costs.costs import PYTHON_S
 from plait.scheduler.costs.figures import Link, Measured, Timing
 from plait.scheduler.costs.signature import digest, signature
-from plait.scheduler.profile.figures import link_through
+from plait.scheduler.profile.figures import fit_link
 
 SIM = SimModel(flops_per_s=1e9, bytes_per_s=1e9, launch_s=1e-6, submit_s=5e-6)
 
@@ -188,13 +188,13 @@ def test_latency_and_speed_follow_from_copies_of_several_sizes(
     latency: float, speed: float
 ) -> None:
     points = [(n, latency + n / speed) for n in (1 << 10, 1 << 16, 1 << 24)]
-    link = link_through(points)
+    link = fit_link(points)
     for nbytes, seconds in points:
         assert link.copy_s(nbytes) == pytest.approx(seconds, rel=1e-3)
 
 
 def test_copies_of_one_size_are_predicted_as_they_were() -> None:
-    assert link_through([(1000, 1e-3)]).copy_s(1000) == pytest.approx(1e-3)
+    assert fit_link([(1000, 1e-3)]).copy_s(1000) == pytest.approx(1e-3)
 
 
 async def test_a_profile_tells_what_nodes_subgraphs_and_copies_took() -> None:

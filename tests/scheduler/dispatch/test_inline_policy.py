@@ -13,7 +13,7 @@ from plait.scheduler.costs.figures import HERE, LOOP
 from plait.scheduler.dispatch.inline_policy import inline_steps
 from plait.scheduler.plans.placement import Transfer, outline
 from plait.scheduler.profile import PlanTimes, Profile, Record
-from plait.scheduler.profile.overheads import hops
+from plait.scheduler.profile.overheads import measure_hops
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.simulation.lanes import workload
 
@@ -78,6 +78,6 @@ def test_a_quick_loop_tells_how_its_thread_is_woken() -> None:
     times = array("q", [10_000, 13_000, 14_000])
     part = PlanTimes(tuple(map(outline, plan.steps)), times)
     record = Record((part,), Timestamps(admitted_ns=0, landed_ns=20_000), failed=False)
-    found = hops(Profile((record,), ()), plan)
+    found = measure_hops(Profile((record,), ()), plan)
     assert (LOOP, "cpu") in found
     assert (LOOP, HERE) not in found
