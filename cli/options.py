@@ -74,7 +74,7 @@ format_option = option(
     "--format",
     "model_format",
     metavar="NAME",
-    help="The model's format, such as onnx or lightnet, if content and suffix do not show it.",
+    help="The model's format, such as onnx, if content and suffix do not show it.",
 )
 operators_option = option(
     "Model",

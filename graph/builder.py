@@ -17,7 +17,7 @@ from .including import include_graph
 from .infer import has_own_length, infer_node, infer_shapes
 from .ir import ASSIGN, VARIABLE, Graph, Node, call_of, with_renamed
 from .named_tensor import Tensor
-from .operator import find_operator
+from .operator import find_operator, resolve_alias
 from .operators.state import AFTER, GROUP
 from .own_lengths import OwnLengths, listed
 from .python import operator_of
@@ -135,6 +135,7 @@ class GraphBuilder:
         ShapeError
             If the inputs do not fit together.
         """
+        op = resolve_alias(op)
         if name is not None and name in self._node_places:
             raise GraphError(f"two nodes are named {name!r}", at=op, fix="choose another name")
         at = f"node {name!r} ({op})" if name else f"{op} node"

@@ -20,8 +20,8 @@ from .errors import GraphError
 from .infer import infer_changed
 from .ir import Graph, Node, no_node_error
 from .names import Names, did_you_mean
-from .operator import find_operator
-from .ordering import in_order
+from .operator import find_operator, resolve_alias
+from .ordering import in_order, order_depth_first
 from .parameters import Number
 from .passes.merging import with_nodes
 from .passes.wiring import Wiring
@@ -111,6 +111,7 @@ class Editor:
         GraphError
             As `insert`.
         """
+        op = resolve_alias(op)
         operator = find_operator(op, at=name)
         complete = operator.complete(attributes, at=f"{op} node")
         free = self._node_names.take(name or op.split(".")[-1].lower())
@@ -263,6 +264,29 @@ class Editor:
             for tensor in filter(None, node.outputs)
             if tensor not in self._outputs and not self.readers(tensor)
         )
+
+    @property
+    def isolated_nodes(self) -> tuple[Node, ...]:
+        """The nodes without a link to another node."""
+        return tuple(
+            node
+            for node in self.nodes
+            if not any(self.readers(tensor) for tensor in filter(None, node.outputs))
+            and not any(
+                (node.name, tensor) not in self._unlinked and self.producer(tensor) is not None
+                for tensor in filter(None, node.inputs)
+            )
+        )
+
+    def depth_first(self) -> tuple[Node, ...]:
+        """Return the nodes in depth-first order, each after the writers of its inputs.
+
+        Raises
+        ------
+        GraphError
+            If nodes wait for each other in a cycle.
+        """
+        return tuple(order_depth_first(self.nodes))
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[Dim]) -> str:
         """Declare one more input of the graph and return its name.

@@ -412,6 +412,51 @@ def _redefines(new: Operator, old: Operator) -> bool:
     return here == there and here[0] == "__main__"
 
 
+_aliases: dict[str, str] = {}
+
+
+def alias_operator(alias: str, name: str) -> None:
+    """Let builders and editors take another name for an operator; nodes have the operator's own.
+
+    Raises
+    ------
+    OperatorError
+        If the operator is unknown.
+    GraphError
+        If the alias is the name of an operator, or stands for another one.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.graph.operator import alias_operator, remove_alias
+    >>> alias_operator("mul", "Mul")
+    >>> b = pl.GraphBuilder("double")
+    >>> b.output("y", b.op("mul", b.input("x", "float32", (2,)), 2.0))
+    >>> b.build().nodes[0].op
+    'Mul'
+    >>> remove_alias("mul")
+    """
+    find_operator(name)
+    if not isinstance(alias, str) or not alias:
+        raise GraphError(f"{alias!r} is not the name of an operator", fix="use some text")
+    if is_operator(alias) or _aliases.get(alias, name) != name:
+        stands_for = f", of {_aliases[alias]!r}" if alias in _aliases else ""
+        raise GraphError(f"{alias!r} is a name already{stands_for}", fix="choose another alias")
+    _aliases[alias] = name
+
+
+def remove_alias(alias: str) -> None:
+    """Forget an alias; unknown ones are an error."""
+    if alias not in _aliases:
+        raise GraphError(f"{alias!r} is not an alias", fix="name one of alias_operator")
+    del _aliases[alias]
+
+
+def resolve_alias(op: str) -> str:
+    """Return the name of the operator that an alias stands for; other names as they are."""
+    return op if not isinstance(op, str) or op in _operators else _aliases.get(op, op)
+
+
 def unregister_operator(name: str) -> None:
     """Remove an operator from the registry; unknown names are an error."""
     find_operator(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
+from .errors import GraphError
 from .ir import Node
 
 
@@ -32,6 +33,39 @@ def in_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
                 heapq.heappush(ready, reader)
     cycle = _cycle(waits, counts) if len(order) < len(nodes) else []
     return [nodes[index] for index in order], [nodes[index] for index in cycle]
+
+
+def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
+    """Return nodes in depth-first order: each branch is followed to its end before the next.
+
+    Every node comes after all nodes that write its inputs. Among several branches the one of the
+    reader that stands first goes first.
+
+    Raises
+    ------
+    GraphError
+        If nodes wait for each other in a cycle.
+    """
+    producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
+    waits = [{producer[name] for name in n.inputs if name in producer} for n in nodes]
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, sources in enumerate(waits):
+        for source in sources:
+            readers[source].append(index)
+    counts = list(map(len, waits))
+    ready = [index for index in reversed(range(len(nodes))) if counts[index] == 0]
+    order = []
+    while ready:
+        index = ready.pop()
+        order.append(nodes[index])
+        for reader in reversed(readers[index]):
+            counts[reader] -= 1
+            if counts[reader] == 0:
+                ready.append(reader)
+    if len(order) < len(nodes):
+        names = ", ".join(repr(node.name) for node in in_order(nodes)[1])
+        raise GraphError(f"nodes wait for each other in a cycle: {names}", fix="rewire one of them")
+    return order
 
 
 def needed_for(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]:

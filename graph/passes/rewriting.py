@@ -108,14 +108,18 @@ class Rewriter:
         found = {one.name: one for tensor in node.outputs for one in self.readers(tensor)}
         return list(found.values())
 
-    def only_consumer(self, node: Node) -> Node | None:
+    def only_consumer(self, node: Node, *, alone: bool = False) -> Node | None:
         """Return the one node that reads a node's outputs, whichever they are.
 
-        None where there are several, none, or an output that is fetched.
+        None if there are several or none, or an output is fetched. With `alone`, also if the
+        consumer reads anything else but constants.
         """
         found = self.consumers(node)
         fetched = any(tensor in self._public for tensor in node.outputs)
-        return found[0] if len(found) == 1 and not fetched else None
+        if len(found) != 1 or fetched:
+            return None
+        others = set(filter(None, found[0].inputs)) - set(node.outputs) - self.constants.keys()
+        return None if alone and others else found[0]
 
     def is_private(self, tensor: str) -> bool:
         """True when one node alone reads a tensor, and nobody fetches it."""

@@ -20,7 +20,7 @@ from ..plans.fetches import Fetches
 from ..plans.plan import Plan
 from ..profile import Profile
 from ..runtime.items.input_staging import copied
-from ..runtime.queue import Queue
+from ..runtime.queue import Queue, check_priority
 from ..runtime.session import Session, borrowed, run_in_turn
 from ..runtime.status import Status
 from ..runtime.streaming.deadlines import check_deadline
@@ -116,11 +116,12 @@ class BlockingSession:
         fetches: Fetches | None = None,
         *,
         deadline_s: float | None = None,
+        priority: int = 0,
     ) -> Future[Any]:
         """Start an item and return a future of its outputs, or of the fetched tensors.
 
-        Items are admitted in the order of submission, which is therefore also the order in which
-        they assign to variables and draw random numbers. Any number of items may be submitted;
+        Items are admitted by priority, then in the order of submission: in this order they assign
+        to variables and draw random numbers. Any number of items may be submitted;
         those without a slot wait with copies of their inputs. For endless sources use `stream`.
 
         Parameters
@@ -131,6 +132,9 @@ class BlockingSession:
             As for `run`.
         deadline_s : float, optional
             Fail with a DeadlineError this many seconds after the call.
+        priority : int, default 0
+            Items of a higher priority are admitted before those that wait for a slot, and their
+            steps run before those of other items that wait for the same device. From -1000 to 1000.
 
         Returns
         -------
@@ -143,7 +147,7 @@ class BlockingSession:
         Raises
         ------
         SessionError
-            If the session is closed, or the deadline is not in the future.
+            If the session is closed, the deadline is not in the future, or the priority invalid.
 
         Examples
         --------
@@ -155,7 +159,7 @@ class BlockingSession:
         check_deadline(deadline_s)
         session = self._loop.session
         own = copied(borrowed(session, inputs), {}, session.plan.graph.object_inputs)
-        item, place = SubmittedItem(owner=self), self._submitted.place()
+        item, place = SubmittedItem(owner=self), self._submitted.place(check_priority(priority))
         work = partial(run_in_turn, session, own, fetches, deadline_s, place)
         item.follow(self._loop.start(work, place))
         return item

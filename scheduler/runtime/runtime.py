@@ -44,7 +44,7 @@ from .opened.open_plans import OpenPlans
 from .opened.shape_plan_cache import ShapePlanCache
 from .opened.slot import Slot
 from .recorder import Recorder
-from .status import Status, device_status, memory_status
+from .status import Status, count_subgraph_runs, device_status, memory_status
 from .streaming.row_batches import RowBatches
 from .variables.variables import Variables
 from .virtual_time import VirtualTimeDriver
@@ -169,7 +169,9 @@ class Runtime:
         memory = memory_status(self._open_plans.plans, self._open_plans.grown)
         plans = self._open_plans.status()
         in_flight = sum(not item_run.is_part for item_run in self._item_runs)
-        return Status(done, failed, in_flight, devices, memory, plans, self.recorder.dropped)
+        subgraphs = count_subgraph_runs(self.plan, self._item_runs)
+        dropped = self.recorder.dropped
+        return Status(done, failed, in_flight, devices, memory, plans, dropped, subgraphs)
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..planner.memory.prepared import next_region_of, region_of
@@ -28,6 +28,27 @@ class DeviceStatus:
 
     at_work: int = 0
     waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SubgraphStatus:
+    """The runs of one subgraph, of all items in flight.
+
+    Attributes
+    ----------
+    at_work : int
+        Runs that its device has begun or holds.
+    waiting : int
+        Runs that have all their inputs and wait for the device.
+    """
+
+    at_work: int = 0
+    waiting: int = 0
+
+    @property
+    def state(self) -> str:
+        """``"running"``, ``"ready"`` or ``"idle"``."""
+        return "running" if self.at_work else "ready" if self.waiting else "idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +86,8 @@ class Status:
     plans : PlansStatus
     dropped : int
         Items of live sources so far that there was no room for.
+    subgraphs : Mapping of str to SubgraphStatus
+        By the names that reports give them.
     """
 
     done: int
@@ -74,6 +97,7 @@ class Status:
     memory: Mapping[str, int]
     plans: PlansStatus = PlansStatus()
     dropped: int = 0
+    subgraphs: Mapping[str, SubgraphStatus] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
@@ -85,6 +109,9 @@ class Status:
             "devices": {
                 name: {"at_work": one.at_work, "waiting": one.waiting}
                 for name, one in self.devices.items()
+            },
+            "subgraphs": {
+                name: {"state": one.state, **asdict(one)} for name, one in self.subgraphs.items()
             },
             "memory": dict(self.memory),
             "plans": asdict(self.plans),
@@ -98,9 +125,19 @@ def device_status(devices: Iterable[str], item_runs: Iterable[ItemRun]) -> dict[
     """
     found = {name: [0, 0] for name in devices}
     for execution in filter(None, map(_execution, item_runs)):
-        for place, given in execution.pending():
-            found.setdefault(place, [0, 0])[0 if given else 1] += 1
+        for step, given in execution.pending():
+            found.setdefault(step.place, [0, 0])[0 if given else 1] += 1
     return {name: DeviceStatus(*counts) for name, counts in found.items()}
+
+
+def count_subgraph_runs(plan: Plan, item_runs: Iterable[ItemRun]) -> dict[str, SubgraphStatus]:
+    """Count the runs at work and waiting for each subgraph."""
+    found = {subgraph.name: [0, 0] for subgraph in plan.subgraphs}
+    for execution in filter(None, map(_execution, item_runs)):
+        for step, given in execution.pending():
+            if step.transfer is None:
+                found.setdefault(step.name, [0, 0])[0 if given else 1] += 1
+    return {name: SubgraphStatus(*counts) for name, counts in found.items()}
 
 
 def memory_status(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[str, int]:

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from plait.graph.editing import Editor
 from plait.graph.errors import GraphError
 from plait.graph.ir import Graph
 from plait.graph.parameters import FLT_MAX, Number
+from random_graphs import graphs
 
 
 def chain() -> Graph:
@@ -400,3 +402,51 @@ def test_a_shape_that_is_fed_is_not_known_ahead() -> None:
 def test_only_constants_are_made_inputs() -> None:
     with pytest.raises(GraphError, match="'x' is not a constant"):
         pl.load(make_reshaping_model(), feed=["x"])
+
+
+def find_branches(editor: Editor) -> list[str]:
+    return [node.name for node in editor.depth_first()]
+
+
+def test_depth_first_order_follows_a_branch_to_its_end() -> None:
+    b = pl.GraphBuilder("branches")
+    x = b.input("x", "float32", (2,))
+    first, second = b.op("Neg", x, name="a"), b.op("Abs", x, name="b")
+    first, second = b.op("Relu", first, name="a2"), b.op("Relu", second, name="b2")
+    b.output("y", b.op("Add", first, second, name="sum"))
+    b.output("z", b.op("Exp", first, name="end"))
+    editor = b.build().edit()
+    assert [node.name for node in editor.nodes] == ["a", "b", "a2", "b2", "sum", "end"]
+    assert find_branches(editor) == ["a", "a2", "end", "b", "b2", "sum"]
+
+
+@given(graphs())
+def test_depth_first_order_has_every_node_after_its_writers(graph: Graph) -> None:
+    names = find_branches(graph.edit())
+    assert sorted(names) == sorted(node.name for node in graph.nodes)
+    places = {name: place for place, name in enumerate(names)}
+    for node in graph.nodes:
+        writers = [graph.producers.get(tensor) for tensor in node.inputs]
+        assert all(places[one.name] < places[node.name] for one in writers if one is not None)
+
+
+def test_a_cycle_has_no_depth_first_order() -> None:
+    editor = chain().edit()
+    editor.rewire("relu", {"x": "z"})
+    with pytest.raises(GraphError, match="in a cycle: "):
+        editor.depth_first()
+
+
+def name_isolated(editor: Editor) -> list[str]:
+    return [node.name for node in editor.isolated_nodes]
+
+
+def test_nodes_without_links_are_isolated() -> None:
+    editor = chain().edit()
+    assert name_isolated(editor) == []
+    editor.remove("relu")
+    assert name_isolated(editor) == ["exp", "neg"]
+    editor.add("Relu", "x", name="again", outputs=["r"])
+    assert name_isolated(editor) == []
+    editor.unlink("again", "r", "exp")
+    assert name_isolated(editor) == ["exp"]

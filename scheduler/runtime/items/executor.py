@@ -15,6 +15,7 @@ from functools import partial
 from ....devices.event import Event
 from ...dispatch.inline_policy import SLOW_NS
 from ...dispatch.progress import ItemProgress
+from ...plans.placement import Outline
 from ..opened.open_plan import OpenPlan
 from ..opened.slot import Slot
 from ..opened.stage_bindings import ItemStages
@@ -134,8 +135,8 @@ class Execution:
         except BaseException as error:  # as in _ended
             self._open_plan.report(error)
 
-    def pending(self) -> Iterator[tuple[str, bool]]:
-        """Yield where steps run that are ready and have not ended, and if their lanes have them.
+    def pending(self) -> Iterator[tuple[Outline, bool]]:
+        """Yield the steps that are ready and have not ended, and if their lanes have them.
 
         For reports: other threads may be changing that.
         """
@@ -143,7 +144,7 @@ class Execution:
             self._open_plan.outlines, self.ready_ns, self.events, strict=True
         ):
             if ready_ns and (event is None or not event.done):
-                yield step.place, event is not None
+                yield step, event is not None
 
     def _offer(self, ready: list[int]) -> None:
         """Offer steps whose obligations are counted to their lanes, and all that may queue behind.

@@ -74,6 +74,8 @@ class ItemRun:
         Set when `results` or `error` stand, and the item's slot is free again unless it is held.
     index : int
         Its place in the source.
+    priority : int
+        Its steps go before those of items of lower priorities.
     age : int or None
         Its place among the items of a session, once it was started; the same for all its parts, and
         when it is started again.
@@ -122,6 +124,7 @@ class ItemRun:
         "outcome",
         "owns_inputs",
         "part",
+        "priority",
         "results",
         "take",
         "traces",
@@ -144,6 +147,7 @@ class ItemRun:
         self.holds = holds
         self.on_done = on_done
         self.index = 0
+        self.priority = 0
         self.age: int | None = None
         self.marks = Timestamps() if marks is None else marks
         self.done = trio.Event()

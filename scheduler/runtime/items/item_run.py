@@ -42,6 +42,7 @@ async def run_one(
             marks.taken_ns = marks.released_ns = carrier.now_ns()
             return results if fetched is None else fetched.arranged(results)
     item_run = ItemRun(on_done=lambda done: carrier.announce(done.marks, done.error), marks=marks)
+    item_run.priority = 0 if place is None else place.priority
     try:
         if deadline_s is None:
             await run_item(carrier, inputs, item_run, names, place=place)

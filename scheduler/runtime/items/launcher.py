@@ -178,7 +178,7 @@ class ItemLauncher:
         ended = partial(self._over, item_run, slots, turn, stages)
         # Who starts again keeps its age, and by that its turn at the lanes.
         if item_run.age is None:
-            item_run.age = open_plan.lanes.next_age()
+            item_run.age = open_plan.lanes.next_age(item_run.priority)
         execution = Execution(open_plan, slot, ended, turn.number, item_run.age, stages)
         item_run.execution = execution
         self._item_runs.add(item_run)

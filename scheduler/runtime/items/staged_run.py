@@ -168,6 +168,7 @@ class StagedRunner:
             self._check(item_run)
             part = item_run.part = ItemRun(is_part=True, owns_inputs=True)
             part.age, part.variant = item_run.age, item_run.variant
+            part.priority = item_run.priority
             await self._launcher.start(part, slots, inputs)
             item_run.age = part.age
             item_run.marks.preparing += part.marks.preparing

@@ -42,6 +42,10 @@ class OpenLane(Generic[T]):
             return self._queue.withdraw(item)
 
 
+_AGE_BITS = 48
+"""More items than a session ever runs: one of a higher priority goes before all of lower ones."""
+
+
 class OpenLanes(Generic[T]):
     """The lanes of the devices of a session, by name, made as plans use them."""
 
@@ -58,6 +62,6 @@ class OpenLanes(Generic[T]):
                     self._lanes[lane.name] = OpenLane(lane.depth)
             return [self._lanes[lane.name] for lane in lanes]
 
-    def next_age(self) -> int:
+    def next_age(self, priority: int = 0) -> int:
         """Return the place of a further item in the order in which items go first."""
-        return next(self._ages)
+        return next(self._ages) - (priority << _AGE_BITS)

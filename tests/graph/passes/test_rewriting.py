@@ -233,3 +233,18 @@ def test_a_graph_that_doubles_with_each_change_is_stopped() -> None:
             last = rewriter.node("1")
             rewriter.replace([last], [rewriter.make("Sum", inputs, last.outputs, name="1")])
     assert len(rewriter.node("1").inputs) < 100_384
+
+
+def test_an_only_consumer_may_have_to_read_nothing_but_constants() -> None:
+    b = pl.GraphBuilder("alone")
+    x, other = b.input("x", "float32", (2,)), b.input("other", "float32", (2,))
+    b.output("y", b.op("Add", b.op("Neg", x, name="neg"), np.ones(2, "float32"), name="sum"))
+    b.output("z", b.op("Mul", b.op("Abs", x, name="abs"), other, name="product"))
+    rewriter = Rewriter(b.build())
+    for name, alone, expected in (
+        ("neg", True, "sum"),
+        ("abs", True, None),
+        ("abs", False, "product"),
+    ):
+        found = rewriter.only_consumer(rewriter.node(name), alone=alone)
+        assert (found and found.name) == expected

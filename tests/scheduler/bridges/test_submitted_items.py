@@ -15,6 +15,8 @@ import pytest
 import trio
 from patience import WAIT_S
 from plait.graph.tensor import Array
+from plait.scheduler.dispatch.ready import ReadyQueue
+from plait.scheduler.runtime.opened.lanes import OpenLanes
 from small_graphs import X, unary
 
 STUCK = -1.0
@@ -223,3 +225,34 @@ def test_nothing_is_kept_of_items_that_are_done(session: pl.BlockingSession) -> 
         assert sum(isinstance(each, Future) for each in gc.get_objects()) < count
     finally:
         gc.enable()
+
+
+def test_items_of_a_higher_priority_go_first(session: pl.BlockingSession, gate: Gate) -> None:
+    stuck = session.submit(feeds(STUCK))
+    assert gate.reached.wait(WAIT_S)
+    # One more has a slot, and waits for the lane.
+    pending = [session.submit(feeds(value)) for value in (1, 2)]
+    pending += [session.submit(feeds(value), priority=-1) for value in (3, 4)]
+    pending += [session.submit(feeds(value), priority=7) for value in (5, 6)]
+    session.submit(feeds(9), priority=9).cancel()
+    gate.opened.set()
+    assert [one.result(WAIT_S)["y"][0] for one in (stuck, *pending)] == [-2, 2, 4, 6, 8, 10, 12]
+    # The second may have been first in the queue before the others came.
+    assert [value for value in gate.seen if value not in (2, 9)] == [STUCK, 1, 5, 6, 3, 4]
+    assert gate.seen.index(2) < gate.seen.index(3)
+
+
+def test_steps_of_a_higher_priority_go_first_where_they_meet() -> None:
+    lanes = OpenLanes[str]()
+    low, high, late = lanes.next_age(), lanes.next_age(3), lanes.next_age()
+    queue = ReadyQueue[str]()
+    assert queue.offer(low, 0, "under way")
+    for age, name in ((late, "late"), (low, "low"), (high, "high")):
+        queue.offer(age, 1, name)
+    assert [queue.take() for _ in range(4)] == ["high", "low", "late", None]
+
+
+@pytest.mark.parametrize("priority", [1001, -1001, 0.5, True, "high"])
+def test_a_priority_is_a_small_whole_number(session: pl.BlockingSession, priority: Any) -> None:
+    with pytest.raises(pl.SessionError, match="priority is"):
+        session.submit(feeds(1), priority=priority)

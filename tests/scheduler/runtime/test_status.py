@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 import trio
 from fake_devices import SteppedDevice
-from plait.scheduler.runtime.status import DeviceStatus
+from plait.scheduler.runtime.status import DeviceStatus, SubgraphStatus
 from trio.testing import wait_all_tasks_blocked
 
 ITEM = {"x": np.ones(8, np.float32)}
@@ -78,3 +78,19 @@ async def test_a_session_that_is_not_traced_only_counts() -> None:
         profile = session.profile()
     assert (profile.records, profile.nodes) == ((), ())
     assert profile.table().startswith("0 items")
+
+
+async def test_the_status_tells_what_each_subgraph_does() -> None:
+    device = SteppedDevice("stepped", private=False)
+    async with pl.Session(relu(device, 3)) as session, trio.open_nursery() as nursery:
+        (name,) = session.status().subgraphs
+        assert session.status().subgraphs[name].state == "idle"
+        for _ in range(2):
+            nursery.start_soon(session.run, ITEM)
+        await wait_all_tasks_blocked()
+        status = session.status()
+        assert status.subgraphs == {name: SubgraphStatus(at_work=1, waiting=1)}
+        assert status.to_dict()["subgraphs"][name]["state"] == "running"
+        device.step()
+        device.step()
+    assert SubgraphStatus(waiting=1).state == "ready"
