@@ -16,9 +16,9 @@ from ...graph.evaluation import was_evaluated
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph
 from ...graph.operators.bounded_call import BOUNDED_CALL, get_called_node
-from ...graph.passes.applied import Applied, applied_to
+from ...graph.passes.applied import Applied, compare_graphs
 from ...graph.passes.merging import MayMerge, always
-from ...graph.passes.pipeline import simplified_inside
+from ...graph.passes.pipeline import simplify_inside
 from ...graph.tensor import Array
 from ..errors import KernelError
 from ..memory import View
@@ -143,9 +143,9 @@ def _in_own_forms(graph: Graph, engine: Engine) -> Graph:
     def simplify(nested: Graph, _: MayMerge) -> tuple[Graph, Sequence[Applied]]:
         made = _in_own_forms(nested, engine)
         changed = made.nodes != nested.nodes
-        return made, [applied_to(_in_own_forms.__name__, nested, made, 0.0)] if changed else []
+        return made, [compare_graphs(_in_own_forms.__name__, nested, made, 0.0)] if changed else []
 
-    return simplified_inside(engine.formed(graph), always, simplify)[0]
+    return simplify_inside(engine.formed(graph), always, simplify)[0]
 
 
 def _without_bounds(graph: Graph) -> Graph:

@@ -1,8 +1,8 @@
 """Passes: plain functions from a graph to a graph that computes the same in fewer steps.
 
-They never change a graph that they are given, know no device, and keep the names of inputs and
-outputs. Where nodes become one, it has the name of the last. Whoever plans says which nodes may
-become one: those that are pinned to different devices may not.
+They never change a given graph, know no device, and keep the names of inputs and outputs. A merged
+node has the name of the last one. The planner decides which nodes may merge: those that are pinned
+to different devices may not.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ PASSES: tuple[Pass, ...] = (
     fold_product,
     fuse_chains,
 )
-"""In order: what is in the way of a pattern goes first, and an activation that is one node again
-leaves its scales and shifts to be folded."""
+"""The default order: nodes that hide a pattern are removed first, and activations are fused before
+the scales and shifts around them are folded."""
 
 OPTIONAL_PASSES: tuple[Pass, ...] = (
     decode_constants,
@@ -120,11 +120,11 @@ OPTIONAL_PASSES: tuple[Pass, ...] = (
     hoist_quantize,
     integer_islands,
 )
-"""Those that only run where they are chosen."""
+"""Passes that run only on request."""
 
 
 def simplify(graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge = always) -> Graph:
-    """Return the graph after some passes; floats differ by rounding, nothing else does.
+    """Run passes on a graph. Floats may differ by rounding; all other results are equal.
 
     Examples
     --------
@@ -140,14 +140,15 @@ def simplify(graph: Graph, passes: Sequence[Pass] = PASSES, may_merge: MayMerge 
 
 
 def selected(passes: Sequence[Pass | str]) -> tuple[Pass, ...]:
-    """Return the passes that functions and names stand for.
+    """Resolve functions and names to passes.
 
-    ``["-fold_scale"]`` is all but one, ``["+decode_constants"]`` all and an optional one.
+    ``["-fold_scale"]`` leaves out one of all passes, ``["+decode_constants"]`` adds an optional
+    one.
 
     Raises
     ------
     GraphError
-        If there is no pass of a name.
+        If a name is unknown.
 
     Examples
     --------

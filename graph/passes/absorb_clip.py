@@ -16,28 +16,28 @@ from .rewriting import Rewriter
 
 @gated("QuantizeLinear")
 def absorb_clip(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """Relu or Clip, then QuantizeLinear -> QuantizeLinear, if that saturates where they cut off.
+    """Relu or Clip, then QuantizeLinear -> QuantizeLinear, if that saturates within their bounds.
 
-    The same bits: quantizing keeps the order, so what lies beyond a bound that becomes the last
-    integer becomes it too. Bounds, scale and zero point must be constants, and nothing else may
-    read what lies between.
+    The bits are equal: quantizing is monotonic, so values beyond a bound that becomes the last
+    integer become it, too. Bounds, scale and zero point must be constants, and the tensor between
+    the nodes may have no other reader.
     """
     rewriter = Rewriter(graph, may_merge)
     for found in rewriter.find("QuantizeLinear"):
         node = found
-        while (clip := _needless(rewriter, node)) is not None:
+        while (clip := _find_needless_clip(rewriter, node)) is not None:
             direct = replace(node, inputs=(clip.inputs[0], *node.inputs[1:]))
             rewriter.replace([clip, node], [direct])
             node = direct
     return rewriter.result()
 
 
-def _needless(rewriter: Rewriter, node: Node) -> Node | None:
-    """Return the node ahead of a quantization, if it can go."""
+def _find_needless_clip(rewriter: Rewriter, node: Node) -> Node | None:
+    """Return the Relu or Clip before a quantization, if it can be removed."""
     clip, made = rewriter.producer(node.inputs[0]), quantization_of(rewriter, node)
     if clip is None or made is None or not rewriter.is_private(node.inputs[0]):
         return None
-    bounds = _bounds(rewriter, clip)
+    bounds = _read_bounds(rewriter, clip)
     if bounds is None or not rewriter.may_merge([clip, node], node):
         return None
     low, high = bounds
@@ -47,8 +47,8 @@ def _needless(rewriter: Rewriter, node: Node) -> Node | None:
     return clip if saturates else None
 
 
-def _bounds(rewriter: Rewriter, clip: Node) -> tuple[float, float] | None:
-    """Return between which constants a node keeps values."""
+def _read_bounds(rewriter: Rewriter, clip: Node) -> tuple[float, float] | None:
+    """Return the constant bounds of a Relu or Clip, or None."""
     if clip.op == "Relu":
         return 0.0, math.inf
     if clip.op != "Clip":

@@ -1,4 +1,4 @@
-"""Nodes that only scale and shift each channel by constants, and by how much."""
+"""Nodes that only scale and shift each channel by constants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ir import Graph, Node
 from ..tensor import Array
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-"""What is folded in its own precision; float16 would be rounded once more."""
+"""Dtypes that are folded; float16 would be rounded once more."""
 
 
 class Affine(NamedTuple):
@@ -23,17 +23,17 @@ class Affine(NamedTuple):
 
     @property
     def only_shifts(self) -> bool:
-        """True when x is not scaled."""
+        """Whether the scale is 1."""
         return bool(np.all(self.scale == 1))
 
 
-def affine_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affine | None:
-    """Return what a node does to its channels, None where it does anything else.
+def read_affine(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affine | None:
+    """Return a node as an affine map of its channels, or None.
 
-    Numbers are float64, so that those of several nodes can be put together before rounding.
+    Numbers are float64, so that several maps can be composed before rounding.
     """
     if node.op == "BatchNormalization":
-        return _of_batch_normalization(graph, node, constants)
+        return _read_batch_normalization(graph, node, constants)
     if node.op not in ("Mul", "Div", "Add", "Sub") or len(node.inputs) != 2:
         return None
     a, b = node.inputs
@@ -41,19 +41,19 @@ def affine_of(graph: Graph, node: Node, constants: Mapping[str, Array]) -> Affin
     source, constant = (b, a) if swapped else (a, b)
     if constant not in constants or source in constants or (swapped and node.op == "Div"):
         return None
-    value = _per_channel(graph, source, node.outputs[0], constants[constant])
+    value = _align_to_channels(graph, source, node.outputs[0], constants[constant])
     if value is None:
         return None
     one, zero = np.ones(()), np.zeros(())
     if node.op == "Add":
-        return _finite(source, one, value)
+        return _make_finite(source, one, value)
     if node.op == "Sub":
-        return _finite(source, -one, value) if swapped else _finite(source, one, -value)
+        return _make_finite(source, -one, value) if swapped else _make_finite(source, one, -value)
     with np.errstate(all="ignore"):
-        return _finite(source, 1 / value if node.op == "Div" else value, zero)
+        return _make_finite(source, 1 / value if node.op == "Div" else value, zero)
 
 
-def _of_batch_normalization(
+def _read_batch_normalization(
     graph: Graph, node: Node, constants: Mapping[str, Array]
 ) -> Affine | None:
     x, *given = node.inputs
@@ -65,11 +65,11 @@ def _of_batch_normalization(
     scale, bias, mean, variance = (constants[name].astype(np.float64) for name in given)
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + node.attributes["epsilon"])
-        return _finite(x, factor, bias - mean * factor)
+        return _make_finite(x, factor, bias - mean * factor)
 
 
-def _per_channel(graph: Graph, source: str, output: str, value: Array) -> Array | None:
-    """Return a constant as one number or a vector of the channels, None where it is neither."""
+def _align_to_channels(graph: Graph, source: str, output: str, value: Array) -> Array | None:
+    """Return a constant as one number or a vector of the channels, or None."""
     x, y = graph.tensors[source], graph.tensors[output]
     if x.dtype not in DTYPES or x.rank is None or x.shape is None or value.ndim > x.rank:
         return None
@@ -78,13 +78,13 @@ def _per_channel(graph: Graph, source: str, output: str, value: Array) -> Array 
     aligned = (1,) * (x.rank - value.ndim) + value.shape
     if value.size == 1:
         return value.reshape(()).astype(np.float64)
-    # One number for each channel, all along axis 1, and of no other axis.
+    # One number for each channel, along axis 1 alone.
     if aligned[1] == value.size == x.shape[1]:
         return value.reshape(-1).astype(np.float64)
     return None
 
 
-def _finite(source: str, scale: Array, shift: Array) -> Affine | None:
-    """Return the numbers unless one is no number: what comes of those depends on the order."""
+def _make_finite(source: str, scale: Array, shift: Array) -> Affine | None:
+    """Return the map if all its numbers are finite: others would make the order matter."""
     numbers: tuple[Any, Any] = (scale, shift)
     return Affine(source, scale, shift) if all(np.isfinite(n).all() for n in numbers) else None

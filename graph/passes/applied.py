@@ -1,4 +1,4 @@
-"""Results of passes, for people and for files."""
+"""Results of passes, for reports and files."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..ir import Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What a pass did to a graph.
+    """The changes of a pass to a graph.
 
     Attributes
     ----------
     name : str
         Of the pass.
     before, after : int
-        How many nodes there were, and are.
+        Number of nodes.
     rewritten : tuple of str
-        Nodes that are others now, or read others, as ``"name: Mul -> HardSwish"``.
+        Nodes of another operator or with other inputs, as ``"name: Mul -> HardSwish"``.
     added, removed : tuple of str
         Nodes.
     seconds : float
     inside : str
-        The path of the node of control flow in whose graph that was; empty for the whole graph.
+        Path of the node that holds the graph; empty for the whole graph.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Applied:
         return listing([f"{self.name}{where}: {nodes} ({listed or 'constants'})"])
 
     def within(self, node: str) -> Applied:
-        """Return the same of a graph inside of a node: its nodes are named by their paths."""
+        """Return the changes of a graph inside of `node`, with paths as names."""
         rewritten, added, removed = (
             tuple(f"{node}/{name}" for name in names)
             for names in (self.rewritten, self.added, self.removed)
@@ -57,16 +57,16 @@ class Applied:
         return replace(self, rewritten=rewritten, added=added, removed=removed, inside=inside)
 
 
-def applied_to(name: str, before: Graph, after: Graph, seconds: float) -> Applied:
-    """Return what a pass did, by which nodes are others now, or are there no more."""
+def compare_graphs(name: str, before: Graph, after: Graph, seconds: float) -> Applied:
+    """Compare the nodes of a graph before and after a pass."""
     old, new = ({node.name: node for node in graph.nodes} for graph in (before, after))
     changed = ((old[n], node) for n, node in new.items() if n in old and old[n] is not node)
-    rewritten = tuple(_change(a, b) for a, b in changed if a != b)
+    rewritten = tuple(_describe_change(a, b) for a, b in changed if a != b)
     added = tuple(n for n in new if n not in old)
     removed = tuple(n for n in old if n not in new)
     counts = len(before.nodes), len(after.nodes)
     return Applied(name, *counts, rewritten, added, removed, seconds)
 
 
-def _change(a: Node, b: Node) -> str:
+def _describe_change(a: Node, b: Node) -> str:
     return f"{a.name}: {a.op} -> {b.op}" if a.op != b.op else f"{a.name}: {a.op}"

@@ -1,4 +1,4 @@
-"""Nodes that cut values off, one behind the other: what the bounds together are."""
+"""Merge the bounds of consecutive nodes that clip values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BOUNDING = ("Clip", "Max", "Min", "Relu")
 
 
 class Bounds(NamedTuple):
-    """What a node computes: x, but no less than `low` and no more than `high`."""
+    """A node that clips `source` to at least `low` and at most `high`."""
 
     source: str
     low: float
@@ -25,10 +25,10 @@ class Bounds(NamedTuple):
 
 @gated("Clip", "Max", "Min")
 def merge_bounds(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """Clip, Relu, Max and Min with numbers, one behind the other -> one Clip, or one Relu.
+    """Consecutive Clip, Relu, Max and Min with numbers -> one Clip, or one Relu.
 
-    Max(x, 0) and Clip(x, 0, ∞) are Relu. What lies between is read by nothing else. Whether a
-    bound of 0 makes 0 or -0 of the other is left open, as it is in Max.
+    Max(x, 0) and Clip(x, 0, ∞) are Relu. The tensors between may have no other reader. The sign of
+    a zero result is left open, as it is in Max.
     """
     rewriter = Rewriter(graph, may_merge)
     for name in [node.name for node in graph.nodes if node.op in _BOUNDING]:
@@ -36,8 +36,8 @@ def merge_bounds(graph: Graph, may_merge: MayMerge = always) -> Graph:
     return rewriter.result()
 
 
-def bounds_of(rewriter: Rewriter, node: Node | None) -> Bounds | None:
-    """Return between which numbers a node keeps values, if it does and they are constant."""
+def read_bounds(rewriter: Rewriter, node: Node | None) -> Bounds | None:
+    """Return the constant bounds of a node, or None."""
     if node is None or node.op not in _BOUNDING:
         return None
     source, *given = node.inputs
@@ -64,11 +64,11 @@ def bounds_of(rewriter: Rewriter, node: Node | None) -> Bounds | None:
 
 
 def _merge(rewriter: Rewriter, node: Node) -> None:
-    outer = bounds_of(rewriter, node)
+    outer = read_bounds(rewriter, node)
     if outer is None or outer.source in rewriter.constants:
         return
     writer = rewriter.producer(outer.source)
-    inner = bounds_of(rewriter, writer) if rewriter.is_private(outer.source) else None
+    inner = read_bounds(rewriter, writer) if rewriter.is_private(outer.source) else None
     nodes = [node]
     if inner is not None and writer is not None and rewriter.may_merge([writer, node], node):
         low, high = (min(max(bound, outer.low), outer.high) for bound in inner[1:])
@@ -78,12 +78,12 @@ def _merge(rewriter: Rewriter, node: Node) -> None:
         return
     if len(nodes) == 1 and (node.op == "Relu" or not is_relu):
         return
-    made = _relu(rewriter, node, outer) if is_relu else _clip(rewriter, node, outer)
+    made = _make_relu(rewriter, node, outer) if is_relu else _clip(rewriter, node, outer)
     if rewriter.may_merge(nodes, made):
         rewriter.replace(nodes, [made])
 
 
-def _relu(rewriter: Rewriter, node: Node, bounds: Bounds) -> Node:
+def _make_relu(rewriter: Rewriter, node: Node, bounds: Bounds) -> Node:
     return rewriter.make("Relu", (bounds.source,), node.outputs, name=node.name)
 
 

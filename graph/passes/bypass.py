@@ -1,4 +1,4 @@
-"""Nodes that give back what they are given: whoever read them reads their input."""
+"""Remove nodes that return their input unchanged."""
 
 from __future__ import annotations
 
@@ -16,137 +16,137 @@ from .pipeline import gated
 from .rewriting import Rewriter
 
 Question: TypeAlias = Callable[[Rewriter, Node], bool]
-"""Says whether a node's first output is its first input, shape and all."""
+"""Returns whether a node's first output equals its first input."""
 
 
-def _always(rewriter: Rewriter, node: Node) -> bool:
+def _is_always_same(rewriter: Rewriter, node: Node) -> bool:
     return True
 
 
 def _is_alone(rewriter: Rewriter, node: Node) -> bool:
-    """True for an operator of many inputs that has one."""
+    """Return whether a variadic operator has one input."""
     return len(node.inputs) == 1
 
 
-def _keeps_dtype(rewriter: Rewriter, node: Node) -> bool:
-    """True where the dtype stays, as the shape always does."""
+def _has_same_dtype(rewriter: Rewriter, node: Node) -> bool:
     return rewriter.tensors[node.inputs[0]].dtype == rewriter.tensors[node.outputs[0]].dtype
 
 
-def _keeps_spec(rewriter: Rewriter, node: Node) -> bool:
-    """True where dtype and shape stay: two shapes that are not known may be two."""
+def _is_same_spec(rewriter: Rewriter, node: Node) -> bool:
+    """Return whether dtype and shape stay. Two unknown shapes may differ."""
     source = rewriter.tensors[node.inputs[0]]
     # Equal symbols are equal lengths; shapes without a rank may be anything.
     return source.shape is not None and source == rewriter.tensors[node.outputs[0]]
 
 
-def _steps_forward(rewriter: Rewriter, node: Node) -> bool:
-    steps = _value(rewriter, node, 4)
+def _has_forward_steps(rewriter: Rewriter, node: Node) -> bool:
+    steps = _get_constant(rewriter, node, 4)
     forward = len(node.inputs) < 5 or not node.inputs[4] or (steps is not None and all(steps == 1))
-    return forward and _keeps_spec(rewriter, node)
+    return forward and _is_same_spec(rewriter, node)
 
 
-def _pads_nothing(rewriter: Rewriter, node: Node) -> bool:
-    pads = _value(rewriter, node, 1)
+def _has_no_pads(rewriter: Rewriter, node: Node) -> bool:
+    pads = _get_constant(rewriter, node, 1)
     return pads is not None and not pads.any()
 
 
-def _repeats_nothing(rewriter: Rewriter, node: Node) -> bool:
-    repeats = _value(rewriter, node, 1)
+def _has_no_repeats(rewriter: Rewriter, node: Node) -> bool:
+    repeats = _get_constant(rewriter, node, 1)
     return repeats is not None and bool(np.all(repeats == 1))
 
 
-def _keeps_axes(rewriter: Rewriter, node: Node) -> bool:
+def _has_same_axes(rewriter: Rewriter, node: Node) -> bool:
     perm = node.attributes["perm"]
     rank = rewriter.tensors[node.inputs[0]].rank
     return rank in (0, 1) or (perm is not None and list(perm) == sorted(perm))
 
 
-def _blocks_are_cells(rewriter: Rewriter, node: Node) -> bool:
+def _has_unit_blocks(rewriter: Rewriter, node: Node) -> bool:
     return bool(node.attributes["blocksize"] == 1)
 
 
-def _pools_nothing(rewriter: Rewriter, node: Node) -> bool:
-    # Strides and pads change the spec; a second output, of places, is no input of the node.
+def _has_unit_windows(rewriter: Rewriter, node: Node) -> bool:
+    # Strides and pads change the spec. The second output, of indices, is not an input.
     cells = all(length == 1 for length in node.attributes["kernel_shape"])
-    return cells and len(node.outputs) == 1 and _keeps_spec(rewriter, node)
+    return cells and len(node.outputs) == 1 and _is_same_spec(rewriter, node)
 
 
-def _reduces_nothing(rewriter: Rewriter, node: Node) -> bool:
-    """True where all axes that go are of length 1, or there are none.
-
-    Sums are not asked: 0 + -0.0 is 0.
-    """
-    return node.attributes["keepdims"] and _keeps_spec(rewriter, node)
+def _has_unit_axes(rewriter: Rewriter, node: Node) -> bool:
+    """Return whether all reduced axes have length 1. Not for sums: 0 + -0.0 is 0."""
+    return node.attributes["keepdims"] and _is_same_spec(rewriter, node)
 
 
-def _resizes_nothing(rewriter: Rewriter, node: Node) -> bool:
-    """True where every cell is its own nearest one; weighing neighbours by 0 would make nan."""
+def _has_same_cells(rewriter: Rewriter, node: Node) -> bool:
+    """Return whether each cell is its own nearest one. Weights of 0 would make nan."""
     x, values = rewriter.tensors[node.inputs[0]], rewriter.call(node).values
     known = all(name in rewriter.constants for name in node.inputs[2:] if name)
     if node.attributes["mode"] != "nearest" or not x.is_static or not known:
         return False
-    # A crop reads another region: if it is as large as x, its spec does not tell.
-    if node.attributes["coordinate_transformation_mode"] == CROP or not _keeps_spec(rewriter, node):
+    # A crop may read another region of the same size.
+    if node.attributes["coordinate_transformation_mode"] == CROP or not _is_same_spec(
+        rewriter, node
+    ):
         return False
     axes = resample_axes(x.static_shape, node.attributes, read_target(values, node.attributes))
     return all(axis.length == axis.width for axis in axes)
 
 
-def _takes_one(rewriter: Rewriter, node: Node) -> bool:
-    """True for a Where of which the condition, then the last input, chooses one side alone."""
-    return bool(node.inputs[2]) and _keeps_spec(rewriter, node)
+def _is_one_sided(rewriter: Rewriter, node: Node) -> bool:
+    """Return whether a Where reads one side only, which `_put_source_first` marks."""
+    return bool(node.inputs[2]) and _is_same_spec(rewriter, node)
 
 
-def _trains_nothing(rewriter: Rewriter, node: Node) -> bool:
-    training = _value(rewriter, node, 2)
+def _is_not_training(rewriter: Rewriter, node: Node) -> bool:
+    training = _get_constant(rewriter, node, 2)
     absent = len(node.inputs) < 3 or not node.inputs[2]
     return absent or (training is not None and not training.any())
 
 
-def _second_is(number: float) -> Question:
-    """Return whether the second input is that number all over, a float's sign of 0 included."""
+def _ask_operand(number: float) -> Question:
+    """Make a question about the second input: whether all elements are `number`, signs included."""
 
     def answer(rewriter: Rewriter, node: Node) -> bool:
-        value = _value(rewriter, node, 1)
-        return value is not None and _is_all(value, number) and _keeps_spec(rewriter, node)
+        value = _get_constant(rewriter, node, 1)
+        return value is not None and _is_all(value, number) and _is_same_spec(rewriter, node)
 
     return answer
 
 
-def _adds_nothing(rewriter: Rewriter, node: Node) -> bool:
-    """True for x + 0 of integers, x + (-0.0) of floats: 0.0 would change the sign of -0.0."""
-    value = _value(rewriter, node, 1)
-    if value is None or not _keeps_spec(rewriter, node):
+def _has_neutral_addend(rewriter: Rewriter, node: Node) -> bool:
+    """Return whether 0 is added to integers, or -0.0 to floats: 0.0 would change -0.0."""
+    value = _get_constant(rewriter, node, 1)
+    if value is None or not _is_same_spec(rewriter, node):
         return False
     return _is_all(value, -0.0 if value.dtype.kind == "f" else 0)
 
 
 def _has_all_bits(rewriter: Rewriter, node: Node) -> bool:
-    """True where the second input has every bit set."""
-    value = _value(rewriter, node, 1)
-    if value is None or not value.size or not _keeps_spec(rewriter, node):
+    """Return whether the second input has all bits set."""
+    value = _get_constant(rewriter, node, 1)
+    if value is None or not value.size or not _is_same_spec(rewriter, node):
         return False
     return bool(np.all(value == np.invert(value.dtype.type(0))))
 
 
-def _is_done(rewriter: Rewriter, node: Node) -> bool:
-    """True where the same operator wrote the input."""
+def _is_repeated(rewriter: Rewriter, node: Node) -> bool:
+    """Return whether the same operator wrote the input."""
     writer = rewriter.producer(node.inputs[0])
     return writer is not None and writer.op == node.op
 
 
 def _is_positive_part(rewriter: Rewriter, node: Node) -> bool:
-    """True for a Relu of what Relu wrote, or of floats that are never negative.
+    """Return whether the input of a Relu is never negative.
 
-    Integers may be: |-128| is -128 in int8.
+    Only for floats: in int8 even |-128| is -128.
     """
     is_float = rewriter.tensors[node.inputs[0]].dtype.kind == "f"
-    return _is_done(rewriter, node) or (is_float and _follows(NEVER_NEGATIVE)(rewriter, node))
+    return _is_repeated(rewriter, node) or (
+        is_float and _ask_writer(NEVER_NEGATIVE)(rewriter, node)
+    )
 
 
-def _follows(trait: Trait) -> Question:
-    """Return whether an operator of that trait wrote the input."""
+def _ask_writer(trait: Trait) -> Question:
+    """Make a question about the input: whether an operator with `trait` wrote it."""
 
     def answer(rewriter: Rewriter, node: Node) -> bool:
         writer = rewriter.producer(node.inputs[0])
@@ -156,116 +156,115 @@ def _follows(trait: Trait) -> Question:
 
 
 def _is_clipped(rewriter: Rewriter, node: Node) -> bool:
-    """True where bounds are left out, or the input was clipped to them or to closer ones."""
-    low, high = _bounds(rewriter, node)
+    """Return whether bounds are left out, or the input was clipped to these or tighter ones."""
+    low, high = _get_bounds(rewriter, node)
     if low == -np.inf and high == np.inf:
         return True
     writer = rewriter.producer(node.inputs[0])
     if writer is None or writer.op != "Clip" or None in (low, high):
         return False
-    closer = _bounds(rewriter, writer)
-    # The chain below fails for nan, and for bounds that cross: Clip makes one bound of all x then.
+    closer = _get_bounds(rewriter, writer)
+    # False for nan and for crossed bounds, with which Clip returns one bound for all x.
     if closer[0] is None or closer[1] is None or low is None or high is None:
         return False
     return bool(low <= closer[0] <= closer[1] <= high)
 
 
 _QUESTIONS: Mapping[str, Question] = {
-    "Identity": _always,
-    **dict.fromkeys(("Cast", "CastLike", "BitCast"), _keeps_dtype),
-    "Dropout": _trains_nothing,
-    "Reshape": _keeps_spec,
-    "Flatten": _keeps_spec,
-    "Expand": _keeps_spec,
-    "Slice": _steps_forward,
-    "Pad": _pads_nothing,
-    "Tile": _repeats_nothing,
-    "Transpose": _keeps_axes,
-    "Squeeze": _keeps_spec,
-    "Unsqueeze": _keeps_spec,
-    "DepthToSpace": _blocks_are_cells,
-    "SpaceToDepth": _blocks_are_cells,
-    "Resize": _resizes_nothing,
-    "MaxPool": _pools_nothing,
-    "Where": _takes_one,
-    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceProd"), _reduces_nothing),
+    "Identity": _is_always_same,
+    **dict.fromkeys(("Cast", "CastLike", "BitCast"), _has_same_dtype),
+    "Dropout": _is_not_training,
+    "Reshape": _is_same_spec,
+    "Flatten": _is_same_spec,
+    "Expand": _is_same_spec,
+    "Slice": _has_forward_steps,
+    "Pad": _has_no_pads,
+    "Tile": _has_no_repeats,
+    "Transpose": _has_same_axes,
+    "Squeeze": _is_same_spec,
+    "Unsqueeze": _is_same_spec,
+    "DepthToSpace": _has_unit_blocks,
+    "SpaceToDepth": _has_unit_blocks,
+    "Resize": _has_same_cells,
+    "MaxPool": _has_unit_windows,
+    "Where": _is_one_sided,
+    **dict.fromkeys(("ReduceMax", "ReduceMin", "ReduceProd"), _has_unit_axes),
     **dict.fromkeys(("Concat", "Max", "Min"), _is_alone),
-    "Mul": _second_is(1),
-    "Div": _second_is(1),
-    "Pow": _second_is(1),
-    "Add": _adds_nothing,
+    "Mul": _ask_operand(1),
+    "Div": _ask_operand(1),
+    "Pow": _ask_operand(1),
+    "Add": _has_neutral_addend,
     # -0.0 - 0.0 is -0.0, unlike -0.0 + 0.0: here it is 0.0 that changes nothing.
-    "Sub": _second_is(0),
-    "And": _second_is(1),
-    **dict.fromkeys(("Or", "Xor", "BitwiseOr", "BitwiseXor", "BitShift"), _second_is(0)),
+    "Sub": _ask_operand(0),
+    "And": _ask_operand(1),
+    **dict.fromkeys(("Or", "Xor", "BitwiseOr", "BitwiseXor", "BitShift"), _ask_operand(0)),
     "BitwiseAnd": _has_all_bits,
     "Relu": _is_positive_part,
-    **dict.fromkeys(("Abs", "Sign"), _is_done),
+    **dict.fromkeys(("Abs", "Sign"), _is_repeated),
     "Clip": _is_clipped,
 }
 
 
-def _question(node: Node) -> Question | None:
+def _get_question(node: Node) -> Question | None:
     # Any rounding yields whole numbers, and every rounding leaves those as they are.
-    return _follows(ROUNDS) if ROUNDS in node.operator.traits else _QUESTIONS.get(node.op)
+    return _ask_writer(ROUNDS) if ROUNDS in node.operator.traits else _QUESTIONS.get(node.op)
 
 
 @gated(*_QUESTIONS, trait=ROUNDS)
 def bypass_identities(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and their like -> x.
+    """Identity(x), x · 1, Cast to x's dtype, Relu(Relu(x)) and the like -> x.
 
-    Only where every number stays, infinities, nan and the sign of 0 too. What is pinned stays,
-    unless what is next to it is pinned alike; so does what stands between an input, or a constant,
-    and an output.
+    Every value stays, including infinities, nan and the sign of 0. A pinned node stays, unless its
+    neighbour has the same pin; so does a node between an input, or a constant, and an output.
     """
     rewriter = Rewriter(graph, may_merge)
-    # By name, as a node is another object once its input has been bypassed; in order, so that one
-    # sweep takes out a whole chain.
-    for name in [node.name for node in graph.nodes if _question(node)]:
+    # By name, since bypassing replaces the objects of readers. In order, so that one sweep removes
+    # a whole chain.
+    for name in [node.name for node in graph.nodes if _get_question(node)]:
         node = rewriter.node(name)
-        source = _source(rewriter, node)
+        source = _find_source(rewriter, node)
         if source is not None and rewriter.may_drop(node):
             rewriter.bypass(node, {node.outputs[0]: source})
     return rewriter.result()
 
 
-def _source(rewriter: Rewriter, node: Node) -> str | None:
-    """Return the input that a node gives back."""
+def _find_source(rewriter: Rewriter, node: Node) -> str | None:
+    """Return the input that a node returns unchanged, or None."""
     if not node.inputs[0] or not node.outputs[0]:
         return None
-    asked, question = _asked(rewriter, node), _question(node)
+    asked, question = _put_source_first(rewriter, node), _get_question(node)
     if question is None or not question(rewriter, asked):
         return None
     source, made = (rewriter.tensors[name] for name in (asked.inputs[0], node.outputs[0]))
-    # Whatever the question found, a tensor of another dtype or shape cannot take its place.
+    # A tensor of another dtype or shape cannot take its place.
     return asked.inputs[0] if source == made else None
 
 
-def _asked(rewriter: Rewriter, node: Node) -> Node:
-    """Return a node with what it may give back as the first of its inputs."""
+def _put_source_first(rewriter: Rewriter, node: Node) -> Node:
+    """Return a node with the input that it may return in the first place."""
     inputs = node.inputs
-    # Questions look for the constant behind what may be given back.
+    # Questions look for the constant in the second input.
     if COMMUTATIVE in node.operator.traits and inputs[0] in rewriter.constants:
         inputs = inputs[::-1]
     if node.op == "Where":
         condition, yes, no = inputs
         value = rewriter.constants.get(condition)
         chosen = yes if value is not None and value.all() else no
-        # A condition that is the same all over is the constant that decides; one that varies does
-        # not matter where both sides are one tensor.
+        # A constant condition decides if all its elements are equal. Any condition will do if both
+        # sides are one tensor.
         one_sided = yes == no or (value is not None and value.all() == value.any())
         inputs = (chosen, "", condition if one_sided else "")
     return Node(node.name, node.op, inputs, node.outputs, node.attributes)
 
 
-def _value(rewriter: Rewriter, node: Node, index: int) -> Array | None:
+def _get_constant(rewriter: Rewriter, node: Node, index: int) -> Array | None:
     name = node.inputs[index] if index < len(node.inputs) else ""
     return rewriter.constants.get(name)
 
 
 def _is_all(value: Array, number: float) -> bool:
-    """True when all elements are a number; of floats 0 and -0 are two numbers."""
-    # Of no elements anything is true, and they say nothing of what they are broadcast with.
+    """Return whether all elements equal `number`; for floats, 0 and -0 differ."""
+    # An empty array would equal any number.
     if value.dtype.kind not in "biuf" or not value.size:
         return False
     equal = bool(np.all(value == number))
@@ -274,11 +273,11 @@ def _is_all(value: Array, number: float) -> bool:
     return equal
 
 
-def _bounds(rewriter: Rewriter, node: Node) -> tuple[float | None, float | None]:
-    """Return the bounds of a Clip: infinite where they are left out, None where they vary."""
+def _get_bounds(rewriter: Rewriter, node: Node) -> tuple[float | None, float | None]:
+    """Return the bounds of a Clip: infinite if left out, None if not constant."""
     found: list[float | None] = [-np.inf, np.inf]
     for index in (1, 2):
         if index < len(node.inputs) and node.inputs[index]:
-            value = _value(rewriter, node, index)
+            value = _get_constant(rewriter, node, index)
             found[index - 1] = None if value is None else value.item()
     return found[0], found[1]

@@ -40,8 +40,8 @@ class ConstantPool:
         kind = value.dtype, value.shape, precision
         if kind not in self._first:
             return None
-        for name, other in self._sampled(kind).get(_sample(value), ()):
-            if other is value or value.size <= SAMPLED or _same_bits(other, value):
+        for name, other in self._sampled(kind).get(_take_sample(value), ()):
+            if other is value or value.size <= SAMPLED or _has_same_bits(other, value):
                 return name
         return None
 
@@ -53,7 +53,7 @@ class ConstantPool:
             return known
         kind = value.dtype, value.shape, precision
         if kind in self._first:
-            self._sampled(kind).setdefault(_sample(value), []).append((name, value))
+            self._sampled(kind).setdefault(_take_sample(value), []).append((name, value))
         else:
             self._first[kind] = name, value
         return name
@@ -62,14 +62,14 @@ class ConstantPool:
         """Return the constants of a kind by sample; the only one of its kind needs none."""
         if kind not in self._alike:
             first = self._first[kind]
-            self._alike[kind] = {_sample(first[1]): [first]}
+            self._alike[kind] = {_take_sample(first[1]): [first]}
         return self._alike[kind]
 
 
-def _sample(value: Array) -> bytes:
+def _take_sample(value: Array) -> bytes:
     return bytes(value.flat[:: max(1, value.size // SAMPLED)].tobytes())
 
 
-def _same_bits(a: Array, b: Array) -> bool:
+def _has_same_bits(a: Array, b: Array) -> bool:
     left, right = (np.ascontiguousarray(one).reshape(-1).view(np.uint8) for one in (a, b))
     return bool(np.array_equal(left, right))

@@ -1,4 +1,4 @@
-"""Weights held in few bytes, written out ahead: time for memory, where somebody chooses that."""
+"""Decode quantized weights ahead of time: faster, for more memory, on request."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..traits import DECODES
 from .merging import MayMerge, always, with_nodes
 
 MOST_TIMES = 8
-"""As many bytes as the constants have: one byte becomes eight at most, where it is decoded once."""
+"""Limit for decoded constants, relative to all constants: one byte becomes at most eight."""
 
 
 def decode_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """DequantizeLinear(constants) -> a constant of floats, up to 16 MiB each.
 
-    Four times the bytes of int8, and nothing to do per item. No other pass does it. What a model
-    decodes again and again stays, once all of it comes to much more than the model.
+    This takes four times the bytes of int8, and no time per item. Nodes that would exceed
+    `MOST_TIMES` stay, such as repeated decoding of the same weights.
     """
     room = Room(graph.constants.values(), MOST_TIMES)
     made: dict[str, Array] = {}

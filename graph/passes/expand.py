@@ -1,4 +1,4 @@
-"""Operators that no device has, written out in simpler ones that some device has."""
+"""Decompose operators that no device has into simpler ones."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .merging import MayMerge, Placing, always
 from .rewriting import Rewriter
 
 WhyNot: TypeAlias = Callable[[Graph, Node], str | None]
-"""Says why a node of a graph can run nowhere; None where it can."""
+"""Returns why no device can run a node of a graph, or None."""
 
 DEEPEST = 4
-"""How often what was written out is written out again: HardSwish, HardSigmoid, Max, ..."""
+"""Limit for nested decompositions: HardSwish, HardSigmoid, Max, ..."""
 
 
 def expand_unsupported(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """A node that no device can run -> simpler nodes that some device can, each of them.
+    """A node that no device can run -> simpler nodes that some devices can run.
 
-    By the rules of `plait.graph.decompositions`, the first whose nodes can all run. Where none is,
-    the node stays, and the error that follows says what was tried.
+    The first rule of `plait.graph.decompositions` applies that leads to supported nodes alone.
+    Without such a rule the node stays; the planner's error lists the attempts.
     """
     if not isinstance(may_merge, Placing):
         return graph
@@ -39,15 +39,15 @@ def expand_unsupported(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 
 def written_out(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:
-    """Return nodes that can all run in place of one that cannot; None where no rule has such.
+    """Return supported nodes to replace an unsupported one, or None.
 
-    They are not in the rewriter's graph; the tensors and constants that they need are.
+    Their tensors and constants are added to the rewriter's graph, the nodes are not.
     """
-    return None if has_effects(node) else _written_out(rewriter, node, why_not, DEEPEST)
+    return None if has_effects(node) else _write_out(rewriter, node, why_not, DEEPEST)
 
 
 def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
-    """Say whether nodes that can all run could stand in place of one, which need not be there."""
+    """Return whether supported nodes could replace a node, which need not be in the graph."""
     if node.op not in decompositions():
         return False
     read, written = dict.fromkeys(filter(None, node.inputs)), tuple(filter(None, node.outputs))
@@ -59,17 +59,17 @@ def can_be_written_out(graph: Graph, node: Node, why_not: WhyNot) -> bool:
 
 
 def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
-    """Yield what a node could be written out as, and what speaks against it."""
+    """Describe each possible decomposition of a node and the obstacle to it."""
     rewriter = Rewriter(graph)
     for rule in decompositions().get(node.op, ()):
-        made = _decomposed(rewriter, node, rule)
+        made = _decompose(rewriter, node, rule)
         if made is None:
             continue
         listed = ", ".join(dict.fromkeys(one.op for one in made))
         lacking = (
             (one, why)
             for one in made
-            if _written_out(rewriter, one, why_not, DEEPEST - 1, rule) is None
+            if _write_out(rewriter, one, why_not, DEEPEST - 1, rule) is None
             and (why := why_not(rewriter.view, one)) is not None
         )
         found = next(lacking, None)
@@ -78,10 +78,10 @@ def attempts(graph: Graph, node: Node, why_not: WhyNot) -> Iterator[str]:
         )
 
 
-def _decomposed(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
-    """Return what a rule writes for a node; None if it says nothing, or writes what does not fit.
+def _decompose(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Node] | None:
+    """Apply a rule to a node; None if it does not apply, or if its nodes would be invalid.
 
-    A kernel may take more than the simpler operators do, such as zero points of another shape.
+    Kernels may accept more than the simpler operators, such as zero points of another shape.
     """
     try:
         with asking(node, rewriter.call(node)):
@@ -90,10 +90,10 @@ def _decomposed(rewriter: Rewriter, node: Node, rule: Decomposition) -> list[Nod
         return None
 
 
-def _written_out(
+def _write_out(
     rewriter: Rewriter, node: Node, why_not: WhyNot, depth: int, *used: Decomposition
 ) -> list[Node] | None:
-    """Return nodes that can all run in place of one: itself, if it can."""
+    """Return supported nodes for a node: itself, if it is supported."""
     if why_not(rewriter.view, node) is None:
         return [node]
     if not depth:
@@ -101,10 +101,10 @@ def _written_out(
     for rule in decompositions().get(node.op, ()):
         if rule in used:
             continue
-        made = _decomposed(rewriter, node, rule)
+        made = _decompose(rewriter, node, rule)
         parts: list[Node] = []
         for one in made or ():
-            found = _written_out(rewriter, one, why_not, depth - 1, *used, rule)
+            found = _write_out(rewriter, one, why_not, depth - 1, *used, rule)
             if found is None:
                 break
             parts += found

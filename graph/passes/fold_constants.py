@@ -1,4 +1,4 @@
-"""Compute ahead, once, what constants and shapes decide."""
+"""Compute nodes ahead that depend on constants and known shapes alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .merging import MayMerge, always, with_nodes
 def fold_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """f(constants), Shape(x of a known shape) -> a constant, up to 16 MiB each, 32 MiB in all.
 
-    One sweep, through shape arithmetic too: where a value decides a shape, that is known from there
-    on. Python functions and nodes with effects stay; so does control flow, whose nested graphs are
-    folded on their own.
+    One sweep also covers shape arithmetic: shapes that follow from folded values are inferred on
+    the way. Python functions, nodes with effects and control flow stay; nested graphs are folded on
+    their own.
     """
     tensors, values = dict(graph.tensors), dict(graph.constants)
     room = Room(values.values())

@@ -1,6 +1,6 @@
-"""Scales and shifts behind products of matrices and normalizations, folded into their constants.
+"""Fold scales and shifts after matrix products and normalizations into their constants.
 
-What is folded is rounded once, in another place than before: results differ by rounding alone.
+The rounding moves to another place; results differ by that alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..ir import Graph, Node
 from ..tensor import Array
-from .affine import DTYPES, affine_of
+from .affine import DTYPES, read_affine
 from .matching import Constant, Match, Pattern, Rule, apply
 from .merging import MayMerge, always
 from .pipeline import gated
@@ -23,8 +23,8 @@ from .rewriting import Rewriter
 def fold_product(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """(x @ w) · a -> x @ (w · a); x @ w + b -> Gemm; BatchNormalization · a + b -> the same one.
 
-    a and b are one number, or one per column, or per channel; w and they are constants of 32 or 64
-    bits, and what lies between is read by nothing else and is no output.
+    a and b are one number, or one per column, or per channel. All are constants of 32 or 64 bits.
+    The tensor between the nodes has no other reader and is not an output.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
@@ -32,30 +32,30 @@ def fold_product(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 
 def _scale(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Scale the columns of w, and what is added to the product."""
+    """Scale the columns of w, and the bias."""
     last, product = match.last, match.named["product"]
-    given = _per_column(rewriter, product, last, rewriter.constants[match.tensors["a"]])
+    given = _align_to_columns(rewriter, product, last, rewriter.constants[match.tensors["a"]])
     if given is None:
         return None
     with np.errstate(all="ignore"):
         factor = given if last.op == "Mul" else 1 / given
     w = rewriter.constants[product.inputs[1]]
     if len(rewriter.readers(product.inputs[1])) > 1:
-        return None  # there would be two of them
+        return None  # the weights would be stored twice
     across = (
         factor.reshape(-1, 1) if product.attributes.get("transB") and factor.size > 1 else factor
     )
-    scaled = [_rounded(w * across, w)]
+    scaled = [_round_like(w * across, w)]
     if "c" in match.tensors:
-        scaled.append(_rounded(rewriter.constants[match.tensors["c"]] * factor, w))
-    return _with_constants(rewriter, product, last, ("weights", "bias"), scaled)
+        scaled.append(_round_like(rewriter.constants[match.tensors["c"]] * factor, w))
+    return _replace_constants(rewriter, product, last, ("weights", "bias"), scaled)
 
 
-def _bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Add to the product of two matrices, or add more to it."""
+def _add_bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+    """Add a bias to a product, or add to its bias."""
     last, product = match.last, match.named["product"]
     x, w = product.inputs[0], rewriter.constants[product.inputs[1]]
-    given = _per_column(rewriter, product, last, rewriter.constants[match.tensors["b"]])
+    given = _align_to_columns(rewriter, product, last, rewriter.constants[match.tensors["b"]])
     if given is None or rewriter.tensors[x].rank != 2:
         return None
     if product.op == "MatMul":
@@ -66,26 +66,29 @@ def _bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
     beta = product.attributes["beta"]
     if "c" not in match.tensors or beta == 0:
         return None
-    total = _rounded(rewriter.constants[match.tensors["c"]] + given / beta, w)
-    return _with_constants(rewriter, product, last, ("weights", "bias"), [w, total])
+    total = _round_like(rewriter.constants[match.tensors["c"]] + given / beta, w)
+    return _replace_constants(rewriter, product, last, ("weights", "bias"), [w, total])
 
 
-def _normalized(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Scale and shift what a BatchNormalization scales by and adds."""
+def _scale_normalization(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+    """Scale and shift the scale and bias of a BatchNormalization."""
     last, product = match.last, match.named["product"]
     if product.attributes["training_mode"] or len(product.outputs) > 1:
         return None
     view = rewriter.view
-    both = affine_of(view, last, rewriter.constants)
-    if both is None or affine_of(view, product, rewriter.constants) is None:
+    both = read_affine(view, last, rewriter.constants)
+    if both is None or read_affine(view, product, rewriter.constants) is None:
         return None
     scale, bias = (rewriter.constants[name] for name in product.inputs[1:3])
-    made = [_rounded(scale * both.scale, scale), _rounded(bias * both.scale + both.shift, bias)]
-    return _with_constants(rewriter, product, last, ("scale", "bias"), made)
+    made = [
+        _round_like(scale * both.scale, scale),
+        _round_like(bias * both.scale + both.shift, bias),
+    ]
+    return _replace_constants(rewriter, product, last, ("scale", "bias"), made)
 
 
-def _per_column(rewriter: Rewriter, product: Node, last: Node, value: Array) -> Array | None:
-    """Return a constant as one number or a vector of the columns, None where it is neither."""
+def _align_to_columns(rewriter: Rewriter, product: Node, last: Node, value: Array) -> Array | None:
+    """Return a constant as one number or a vector of the columns, or None."""
     w, y = rewriter.constants[product.inputs[1]], rewriter.tensors[last.outputs[0]]
     before = rewriter.tensors[product.outputs[0]]
     if w.ndim != 2 or w.dtype not in DTYPES or before != y or not np.isfinite(value).all():
@@ -98,21 +101,21 @@ def _per_column(rewriter: Rewriter, product: Node, last: Node, value: Array) -> 
     return None
 
 
-def _rounded(value: Array, like: Array) -> Array | None:
-    """Return numbers in a constant's dtype, None where one is not finite in it."""
+def _round_like(value: Array, like: Array) -> Array | None:
+    """Round to the dtype of `like`; None if the result is not finite."""
     with np.errstate(all="ignore"):
         made = np.asarray(value).astype(like.dtype)
     return made if np.isfinite(made).all() else None
 
 
-def _with_constants(
+def _replace_constants(
     rewriter: Rewriter,
     product: Node,
     last: Node,
     roles: Sequence[str],
     values: Sequence[Array | None],
 ) -> list[Node] | None:
-    """Return the product with other constants in place of those from the second input on."""
+    """Return the product with `values` as its constants, from the second input on."""
     names: list[str] = []
     for role, value in zip(roles, values, strict=False):
         if value is None:
@@ -136,9 +139,9 @@ _BATCH = Pattern(
 _RULES = (
     *(Rule("scale of a product", Pattern("Mul", (each, _A)), _scale) for each in _PRODUCTS),
     *(Rule("divisor of a product", Pattern("Div", (each, _A)), _scale) for each in _PRODUCTS),
-    *(Rule("bias of a product", Pattern("Add", (each, _B)), _bias) for each in _PRODUCTS),
+    *(Rule("bias of a product", Pattern("Add", (each, _B)), _add_bias) for each in _PRODUCTS),
     *(
-        Rule("scale of a normalization", Pattern(op, (_BATCH, _A)), _normalized)
+        Rule("scale of a normalization", Pattern(op, (_BATCH, _A)), _scale_normalization)
         for op in ("Mul", "Add", "Sub", "Div")
     ),
 )

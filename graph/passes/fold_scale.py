@@ -1,6 +1,6 @@
-"""Scales and shifts of channels, folded into the weights and bias of the convolution beside them.
+"""Fold scales and shifts of channels into the weights and bias of an adjacent convolution.
 
-What is folded is rounded once, in another place than before: results differ by rounding alone.
+The rounding moves to another place; results differ by that alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from ..ir import Graph, Node
 from ..tensor import Array
-from .affine import DTYPES, Affine, affine_of
+from .affine import DTYPES, Affine, read_affine
 from .merging import MayMerge, always, with_nodes
 from .pipeline import gated
 
@@ -22,16 +22,16 @@ def fold_scale(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Conv, then x·a + b -> Conv with other weights; x·a + b, then Conv -> the same.
 
     ``x·a + b`` is Mul, Div, Add, Sub by constants of one number or one per channel, or
-    BatchNormalization; behind ConvTranspose too. The tensor between the two must be read by
-    nothing else and be no output, the weights constant and float32 or float64. A shift ahead of a
-    Conv with padding stays, as zeros would be shifted too; what is before it is then scaled less:
+    BatchNormalization, also after ConvTranspose. The tensor between the two must have no other
+    reader and not be an output; weights must be constant, float32 or float64. A shift before a Conv
+    with padding stays, since padded zeros must not be shifted; the scale before it is still folded:
     x·a + b, padded, is (x + b/a) padded, times a.
     """
     return _Folding(graph, may_merge).run()
 
 
 class _Weights(NamedTuple):
-    """The constants of a convolution, in float64 as long as more may be folded into them."""
+    """The constants of a convolution, in float64 until the end of the pass."""
 
     w: Array
     bias: Array | None
@@ -49,15 +49,13 @@ class _Folding:
         self._made: dict[str, Array] = {}
 
     def run(self) -> Graph:
-        # In the order of the graph: of several in a row, each meets a convolution that has taken in
-        # those before it.
+        # In order, so that each of several in a row meets a convolution with the ones before it.
         for node in self._graph.nodes:
-            affine = affine_of(self._graph, node, self._graph.constants)
+            affine = read_affine(self._graph, node, self._graph.constants)
             if affine is None or not self._fold_behind(node, affine):
                 self._keep(node)
                 if node.op == "Conv":
-                    # Both ways for each convolution: what stands between two is folded into the
-                    # first of them.
+                    # A map between two convolutions has been folded into the first.
                     self._fold_ahead(node)
         return self._result() if self._folded else self._graph
 
@@ -66,7 +64,7 @@ class _Folding:
         self._producers.update({name: node.name for name in node.outputs if name})
 
     def _fold_behind(self, node: Node, affine: Affine) -> bool:
-        """Let the convolution that writes x write x·a + b; say whether it can."""
+        """Fold x·a + b into the convolution that writes x; return whether that is possible."""
         conv = self._kept.get(self._producers.get(affine.source, ""))
         if conv is None or conv.op not in ("Conv", "ConvTranspose"):
             return False
@@ -78,7 +76,7 @@ class _Folding:
         features = 0
         scale = affine.scale
         if conv.op == "ConvTranspose":
-            # Features of a transposed convolution are counted in each group anew.
+            # A transposed convolution numbers its features within each group.
             if conv.attributes["group"] != 1:
                 return False
             features = 1
@@ -90,32 +88,29 @@ class _Folding:
         bias = np.broadcast_to(bias, per_feature.shape)
         if not self._set(conv, _Weights(weights.w * per_feature.reshape(shape), bias)):
             return False
-        # The convolution keeps its own name, by which it is pinned, and writes what the scale
-        # wrote.
+        # The convolution keeps its name, since pins use it, and writes the output of the scale.
         self._keep(replace(self._kept[conv.name], outputs=node.outputs))
         return True
 
     def _fold_ahead(self, conv: Node) -> None:
-        """Let a Conv read x where it reads x·a + b."""
-        # Several in a row: each goes, and what it read is looked at next.
+        """Fold x·a + b into the Conv that reads it."""
         while (node := self._kept.get(self._producers.get(conv.inputs[0], ""))) is not None:
-            affine = affine_of(self._graph, node, self._graph.constants)
+            affine = read_affine(self._graph, node, self._graph.constants)
             weights = self._weights(conv)
             if affine is None or weights is None or not self._is_private(conv.inputs[0]):
                 return
             if not self._may_merge(self._graph, [node, conv], conv):
                 return
             if _is_padded(conv) and np.any(affine.shift != 0):
-                # Padding is made of zeros behind the shift: they must not be shifted.
+                # Padded zeros must not be shifted.
                 self._scale_past_shift(conv, node, affine)
                 return
             w, bias = weights
-            by_input = _per_input(affine, w, conv.attributes["group"])
-            # Σ w·(a·x + b) = Σ (w·a)·x + Σ w·b: where no window is cut, the last sum is one number
-            # for each feature.
+            by_input = _expand_per_input(affine, w, conv.attributes["group"])
+            # Σ w·(a·x + b) = Σ (w·a)·x + Σ w·b: without padding, the last is a number per feature.
             if np.any(affine.shift != 0):
-                shift = np.broadcast_to(affine.shift, (_channels(w, conv),))
-                added = _shift_through(w, shift, conv.attributes["group"])
+                shift = np.broadcast_to(affine.shift, (_count_channels(w, conv),))
+                added = _sum_shift(w, shift, conv.attributes["group"])
                 bias = added if bias is None else bias + added
             if not self._set(conv, _Weights(w * by_input, bias)):
                 return
@@ -127,20 +122,20 @@ class _Folding:
         """x·a, then + b, then Conv -> x + b/a, then Conv with other weights."""
         scales = self._kept.get(self._producers.get(shift.source, ""))
         weights = self._weights(conv)
-        # (x·a + b) = (x + b/a)·a, and padded zeros stay what they are, since 0·a is 0.
+        # (x·a + b) = (x + b/a)·a, and padded zeros stay zeros.
         if scales is None or weights is None or not shift.only_shifts:
             return
-        scale = affine_of(self._graph, scales, self._graph.constants)
+        scale = read_affine(self._graph, scales, self._graph.constants)
         if scale is None or np.any(scale.shift != 0) or not self._is_private(shift.source):
             return
         if not self._may_merge(self._graph, [scales, conv], conv):
             return
-        # Where a is 0 there is no such b/a.
+        # b/a is not finite if a is 0.
         with np.errstate(all="ignore"):
             less = shift.shift / scale.scale
         if not np.isfinite(less).all():
             return
-        by_input = _per_input(scale, weights.w, conv.attributes["group"])
+        by_input = _expand_per_input(scale, weights.w, conv.attributes["group"])
         if not self._set(conv, weights._replace(w=weights.w * by_input)):
             return
         rank = weights.w.ndim
@@ -150,7 +145,7 @@ class _Folding:
         self._keep(replace(adds, op="Add", inputs=(scale.source, name)))
 
     def _constant(self, name: str, value: Array, like: str) -> str:
-        """Add a constant of another's dtype; return the name that it got."""
+        """Add a constant with the dtype of `like`; return its unique name."""
         while name in self._graph.tensors or name in self._made:
             name += "'"
         self._made[name] = np.ascontiguousarray(value, self._graph.constants[like].dtype)
@@ -159,7 +154,7 @@ class _Folding:
         return name
 
     def _is_private(self, name: str) -> bool:
-        """True when one node alone reads a tensor, and nobody fetches it."""
+        """Return whether a tensor has one reader and is not fetched."""
         graph = self._graph
         declared = name in graph.fetched or name in graph.precisions
         return not declared and len(graph.consumers[name]) == 1
@@ -172,15 +167,15 @@ class _Folding:
         given = [name for name in (w, *bias) if name]
         if any(name not in constants or constants[name].dtype not in DTYPES for name in given):
             return None
-        # Rounded once, at the end, however many are folded in.
+        # Rounded once, at the end.
         w64, *bias64 = (constants[name].astype(np.float64) for name in given)
         return _Weights(w64, bias64[0] if bias64 else None)
 
     def _set(self, conv: Node, weights: _Weights) -> bool:
-        """Give a convolution other weights, unless they overflow."""
+        """Set the weights of a convolution; return False if they overflow."""
         dtype = self._graph.constants[conv.inputs[1]].dtype
         limit = np.finfo(dtype).max
-        # An infinite weight would make nan of zeros where two nodes did not.
+        # An infinite weight would turn zeros into nan.
         if any(array is not None and np.any(np.abs(array) > limit) for array in weights):
             return False
         self._folded[conv.name] = weights
@@ -195,7 +190,7 @@ class _Folding:
         return with_nodes(self._graph, nodes, self._made)
 
     def _names(self, conv: Node) -> list[str]:
-        """Make a convolution's new weights and bias constants; return their names."""
+        """Add the new weights and bias as constants; return their names."""
         named = zip(("weights", "bias"), self._folded[conv.name], strict=True)
         return [
             self._constant(f"{conv.name}.folded_{role}", value, conv.inputs[1])
@@ -205,26 +200,26 @@ class _Folding:
 
 
 def _is_padded(conv: Node) -> bool:
-    """True unless windows surely lie within the input."""
+    """Return whether windows may reach beyond the input."""
     attributes = conv.attributes
     if attributes["auto_pad"] == "VALID":
         return False
     return attributes["auto_pad"] != "NOTSET" or any(attributes["pads"] or ())
 
 
-def _channels(w: Array, conv: Node) -> int:
+def _count_channels(w: Array, conv: Node) -> int:
     return int(w.shape[1] * conv.attributes["group"])
 
 
-def _per_input(affine: Affine, w: Array, group: int) -> Array:
-    """Return the factor of each weight, given those of the channels that they are for."""
+def _expand_per_input(affine: Affine, w: Array, group: int) -> Array:
+    """Expand the factors of channels to the shape of weights."""
     channels = np.broadcast_to(affine.scale, (w.shape[1] * group,)).reshape(group, 1, w.shape[1])
     by_feature = np.broadcast_to(channels, (group, w.shape[0] // group, w.shape[1]))
     return by_feature.reshape(w.shape[0], w.shape[1], *[1] * (w.ndim - 2))
 
 
-def _shift_through(w: Array, shift: Array, group: int) -> Array:
-    """Return what a shift of each channel adds to each feature where no window is cut."""
+def _sum_shift(w: Array, shift: Array, group: int) -> Array:
+    """Return the sum that a shift of the channels adds to each feature, without padding."""
     taps = w.reshape(group, -1, w.shape[1], int(np.prod(w.shape[2:]))).sum(-1)
     total: Array = (taps * shift.reshape(group, 1, -1)).sum(-1).reshape(-1)
     return total

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..ir import Graph, Node
-from .bounds import bounds_of
+from .bounds import read_bounds
 from .hoist_quantize import keeps_elements
 from .merging import MayMerge, always
 from .pairs import is_undone
@@ -59,7 +59,7 @@ def _reaches(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, cha
         if is_undone(rewriter, writer, node):
             chain.integers[tensor] = writer.inputs[0]
         return tensor in chain.integers
-    bounds = bounds_of(rewriter, writer)
+    bounds = read_bounds(rewriter, writer)
     moves = keeps_elements(rewriter, writer) or bounds is not None
     if not moves or not rewriter.is_private(tensor):
         return False
@@ -75,7 +75,7 @@ def _reaches(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, cha
 def _move(rewriter: Rewriter, node: Node, how: Quantization, chain: _Chain) -> None:
     integers, made = dict(chain.integers), list[Node]()
     for one in chain.between:
-        bounds = bounds_of(rewriter, one)
+        bounds = read_bounds(rewriter, one)
         outputs = node.outputs if one.outputs == node.inputs[:1] else None
         if bounds is None:
             inputs = [integers.get(name, name) for name in one.inputs]

@@ -1,7 +1,7 @@
-"""Patterns of nodes, told by the last one: what is to be matched, and what stands in its place.
+"""Patterns of nodes and rules that replace their matches.
 
-``Pattern("Mul", ("x", Pattern("Sigmoid", ("x",))))`` is x times its sigmoid. Patterns are tried
-where their last operator stands, in one scan; a rule that never ends is stopped, and named.
+``Pattern("Mul", ("x", Pattern("Sigmoid", ("x",))))`` is x times its sigmoid. Patterns are tried in
+one scan, at each node of their last operator. Rules that never end raise an error.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LEAST_BUDGET = 100
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """In a pattern: a constant that fits, called by a name in the match.
+    """A constant in a pattern, with a name in the match.
 
     Parameters
     ----------
     name : str
     fits : callable, optional
-        Says whether an array is meant.
+        Returns whether a constant matches.
     """
 
     name: str
@@ -41,24 +41,23 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """In a pattern: what an operator writes.
+    """An output of an operator in a pattern.
 
     Parameters
     ----------
     op : str or tuple of str
-        The operator, or several of which one is meant.
+        The operator, or alternatives.
     inputs : tuple
-        Patterns; constants, as `Constant` or as a number; names of tensors that are none, the same
-        name for the same tensor; None for an input that is absent. Where two inputs commute, in
-        either order.
+        Patterns; constants, as `Constant` or as a number; names for other tensors, the same name
+        for the same tensor; None for an absent input. Commutative operators match in either order.
     attributes : Mapping, optional
-        By name the value, or a function that says whether one is meant.
+        Values by name, or functions that return whether a value matches.
     name : str
-        What the node is called in the match.
+        Name of the node in the match.
     shared : bool
-        True where others may read the output too: the node then stays.
+        Whether the output may have other readers; the node stays then.
     output : int
-        Which of the outputs is meant.
+        Index of the output.
 
     Examples
     --------
@@ -85,7 +84,7 @@ class Pattern:
 
     @property
     def ops(self) -> tuple[str, ...]:
-        """The operators that are meant."""
+        """The operator and its alternatives."""
         return (self.op,) if isinstance(self.op, str) else self.op
 
 
@@ -94,16 +93,16 @@ Operand: TypeAlias = Pattern | Constant | str | float | None
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What was found.
+    """An occurrence of a pattern.
 
     Attributes
     ----------
     nodes : tuple of Node
-        Those that nothing else reads, the last of them first.
+        Nodes without other readers, the last one first.
     tensors : Mapping of str to str
-        The tensors, constants too, by their names in the pattern.
+        Tensors and constants by their names in the pattern.
     named : Mapping of str to Node
-        The nodes that have a name in the pattern.
+        Nodes by their names in the pattern.
     """
 
     nodes: tuple[Node, ...] = ()
@@ -112,17 +111,17 @@ class Match:
 
     @property
     def last(self) -> Node:
-        """The node that the pattern is told by."""
+        """The last node of the pattern."""
         return self.nodes[0]
 
 
 Build: TypeAlias = Callable[[Rewriter, Match], Sequence[Node] | None]
-"""Returns what stands in the place of a match, or None where that makes no sense after all."""
+"""Returns the replacement of a match, or None to keep it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern, and what stands in its place.
+    """A pattern and its replacement.
 
     Parameters
     ----------
@@ -130,7 +129,7 @@ class Rule:
         For errors.
     pattern : Pattern
     build : callable
-        Takes the `Rewriter` and the match; returns nodes that write what the last one wrote.
+        Takes the `Rewriter` and the match; returns nodes that write the outputs of the last one.
 
     Examples
     --------
@@ -153,7 +152,7 @@ class Rule:
     pattern: Pattern
     build: Build
     needs: tuple[frozenset[str], ...] = field(init=False)
-    """For each pattern among the inputs of the last node the operators of which one writes it."""
+    """For each pattern among the inputs of the last node, its possible operators."""
 
     def __post_init__(self) -> None:
         inner = (each for each in self.pattern.inputs if isinstance(each, Pattern))
@@ -161,17 +160,17 @@ class Rule:
 
 
 def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) -> None:
-    """Apply rules wherever they fit, what they write included.
+    """Apply rules until none matches, also to the nodes that they write.
 
     Parameters
     ----------
     budget : int, optional
-        How often in all; left out, twice the number of nodes, at least a hundred.
+        Limit of applications; by default twice the number of nodes, but at least a hundred.
 
     Raises
     ------
     GraphError
-        If that is not enough: the rules undo one another. The message names the last one.
+        If the limit is reached: the rules undo one another. The message names the last one.
 
     Examples
     --------
@@ -192,10 +191,10 @@ def apply(rewriter: Rewriter, rules: Sequence[Rule], budget: int | None = None) 
     for rule in rules:
         for op in rule.pattern.ops:
             by_op.setdefault(op, []).append(rule)
-    # One scan, in order; what a rule wrote comes next, as further rules may fit it.
+    # One scan, in order. New nodes come next, since further rules may match them.
     waiting = deque(rewriter.find(*by_op))
     left = max(LEAST_BUDGET, 2 * len(rewriter.graph.nodes)) if budget is None else budget
-    # A node that a rule took away may still be waiting, and so may one that was rewired since.
+    # Waiting nodes may have been removed or rewired since.
     while waiting:
         node = waiting.popleft()
         if node not in rewriter:
@@ -219,8 +218,7 @@ def _apply_one(
 ) -> tuple[Rule, Sequence[Node]] | None:
     writers = {n.op for name in node.inputs if (n := rewriter.producer(name)) is not None}
     for rule in rules:
-        # Cheap, and enough to refuse most nodes: matching is only tried where the writers could
-        # fit.
+        # This cheap check refuses most nodes.
         if any(writers.isdisjoint(ops) for ops in rule.needs):
             continue
         for match in matches(rewriter, rule.pattern, node):
@@ -232,33 +230,35 @@ def _apply_one(
 
 
 def matches(rewriter: Rewriter, pattern: Pattern, node: Node) -> Iterator[Match]:
-    """Yield the ways in which a node is the last one of a pattern."""
+    """Yield the matches that end at a node."""
     if pattern.output < len(node.outputs):
-        for match in _matches(rewriter, pattern, node.outputs[pattern.output], Match()):
+        for match in _match_operand(rewriter, pattern, node.outputs[pattern.output], Match()):
             if _is_closed(rewriter, match):
                 yield match
 
 
-def _matches(rewriter: Rewriter, operand: Operand, tensor: str, so_far: Match) -> Iterator[Match]:
-    """Yield the ways in which a tensor fits an operand, given what the others have matched."""
+def _match_operand(
+    rewriter: Rewriter, operand: Operand, tensor: str, so_far: Match
+) -> Iterator[Match]:
+    """Yield the matches of a tensor with an operand that extend a partial match."""
     if isinstance(operand, Pattern):
-        yield from _matches_node(rewriter, operand, tensor, so_far)
+        yield from _match_node(rewriter, operand, tensor, so_far)
     elif operand is None:
         if not tensor:
             yield so_far
     elif isinstance(operand, str):
         if tensor and tensor not in rewriter.constants:
-            yield from _named(so_far, operand, tensor)
+            yield from _bind_name(so_far, operand, tensor)
     elif tensor in rewriter.constants:
         value = rewriter.constants[tensor]
         if not isinstance(operand, Constant):
             if is_number(value, operand):
                 yield so_far
         elif operand.fits is None or operand.fits(value):
-            yield from _named(so_far, operand.name, tensor)
+            yield from _bind_name(so_far, operand.name, tensor)
 
 
-def _matches_node(
+def _match_node(
     rewriter: Rewriter, pattern: Pattern, tensor: str, so_far: Match
 ) -> Iterator[Match]:
     node = rewriter.producer(tensor)
@@ -268,29 +268,28 @@ def _matches_node(
         return
     if not all(_fits(node.attributes[key], want) for key, want in pattern.attributes.items()):
         return
-    # What others read stays, and so is not among the nodes that are replaced.
+    # Shared nodes stay, so they are not among the nodes to replace.
     met = so_far.nodes if pattern.shared or node in so_far.nodes else (*so_far.nodes, node)
     named = {**so_far.named, pattern.name: node} if pattern.name else so_far.named
-    # Of two equal inputs, either order is the same.
+    # For two equal inputs one order is enough.
     commutes = COMMUTATIVE in node.operator.traits and node.inputs[0] != node.inputs[1]
     orders = itertools.permutations(node.inputs) if commutes else [node.inputs]
     for order in orders:
         found = [replace(so_far, nodes=met, named=named)]
-        # Each input narrows down what the ones before allow: names must mean the same tensor
-        # throughout.
+        # Each input narrows the matches of the ones before: a name means one tensor.
         for inner, name in zip(pattern.inputs, order, strict=True):
-            found = [m for earlier in found for m in _matches(rewriter, inner, name, earlier)]
+            found = [m for earlier in found for m in _match_operand(rewriter, inner, name, earlier)]
         yield from found
 
 
-def _named(so_far: Match, name: str, tensor: str) -> Iterator[Match]:
+def _bind_name(so_far: Match, name: str, tensor: str) -> Iterator[Match]:
     # A name met before must be this tensor again.
     if so_far.tensors.get(name, tensor) == tensor:
         yield replace(so_far, tensors={**so_far.tensors, name: tensor})
 
 
 def _is_closed(rewriter: Rewriter, match: Match) -> bool:
-    """True when nobody else reads what lies between."""
+    """Return whether the tensors between the nodes have no other readers."""
     names = {node.name for node in match.nodes}
     return all(
         not rewriter.is_output(tensor)
@@ -306,16 +305,16 @@ def _is_closed(rewriter: Rewriter, match: Match) -> bool:
 def _fits(value: Any, wanted: Any) -> bool:
     if callable(wanted):
         return bool(wanted(value))
-    return close(value, wanted) if isinstance(wanted, float) else bool(value == wanted)
+    return is_close(value, wanted) if isinstance(wanted, float) else bool(value == wanted)
 
 
 def is_number(array: Array, value: float) -> bool:
-    """True for an array of one float that is a number but for rounding."""
-    return bool(array.size == 1 and array.dtype.kind == "f" and close(array.item(), value))
+    """Return whether an array is one float that equals `value` up to rounding."""
+    return bool(array.size == 1 and array.dtype.kind == "f" and is_close(array.item(), value))
 
 
-def close(number: float, value: float) -> bool:
-    """True when two numbers are equal but for the rounding of float32."""
+def is_close(number: float, value: float) -> bool:
+    """Return whether two numbers are equal up to rounding to float32."""
     return bool(np.float32(number) == np.float32(value)) or math.isclose(
         number, value, rel_tol=2e-7
     )

@@ -1,4 +1,4 @@
-"""Nodes that a pass may merge, and the graph that is left."""
+"""Permission to merge nodes, and graphs with replaced nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..ir import Graph, Node
 from ..tensor import Array, spec_of
 
 MayMerge: TypeAlias = Callable[[Graph, Sequence[Node], Node], bool]
-"""Says whether nodes of a graph may become one: the graph, the nodes, and the one."""
+"""Returns whether nodes of a graph may be replaced by one node: (graph, nodes, replacement)."""
 
 
 @runtime_checkable
@@ -18,15 +18,15 @@ class Placing(Protocol):
     """A `MayMerge` that also knows which nodes can run."""
 
     def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-        """Say whether nodes of a graph may become one."""
+        """Return whether nodes may be replaced by one node."""
         ...
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return why a node of a graph can run nowhere; None where it can."""
+        """Return why no device can run a node, or None."""
         ...
 
     def inside(self) -> Placing:
-        """Return the same for graphs in nodes: they run in the form that passes leave."""
+        """Return the rule for nested graphs, which run in the form that passes leave."""
         ...
 
 
@@ -34,12 +34,12 @@ _NOTHING: Mapping[str, Array] = {}
 
 
 def always(graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-    """Allow everything."""
+    """Allow all merges."""
     return True
 
 
 def with_nodes(graph: Graph, nodes: Sequence[Node], made: Mapping[str, Array] = _NOTHING) -> Graph:
-    """Return the graph with other nodes and more constants, and only what is still named."""
+    """Return the graph with other nodes and more constants, without unused tensors."""
     named = {name for node in nodes for name in (*node.inputs, *node.outputs)}
     named.update(graph.inputs, graph.outputs)
     constants = {**graph.constants, **made}

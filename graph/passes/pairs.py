@@ -1,4 +1,4 @@
-"""Two nodes of which the second undoes the first, or that one node can do."""
+"""Remove pairs of nodes that cancel, or replace them by one node."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from .pipeline import gated
 from .rewriting import Rewriter
 
 Turn: TypeAlias = Callable[[Rewriter, Node, Node], None]
-"""Takes out what a node and the one before it do for nothing."""
+"""Simplifies a node and the one before it."""
 
 
 @gated("Cast", "Neg", "Not", "BitwiseNot", "QuantizeLinear", trait=MOVES)
 def cancel_pairs(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """g(f(x)) -> x where g undoes f in every bit; where it does not, -> h(x) if one h does both.
+    """g(f(x)) -> x if g inverts f exactly, or h(x) if one h equals both.
 
-    Neg, Not, BitwiseNot twice; Transposes; Casts, the first of which loses nothing; Reshape,
-    Flatten, Squeeze and Unsqueeze, which are one Reshape; QuantizeLinear of what DequantizeLinear
-    made with the same constants. The first node stays while others read it.
+    Neg, Not, BitwiseNot twice; Transposes; Casts, if the first is exact; Reshape, Flatten, Squeeze
+    and Unsqueeze, which are one Reshape; QuantizeLinear after DequantizeLinear with the same
+    constants. The first node stays while it has other readers.
     """
     rewriter = Rewriter(graph, may_merge)
-    for name in [node.name for node in graph.nodes if _turn_of(node)]:
+    for name in [node.name for node in graph.nodes if _get_turn(node)]:
         node = rewriter.node(name)
-        before, turn = rewriter.producer(node.inputs[0]), _turn_of(node)
+        before, turn = rewriter.producer(node.inputs[0]), _get_turn(node)
         if before is not None and turn is not None and rewriter.may_merge([before, node], node):
             turn(rewriter, before, node)
     rewriter.drop_dead()
     return rewriter.result()
 
 
-def _turn_of(node: Node) -> Turn | None:
+def _get_turn(node: Node) -> Turn | None:
     return _reshape if _is_reshape(node) else _TURNS.get(node.op)
 
 
 def _is_reshape(node: Node) -> bool:
-    """True for the same bytes in the same order, under another shape."""
+    """Return whether a node only changes the shape."""
     operator = node.operator
     moves = MOVES in operator.traits and ELEMENTWISE not in operator.traits
     return moves and bool(operator.views)
@@ -53,10 +53,10 @@ def _undo(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def merge_transposes(rewriter: Rewriter, before: Node, node: Node) -> None:
-    """Let a Transpose read what the one before it reads, or take it out."""
+    """Merge a Transpose with the one before it, or remove both."""
     if before.op != "Transpose" or (rank := rewriter.tensors[node.inputs[0]].rank) is None:
         return
-    first, second = order_of(before, rank), order_of(node, rank)
+    first, second = get_order(before, rank), get_order(node, rank)
     order = tuple(first[axis] for axis in second)
     source = before.inputs[0]
     if list(order) != sorted(order):
@@ -68,8 +68,8 @@ def merge_transposes(rewriter: Rewriter, before: Node, node: Node) -> None:
     rewriter.replace([node], [made])
 
 
-def order_of(node: Node, rank: int) -> tuple[int, ...]:
-    """Return the order in which a Transpose takes the axes."""
+def get_order(node: Node, rank: int) -> tuple[int, ...]:
+    """Return the order of axes of a Transpose."""
     perm = node.attributes["perm"]
     return tuple(range(rank)[::-1]) if perm is None else tuple(perm)
 
@@ -81,8 +81,8 @@ def _cast(rewriter: Rewriter, before: Node, node: Node) -> None:
     given, between, made = (
         rewriter.tensors[name].dtype for name in (source, *before.outputs, *node.outputs)
     )
-    # The first must lose nothing, and neither may the second: what does not fit into integers
-    # comes out in one way from floats, in another from integers.
+    # Both must be exact: values that do not fit into integers convert differently from floats and
+    # from integers.
     if not is_exact(given, between) or not (made == given or is_exact(given, made)):
         return
     if not (made == given and rewriter.bypass(node, {node.outputs[0]: source})):
@@ -90,7 +90,7 @@ def _cast(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def is_exact(given: np.dtype[Any], made: np.dtype[Any]) -> bool:
-    """True when every number of a dtype is one of another: 2²⁴ + 1 is no float32."""
+    """Return whether a conversion is exact for all numbers; 2²⁴ + 1 to float32 is not."""
     if given == made:
         return True
     if given.kind not in "biuf" or made.kind not in "iuf":
@@ -112,7 +112,7 @@ def _reshape(rewriter: Rewriter, before: Node, node: Node) -> None:
     if target is not None and (node.attributes["allowzero"] or not (target == 0).any()):
         rewriter.reread(node, {node.inputs[0]: source})
         return
-    lengths = _lengths(rewriter.tensors[source].shape, rewriter.tensors[made].shape)
+    lengths = _find_target(rewriter.tensors[source].shape, rewriter.tensors[made].shape)
     if lengths is not None:
         shape = rewriter.constant(np.array(lengths, np.int64), f"{node.name}.shape")
         one = rewriter.make("Reshape", (source, shape), node.outputs, name=node.name)
@@ -120,10 +120,10 @@ def _reshape(rewriter: Rewriter, before: Node, node: Node) -> None:
             rewriter.replace([node], [one])
 
 
-def _lengths(given: Shape | None, wanted: Shape | None) -> list[int] | None:
-    """Return what Reshape must be told to make one shape of another, None where it cannot be.
+def _find_target(given: Shape | None, wanted: Shape | None) -> list[int] | None:
+    """Return the target of a Reshape from one shape to another, or None.
 
-    Lengths that are not known must stay where they are, but for one.
+    All unknown lengths except one must keep their axes.
     """
     if given is None or wanted is None or 0 in wanted:
         return None
@@ -141,9 +141,9 @@ def _quantize(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def is_undone(rewriter: Rewriter, before: Node, node: Node) -> bool:
-    """True where QuantizeLinear gives back what DequantizeLinear was given.
+    """Return whether QuantizeLinear inverts DequantizeLinear.
 
-    q · scale / scale is within half a step of q, as rounding is far less.
+    q · scale / scale is within half a step of q, since rounding is far smaller.
     """
     if before.inputs[1:] != node.inputs[1:]:
         return False

@@ -1,9 +1,9 @@
-"""Passes, one after the other: what each did, and which one broke a graph.
+"""Run passes in order, record their changes, and name a pass that breaks a graph.
 
-A pass is a function ``(graph, may_merge) -> graph``; any will do, those here are in `PASSES`. They
-run in nested graphs first: the branches of If, the bodies of Loop and Scan, and what is in those. A
-nested graph is simplified for all that its node may hand it, which is more than it says itself:
-shapes of states may differ from one iteration to the next.
+A pass is a function ``(graph, may_merge) -> graph``; those of plait are in `PASSES`. Nested graphs
+come first: branches of If, bodies of Loop and Scan, and graphs inside of them. A nested graph is
+simplified for all inputs that its node may pass, which are more than its own specs say: shapes of
+states may differ between iterations.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..operator import find_operator
 from ..operators.control import CONTROL_FLOW, handed
 from ..registry import Registry
 from ..traits import NO_TRAITS, Trait
-from .applied import Applied, applied_to
+from .applied import Applied, compare_graphs
 from .merging import MayMerge, Placing, always
-from .rewriting import check_growth, size_of
+from .rewriting import check_growth, count_size
 
 Pass: TypeAlias = Callable[[Graph, MayMerge], Graph]
 
 ROUNDS = 4
-"""How often the passes are gone through at most, as long as one finds something."""
+"""Limit of repetitions, as long as a pass changes the graph."""
 
 CHECKED = "PLAIT_CHECK_PASSES"
-"""The variable of the environment that has every graph between passes checked."""
+"""The environment variable that requests a check of the graph after each pass."""
 
 _anchors: dict[Pass, tuple[frozenset[str], Trait]] = {}
 
@@ -40,7 +40,7 @@ P = TypeVar("P", bound=Pass)
 
 
 def gated(*ops: str, trait: Trait = NO_TRAITS) -> Callable[[P], P]:
-    """Say that a pass does nothing in graphs without these operators, and others of a trait."""
+    """Declare that a pass needs one of these operators, or one with a trait, in a graph."""
 
     def decorate(one: P) -> P:
         _anchors[one] = frozenset(ops), trait
@@ -56,11 +56,10 @@ def run_passes(
     *,
     checked: bool | None = None,
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return the graph after some passes, and what each of them did that did something.
+    """Return the graph after some passes, and the changes of each pass that made some.
 
-    The passes are gone through again for as long as one finds something, a few times at most;
-    first in nested graphs. With `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after
-    each.
+    Passes repeat as long as one changes the graph, at most `ROUNDS` times; first in nested graphs.
+    With `checked`, or ``PLAIT_CHECK_PASSES=1``, the graph is checked after each.
 
     Raises
     ------
@@ -72,26 +71,25 @@ def run_passes(
     def simplify(nested: Graph, rule: MayMerge) -> tuple[Graph, tuple[Applied, ...]]:
         return run_passes(nested, passes, rule, checked=strict)
 
-    # Inside first: a branch that became simple may let the node around it be something else.
-    graph, inner = simplified_inside(graph, may_merge, simplify)
+    # Nested graphs first: a simpler branch may let the node around it be replaced.
+    graph, inner = simplify_inside(graph, may_merge, simplify)
     done = list(inner)
-    ops = _ops_of(graph)
+    ops = _list_ops(graph)
     for _ in range(ROUNDS):
         start = graph
         for one in passes:
             if _may_act(one, ops):
                 before, graph = graph, _run(graph, one, may_merge, done, strict)
-                ops = ops if graph is before else _ops_of(graph)
-        # The same object, not an equal graph: passes return what they were given where they find
-        # nothing.
+                ops = ops if graph is before else _list_ops(graph)
+        # Identity, since passes return the given graph if they change nothing.
         if graph is start:
             break
     return graph, tuple(done)
 
 
 def _may_act(one: Pass, ops: frozenset[str]) -> bool:
-    """True unless a graph of these operators has none that a pass is for."""
-    # Passes of users say nothing of operators; in a graph without nodes there is nothing for them.
+    """Return whether a graph of these operators has one that a pass needs."""
+    # Users' passes declare no operators.
     if one not in _anchors:
         return bool(ops)
     named, trait = _anchors[one]
@@ -100,12 +98,12 @@ def _may_act(one: Pass, ops: frozenset[str]) -> bool:
     return bool(trait) and any(trait in find_operator(op).traits for op in ops)
 
 
-def _ops_of(graph: Graph) -> frozenset[str]:
+def _list_ops(graph: Graph) -> frozenset[str]:
     return frozenset(node.op for node in graph.nodes)
 
 
 def name_of(one: Pass) -> str:
-    """Return what a pass is called: as the function is."""
+    """Return the name of a pass, that of its function."""
     return getattr(one, "__name__", type(one).__name__)
 
 
@@ -114,16 +112,18 @@ def _run(graph: Graph, one: Pass, may_merge: MayMerge, done: list[Applied], stri
     after = one(graph, may_merge)
     if after is graph:
         return graph
-    # A rule that feeds on what it writes would fill memory before any check of the graph ran.
-    check_growth(size_of(graph.nodes), size_of(after.nodes), f"pass {name_of(one)!r}, {graph.name}")
-    done.append(applied_to(name_of(one), graph, after, time.perf_counter() - start))
+    # A rule that matches its own results would fill memory before any check of the graph.
+    check_growth(
+        count_size(graph.nodes), count_size(after.nodes), f"pass {name_of(one)!r}, {graph.name}"
+    )
+    done.append(compare_graphs(name_of(one), graph, after, time.perf_counter() - start))
     if strict:
         _check(graph, after, name_of(one))
     return after
 
 
 def _check(before: Graph, after: Graph, name: str) -> None:
-    """Raise GraphError if a pass broke an invariant, or what users may rely on."""
+    """Raise GraphError if a pass broke an invariant, or a guarantee to users."""
     try:
         check(after)
     except GraphError as error:
@@ -134,13 +134,13 @@ def _check(before: Graph, after: Graph, name: str) -> None:
     if effects[0] != effects[1]:
         lost = ", ".join(sorted(effects[0] ^ effects[1]))
         raise _broken_pass_error(name, f"nodes with effects came or went: {lost}", after)
-    # In order, too: they are fed and fetched by it.
+    # Their order counts, too.
     for what in ("inputs", "outputs"):
         if getattr(before, what) != getattr(after, what):
             raise _broken_pass_error(name, f"the {what} are others now", after)
     for tensor in (*before.inputs, *before.outputs):
         was, now = before.tensors[tensor], after.tensors[tensor]
-        # A shape may become known; what was known is a promise.
+        # A shape may become known, but a known one must not change.
         if was.dtype != now.dtype or (was != now and was.is_static and now.is_static):
             raise _broken_pass_error(name, f"{tensor!r} was {was}, and is {now} now", after)
 
@@ -154,16 +154,15 @@ def _broken_pass_error(name: str, what: str, graph: Graph) -> GraphError:
 def select(
     passes: Sequence[Pass | str], all_passes: Sequence[Pass], optional: Sequence[Pass] = ()
 ) -> tuple[Pass, ...]:
-    """Return the passes that are meant, in order.
+    """Resolve passes, in order.
 
-    A name stands for plait's pass of that name; with ``-`` before it, for leaving that one out, and
-    with ``+`` for running it ahead of the others: those listed, or all of plait's but the optional
-    ones if none is listed.
+    A name stands for plait's pass; with ``-`` before it, that pass is left out; with ``+``, it runs
+    before the others: those listed, or all of plait's except the optional ones if none is listed.
 
     Raises
     ------
     GraphError
-        If there is no pass of that name.
+        If a name is unknown.
     """
     by_name: Registry[str, Pass] = Registry()
     for known in (*all_passes, *optional):
@@ -181,7 +180,7 @@ def select(
         else:
             listed.append(_find(one, by_name))
     base = all_passes if (left_out or added) and not listed else listed
-    # What runs ahead of the others does not run again in its usual place.
+    # Passes that were added do not run again in their usual place.
     rest = (one for one in base if one not in left_out and one not in added)
     return (*added, *rest)
 
@@ -196,10 +195,10 @@ def _find(name: str, by_name: Registry[str, Pass]) -> Pass:
 Simplify = Callable[[Graph, MayMerge], tuple[Graph, Sequence[Applied]]]
 
 
-def simplified_inside(
+def simplify_inside(
     graph: Graph, may_merge: MayMerge, simplify: Simplify
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return the graph with simpler graphs in its nodes of control flow, and what was done."""
+    """Simplify the graphs in nodes of control flow; return the changes, too."""
     done: list[Applied] = []
     nodes = list(graph.nodes)
     for index, node in enumerate(nodes):
@@ -210,8 +209,10 @@ def simplified_inside(
             if not isinstance(nested, Graph):
                 continue
             try:
-                simple, applied = simplify(_entered(graph, node, nested), _at(node.name, may_merge))
-            except ShapeError:  # what is never entered need not fit: it stays as it is
+                simple, applied = simplify(
+                    _specialize_nested(graph, node, nested), _make_inner_rule(node.name, may_merge)
+                )
+            except ShapeError:  # a branch that never runs may be invalid: it stays
                 continue
             if applied:
                 made[key] = simple
@@ -221,14 +222,14 @@ def simplified_inside(
     return (replace(graph, nodes=tuple(nodes)) if done else graph), tuple(done)
 
 
-def _entered(graph: Graph, node: Node, nested: Graph) -> Graph:
-    """Return one of a node's nested graphs with specs that hold whenever it is entered."""
+def _specialize_nested(graph: Graph, node: Node, nested: Graph) -> Graph:
+    """Return a nested graph with specs that hold in each of its runs."""
     results = [graph.tensors.get(name) for name in node.outputs]
     return called(nested, handed(node.op, graph.call(node), results))
 
 
-def _at(path: str, may_merge: MayMerge) -> MayMerge:
-    """Return the rule for nodes inside of one: pins name them by their paths."""
+def _make_inner_rule(path: str, may_merge: MayMerge) -> MayMerge:
+    """Return the rule for nodes inside of a node, which pins name by their paths."""
     inside = _Inside(path, may_merge)
     return _PlacingInside(path, may_merge) if isinstance(may_merge, Placing) else inside
 
@@ -239,7 +240,7 @@ class _Inside:
         self._may_merge = may_merge
 
     def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-        """Say whether nodes of a nested graph may become one."""
+        """Return whether nodes of a nested graph may merge."""
         return self._may_merge(graph, [self._named(node) for node in nodes], self._named(one))
 
     def _named(self, node: Node) -> Node:
@@ -252,9 +253,9 @@ class _PlacingInside(_Inside):
         self._placing = placing
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return why a node of a nested graph can run nowhere."""
+        """Return why no device can run a node of a nested graph, or None."""
         return self._placing.why_not(graph, self._named(node))
 
     def inside(self) -> Placing:
-        """Return the rule itself, which is that for nested graphs."""
+        """Return the rule itself, which already is for nested graphs."""
         return self

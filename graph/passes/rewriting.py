@@ -68,7 +68,7 @@ class Rewriter:
         self._wiring = Wiring(graph)
         # With the node that the name stood for: a name may come to stand for another one.
         self._inferred: dict[str, tuple[Node, Sequence[TensorSpec]]] = {}
-        self._first_size = self._size = size_of(graph.nodes)
+        self._first_size = self._size = count_size(graph.nodes)
 
     def __contains__(self, node: Node) -> bool:
         """True while a node is in the graph as it is."""
@@ -232,7 +232,7 @@ class Rewriter:
         at = self._wiring.stand_in(ranked, new)
         if at is None:
             raise refused_error("the nodes around would be in the wrong order", old)
-        size = self._size + size_of(new) - size_of(ranked)
+        size = self._size + count_size(new) - count_size(ranked)
         check_growth(self._first_size, size, self.graph.name)
         self._wiring.exchange(ranked, new, at)
         self._size = size
@@ -342,7 +342,7 @@ GROWTH_FACTOR, GROWTH_FREE = 64, 100_000
 """A pass may write this many nodes and inputs for each that there is, and this many besides."""
 
 
-def size_of(nodes: Iterable[Node]) -> int:
+def count_size(nodes: Iterable[Node]) -> int:
     """Return how many nodes there are, and inputs of nodes."""
     return sum(1 + len(node.inputs) for node in nodes)
 

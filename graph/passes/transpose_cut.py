@@ -1,9 +1,8 @@
-"""A minimum cut: the nodes that should work on what was there before Transposes of one order.
+"""A minimum cut chooses the nodes that should run before the Transposes of one order.
 
-Every node either does or does not; a tensor that is needed in both orders costs a Transpose, and
-then the bytes that this moves. An order that is its own inverse leads there and back: regions
-between such Transposes are told apart by colours, and it is counted who is of another side than
-its colour.
+A tensor that is needed in both orders costs a Transpose and the bytes that it moves. Transposes of
+an order that is its own inverse separate regions without a direction: regions get two colours, and
+a node counts as moved if its side differs from its colour.
 """
 
 from __future__ import annotations
@@ -15,48 +14,48 @@ from typing import NamedTuple
 from ..flow import Flow
 from ..ir import Node
 from ..tensor import TensorSpec
-from .pairs import order_of
+from .pairs import get_order
 from .reordering import Order, Reordered
 from .rewriting import Rewriter
 
 _ONE_MORE = 1 << 50
-"""What a Transpose costs beside its bytes: more than all bytes."""
+"""Cost of a Transpose in addition to its bytes: more than all bytes."""
 
 _SINK, _SOURCE = 0, 1
-"""Sides of the cut; those on the source's side read what was there before, if of colour 0."""
+"""Sides of the cut. Nodes of colour 0 on the source's side read the tensors before Transposes."""
 
 _VERTEX = (1, 0)
-"""The vertex of `Flow` that is on each side for sure."""
+"""The vertex of `Flow` that is fixed on each side."""
 
 
 class _Edge(NamedTuple):
-    """A tensor, or several that Transposes lead to from one another: its ends, and its price."""
+    """A tensor, or several that are Transposes of one another: its vertices and price."""
 
     ends: list[int]
     price: int
 
 
-def turn_of(rewriter: Rewriter, node: Node | None) -> Order | None:
-    """Return the order of a Transpose, None for anything else."""
+def get_turn(rewriter: Rewriter, node: Node | None) -> Order | None:
+    """Return the order of a Transpose, or None for other nodes."""
     if node is None or node.op != "Transpose":
         return None
     rank = rewriter.tensors[node.inputs[0]].rank
-    return None if rank is None else order_of(node, rank)
+    return None if rank is None else get_order(node, rank)
 
 
-def inverse(order: Order) -> Order:
-    """Return the order that undoes one."""
+def invert(order: Order) -> Order:
+    """Return the inverse of an order."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
-def price_of(spec: TensorSpec) -> int:
-    """Return what it costs to transpose a tensor; lengths that are not known count as 1."""
+def compute_price(spec: TensorSpec) -> int:
+    """Return the price of transposing a tensor; unknown lengths count as 1."""
     lengths = [dim for dim in spec.shape or () if isinstance(dim, int)]
     return _ONE_MORE + spec.dtype.itemsize * math.prod(lengths)
 
 
-def _better(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> set[int]:
-    """Return the vertices of those parts of a network that cost less than they do now."""
+def _find_gains(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> set[int]:
+    """Return the vertices of the connected parts that the cut makes cheaper."""
     part = list(range(len(now)))
 
     def root(vertex: int) -> int:
@@ -65,8 +64,7 @@ def _better(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> 
             vertex = part[vertex]
         return vertex
 
-    # Two vertices are the sides themselves, and those behind the candidates stand for what may be
-    # either: neither connects parts.
+    # The two fixed vertices, and the free ones after the candidates, do not connect parts.
     inside = [[end for end in edge.ends if 2 <= end < len(now)] for edge in edges]
     for ends in inside:
         for end in ends[1:]:
@@ -77,21 +75,20 @@ def _better(edges: Sequence[_Edge], now: Sequence[int], then: Sequence[int]) -> 
             known = [end for end in edge.ends if end < len(now)]
             mixed = [len({sides[end] for end in known}) > 1 for sides in (now, then)]
             place = root(ends[0])
-            # Part by part: one that gains nothing stays as it is, though the cut of the whole has
-            # moved it.
+            # A part without a gain stays as it is, even if the whole cut moves it.
             gain[place] = gain.get(place, 0) + edge.price * (mixed[0] - mixed[1])
     return {vertex for vertex in range(2, len(now)) if gain.get(root(vertex), 0) > 0}
 
 
 class Cut:
-    """The choice among the nodes that could work before Transposes of an order.
+    """The choice among nodes that could run before the Transposes of an order.
 
     Parameters
     ----------
     rewriter : Rewriter
     order : Order
     candidates : Mapping of str to Reordered
-        The nodes, by name, and what they would become.
+        The nodes by name, and their replacements.
     """
 
     def __init__(
@@ -100,28 +97,28 @@ class Cut:
         self._rewriter = rewriter
         self._order = order
         self._candidates = candidates
-        self._undoes_itself = order == inverse(order)
+        self._undoes_itself = order == invert(order)
         self._colours: dict[str, int] = {}
-        """Of tensors; 0 where there is none."""
+        """Colours of tensors; 0 by default."""
         self._links: set[str] = set()
         """Transposes that lead from one colour to the other."""
 
     def chosen(self) -> set[str]:
-        """Return the names of the nodes that should."""
-        # Such an order leads there and back, so that before and behind are no sides. Regions get
-        # colours instead, and the sides are whether a node stays with its own.
+        """Return the names of the chosen nodes."""
+        # Such an order has no direction. Regions get colours, and the side of a node is whether it
+        # keeps its colour.
         if self._undoes_itself:
             self._colour()
         vertex = {name: index + 2 for index, name in enumerate(self._candidates)}
         flow = Flow(len(vertex) + 2)
         edges = [edge for edge in self._edges(vertex, flow) if len(edge.ends) > 1]
-        # A tensor pays once, however many of its readers are on the other side.
+        # A tensor pays once for all readers on the other side.
         for ends, price in edges:
             flow.some_across(ends[0], ends[1:], price, price)
         now = [0, 1, *map(self._colour_of, vertex)]
         now[_VERTEX[_SOURCE]], now[_VERTEX[_SINK]] = _SOURCE, _SINK
         sides = list(map(int, flow.source_side()))
-        better = _better(edges, now, sides)
+        better = _find_gains(edges, now, sides)
         return {name for name, i in vertex.items() if sides[i] != now[i] and i in better}
 
     def _colour_of(self, name: str) -> int:
@@ -129,17 +126,17 @@ class Cut:
         return self._colours.get(self._rewriter.node(name).inputs[how.moved[0]], 0)
 
     def _tensors(self, name: str) -> list[str]:
-        """Return the tensors of a candidate whose order it may change."""
+        """Return the tensors of a candidate that it may reorder."""
         node, how = self._rewriter.node(name), self._candidates[name]
         outputs = () if how.settles else filter(None, node.outputs)
         return [*(node.inputs[index] for index in how.moved), *outputs]
 
     def _turns(self) -> list[Node]:
         turns = self._rewriter.find("Transpose")
-        return [node for node in turns if turn_of(self._rewriter, node) == self._order]
+        return [node for node in turns if get_turn(self._rewriter, node) == self._order]
 
     def _colour(self) -> None:
-        """Give each region of nodes a colour, another one beyond each Transpose."""
+        """Colour the regions of nodes so that each Transpose separates two colours."""
         region = self._regions()
         beyond: dict[str, list[tuple[str, Node]]] = {}
         for node in self._turns():
@@ -155,15 +152,14 @@ class Cut:
                     if other not in colours:
                         colours[other] = 1 - colours[here]
                         waiting.append(other)
-                    # Around a ring of an odd number, one Transpose leads back to its own colour: it
-                    # is no link.
+                    # In an odd ring one Transpose connects equal colours; it does not count.
                     if colours[other] != colours[here]:
                         self._links.add(node.name)
         for name in (*region, *beyond):
             self._colours[name] = colours.get(region.get(name, name), 0)
 
     def _regions(self) -> dict[str, str]:
-        """Return for each tensor of candidates the first one of its region."""
+        """Map each tensor of the candidates to the first one of its region."""
         near: dict[str, list[str]] = {}
         for name in self._candidates:
             for tensor in (tensors := self._tensors(name)):
@@ -180,7 +176,7 @@ class Cut:
         return region
 
     def _edges(self, vertex: Mapping[str, int], flow: Flow) -> Iterator[_Edge]:
-        """Yield what connects candidates, and their surroundings."""
+        """Yield the edges between candidates and their surroundings."""
         joined: dict[str, _Edge] = {}
         tensors = dict.fromkeys(t for name in self._candidates for t in self._tensors(name))
         for node in self._turns():
@@ -188,36 +184,36 @@ class Cut:
                 tensors.update(dict.fromkeys((node.inputs[0], node.outputs[0])))
         for tensor in tensors:
             edge = joined.setdefault(
-                self._root(tensor), _Edge([], price_of(self._rewriter.tensors[tensor]))
+                self._root(tensor), _Edge([], compute_price(self._rewriter.tensors[tensor]))
             )
             edge.ends.extend(self._ends(tensor, vertex, flow))
         for edge in joined.values():
             yield _Edge(list(dict.fromkeys(edge.ends)), edge.price)
 
     def _root(self, tensor: str) -> str:
-        """Return the tensor that others are made of by Transposes between colours."""
+        """Return the origin of a tensor before all Transposes between colours."""
         while (writer := self._rewriter.producer(tensor)) and writer.name in self._links:
             tensor = writer.inputs[0]
         return tensor
 
     def _ends(self, tensor: str, vertex: Mapping[str, int], flow: Flow) -> Iterator[int]:
-        """Yield the vertices of what writes and reads a tensor in either order."""
+        """Yield the vertices of the writer and the readers of a tensor."""
         rewriter, as_it_is = self._rewriter, _VERTEX[self._colours.get(tensor, 0)]
         writer = rewriter.producer(tensor)
-        turn = turn_of(rewriter, writer)
+        turn = get_turn(rewriter, writer)
         if writer is None or (turn is None and writer.name not in vertex):
             yield as_it_is
         elif writer.name in vertex:
             yield as_it_is if self._candidates[writer.name].settles else vertex[writer.name]
         elif writer.name not in self._links:  # of another order it is one Transpose either way
             is_source = turn == self._order and not self._undoes_itself
-            # A vertex of its own may be on either side: whatever is chosen, there is one Transpose.
+            # A free vertex: on either side there is one Transpose.
             yield _VERTEX[_SOURCE] if is_source else flow.vertex()
         if rewriter.is_output(tensor):
             yield as_it_is
         for node in rewriter.readers(tensor):
-            turn = turn_of(rewriter, node)
+            turn = get_turn(rewriter, node)
             if turn is None:
                 yield vertex.get(node.name, as_it_is)
-            elif turn == inverse(self._order) and not self._undoes_itself:
+            elif turn == invert(self._order) and not self._undoes_itself:
                 yield _VERTEX[_SOURCE]

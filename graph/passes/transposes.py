@@ -12,7 +12,7 @@ from .pairs import merge_transposes
 from .pipeline import gated
 from .reordering import Order, Reordered, reordered
 from .rewriting import Rewriter
-from .transpose_cut import Cut, inverse, price_of, turn_of
+from .transpose_cut import Cut, compute_price, get_turn, invert
 
 
 @gated("Transpose")
@@ -23,7 +23,7 @@ def sink_transposes(graph: Graph, may_merge: MayMerge = always) -> Graph:
     their like, whose axes are named anew. Constants are transposed ahead.
     """
     rewriter = Rewriter(graph, may_merge)
-    found = (turn_of(rewriter, node) for node in rewriter.find("Transpose"))
+    found = (get_turn(rewriter, node) for node in rewriter.find("Transpose"))
     for order in dict.fromkeys(order for order in found if order is not None):
         if order != tuple(sorted(order)):
             after = _sink(graph, order, may_merge)
@@ -35,7 +35,7 @@ def sink_transposes(graph: Graph, may_merge: MayMerge = always) -> Graph:
 def _cost(graph: Graph) -> int:
     """Return what all Transposes cost: the cut foresees it but for some that meet on the way."""
     turns = (node for node in graph.nodes if node.op == "Transpose")
-    return sum(price_of(graph.tensors[node.outputs[0]]) for node in turns)
+    return sum(compute_price(graph.tensors[node.outputs[0]]) for node in turns)
 
 
 def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
@@ -54,9 +54,9 @@ def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
 
 def _candidates(rewriter: Rewriter, order: Order) -> dict[str, Reordered]:
     """Return the nodes that could work in the order before, reached from Transposes."""
-    back, waiting = inverse(order), deque[Node | None]()
+    back, waiting = invert(order), deque[Node | None]()
     for node in rewriter.find("Transpose"):
-        if (this := turn_of(rewriter, node)) == order:
+        if (this := get_turn(rewriter, node)) == order:
             waiting += rewriter.consumers(node)
         if this == back:
             waiting.append(rewriter.producer(node.inputs[0]))
@@ -140,7 +140,7 @@ class _Mover:
         """Return what a tensor was before the Transpose; if there was none, transpose it back."""
         if tensor not in self._before:
             writer = self._rewriter.producer(tensor)
-            turn, order = turn_of(self._rewriter, writer), inverse(self._order)
+            turn, order = get_turn(self._rewriter, writer), invert(self._order)
             source = tensor
             if writer is not None and turn is not None:
                 order, source = tuple(turn[axis] for axis in order), writer.inputs[0]

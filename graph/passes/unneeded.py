@@ -1,4 +1,4 @@
-"""Remove what nobody needs: dead code, and what is computed or stored twice."""
+"""Remove dead nodes, and merge duplicates of nodes and constants."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def remove_dead(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
     Outputs of the graph and nodes with effects are the roots.
     """
-    kept = _live(graph)
+    kept = _list_live_nodes(graph)
     return graph if len(kept) == len(graph.nodes) else with_nodes(graph, kept)
 
 
 def dead_nodes(graph: Graph) -> dict[str, str]:
-    """Return why each node is dead that no output and no effect needs, by name.
+    """Return the reason for each dead node, by name: no output and no effect needs it.
 
     Examples
     --------
@@ -38,14 +38,14 @@ def dead_nodes(graph: Graph) -> dict[str, str]:
     >>> dead_nodes(b.build())
     {'neg': "'a' is only read by 'exp', which is dead", 'exp': "nothing reads 'b'"}
     """
-    live = {node.name for node in _live(graph)}
-    return {node.name: _reason(graph, node) for node in graph.nodes if node.name not in live}
+    live = {node.name for node in _list_live_nodes(graph)}
+    return {node.name: _explain_dead(graph, node) for node in graph.nodes if node.name not in live}
 
 
-def _live(graph: Graph) -> list[Node]:
+def _list_live_nodes(graph: Graph) -> list[Node]:
     wanted = set(graph.outputs)
     kept = []
-    # Against the order: by the time that a node is met, all that could want it has said so.
+    # Backwards, so that all readers of a node come before it.
     for node in reversed(graph.nodes):
         if not wanted.isdisjoint(node.outputs) or has_effects(node):
             wanted.update(node.inputs)
@@ -53,7 +53,7 @@ def _live(graph: Graph) -> list[Node]:
     return kept[::-1]
 
 
-def _reason(graph: Graph, node: Node) -> str:
+def _explain_dead(graph: Graph, node: Node) -> str:
     written = [name for name in node.outputs if name]
     tensors = ", ".join(map(repr, written)) or "what it writes"
     readers = dict.fromkeys(reader.name for name in written for reader in graph.consumers[name])
@@ -78,7 +78,7 @@ def share_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
             to[name] = known
     if not to:
         return graph
-    nodes = [_reread(node, to) for node in graph.nodes]
+    nodes = [_rename_inputs(node, to) for node in graph.nodes]
     return with_nodes(graph, nodes)
 
 
@@ -96,10 +96,10 @@ def merge_common(graph: Graph, may_merge: MayMerge = always) -> Graph:
         node = rewriter.node(name)
         if not _is_pure(node):
             continue
-        # Only what could be merged is compared: thousands of nodes may read the same tensor.
-        alike = first.setdefault((node.op, _details(node)), [])
+        # Only candidates are compared: thousands of nodes may read the same tensor.
+        alike = first.setdefault((node.op, _make_key(node)), [])
         merges = any(_merge(rewriter, rewriter.node(earlier), node) for earlier in alike)
-        # Of those that stay because both are fetched, one is enough to compare later ones with.
+        # If two stay since both are fetched, later ones need be compared with one of them.
         if not merges and not any(_is_met(rewriter, rewriter.node(one), node) for one in alike):
             alike.append(name)
     return rewriter.result()
@@ -111,12 +111,12 @@ def _merge(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
 
 
 def _is_met(rewriter: Rewriter, earlier: Node, node: Node) -> bool:
-    """True where whatever could become one with a node could with an earlier one."""
+    """Return whether an earlier node could merge with all that `node` could."""
     fetched, also = (list(map(rewriter.is_output, one.outputs)) for one in (earlier, node))
     return fetched == also and rewriter.may_merge([earlier, node], earlier)
 
 
-def _reread(node: Node, to: dict[str, str]) -> Node:
+def _rename_inputs(node: Node, to: dict[str, str]) -> Node:
     if to.keys().isdisjoint(node.inputs):
         return node
     return replace(node, inputs=tuple(to.get(name, name) for name in node.inputs))
@@ -129,18 +129,18 @@ def _is_pure(node: Node) -> bool:
     return not graphs_in(node) and not draws(node)
 
 
-def _operands(node: Node) -> tuple[str, ...]:
-    """Return the inputs, in an order of their own where theirs makes no difference."""
+def _sort_operands(node: Node) -> tuple[str, ...]:
+    """Return the inputs, sorted if the operator is commutative."""
     return tuple(sorted(node.inputs)) if COMMUTATIVE in node.operator.traits else node.inputs
 
 
-def _details(node: Node) -> Hashable:
-    attributes = tuple((name, _frozen(value)) for name, value in node.attributes.items())
-    return _operands(node), tuple(map(bool, node.outputs)), attributes
+def _make_key(node: Node) -> Hashable:
+    attributes = tuple((name, _freeze(value)) for name, value in node.attributes.items())
+    return _sort_operands(node), tuple(map(bool, node.outputs)), attributes
 
 
-def _frozen(value: Any) -> Hashable:
-    """Return an attribute as what tells it from all others: 1 from 1.0, and nan like nan."""
+def _freeze(value: Any) -> Hashable:
+    """Return a key for an attribute that distinguishes 1 from 1.0, and equates nan with nan."""
     if type(value) is tuple and _PLAIN.issuperset(map(type, value)):
         return *map(type, value), value
     if isinstance(value, np.ndarray | np.generic):
@@ -148,5 +148,5 @@ def _frozen(value: Any) -> Hashable:
     if isinstance(value, float):
         return float, value.hex()
     if isinstance(value, tuple | list):
-        return tuple(map(_frozen, value))
+        return tuple(map(_freeze, value))
     return type(value), value
