@@ -23,6 +23,7 @@ from ...graph.operator import Operator, free, is_operator, register_operator
 from ...graph.traits import RUNTIME, Part, never
 from ...graph.unknown_operators import RUNTIME_DOMAINS
 from ...graph.whole import WHOLE
+from . import quantized_lstm
 from .inference import infer
 
 
@@ -93,6 +94,8 @@ def _register() -> None:
         if any(one.required and key not in attributes for key, one in schema.attributes.items()):
             continue  # it takes graphs
         name = _name(schema)
+        if name == quantized_lstm.OP:
+            continue
         if not schema.domain and (is_operator(name) or _is_left_out(schema)):
             continue
         register_operator(
@@ -165,6 +168,7 @@ def _register_whole() -> None:
     )
 
 
+register_operator(quantized_lstm.make_operator())
 with suppress(DeviceUnavailableError):
     _register()
     _register_whole()

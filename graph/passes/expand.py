@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 from ..decompositions import Decomposition, decomposed, decompositions
 from ..errors import ShapeError
 from ..infer import asking
 from ..ir import Graph, Node
-from ..nested import has_effects
+from ..nested import graphs_in, has_effects
+from ..operators.control import waits
 from .merging import MayMerge, Placing, always
 from .rewriting import Rewriter
 
@@ -32,10 +34,18 @@ def expand_unsupported(graph: Graph, may_merge: MayMerge = always) -> Graph:
     for node in rewriter.find(*decompositions()):
         if may_merge.why_not(rewriter.view, node) is None:
             continue
-        made = written_out(rewriter, node, may_merge.why_not)
+        made = written_out(rewriter, node, partial(_explain_refusal, may_merge.why_not))
         if made is not None:
             rewriter.replace([node], made)
     return rewriter.result()
+
+
+def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
+    """Return why a node can run nowhere; control flow runs if all nodes in it do."""
+    if not waits(node):
+        return why_not(graph, node)
+    inner = ((one, each) for one in graphs_in(node) for each in one.nodes)
+    return next(filter(None, (_explain_refusal(why_not, *pair) for pair in inner)), None)
 
 
 def written_out(rewriter: Rewriter, node: Node, why_not: WhyNot) -> list[Node] | None:

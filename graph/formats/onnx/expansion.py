@@ -1,7 +1,7 @@
 """Operators that are defined by simpler ones: written out where plait lacks them.
 
 FlexAttention -> MatMul, Softmax and so on. Source: the function bodies in the operator schemas of
-the `onnx` package, which also does the writing out; `quantized_lstm` has one more.
+the `onnx` package, which also does the writing out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from ...operator import is_operator
 from .functions import without_functions
 from .nested import all_nodes
 from .nodes import DEFAULT_DOMAINS, operator_name
-from .quantized_lstm import with_lstm_bodies
 from .tensors import text
 from .upgrade import newest_name
 
@@ -35,9 +34,7 @@ def expand(model: Any, at: str) -> Any:
     ParseError
         If the model does not hold together enough for that.
     """
-    model, functions = with_lstm_bodies(without_functions(model, at))
-    if functions:
-        model = _written_out(model, functions, at)
+    model = without_functions(model, at)
     for _ in range(ROUNDS):
         missing = {_key(node) for node in all_nodes(model.graph) if _is_missing(node)}
         expandable = [key for key in sorted(missing) if can_be_expanded(*key)]

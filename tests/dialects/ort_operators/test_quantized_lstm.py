@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,15 +13,15 @@ import plait as pl
 import pytest
 from onnx import helper, numpy_helper
 from onnx_models import by_runtime
+from patience import WAIT_S
 from plait.graph.formats.onnx import read_model
-from plait.graph.formats.onnx.expansion import expand
 from plait.graph.tensor import Array
 
 STEPS, BATCH, WIDTH, HIDDEN = 5, 3, 6, 4
 OP = "DynamicQuantizeLSTM"
 
 
-def model(
+def make_model(
     direction: str = "forward",
     *,
     opset: int = 17,
@@ -67,7 +71,7 @@ def model(
     return helper.make_model(graph, opset_imports=imports, ir_version=8)
 
 
-def feeds(proto: Any) -> dict[str, Array]:
+def make_feeds(proto: Any) -> dict[str, Array]:
     random = np.random.default_rng(1)
     count = proto.graph.input[1].type.tensor_type.shape.dim[0].dim_value
     state = (count, BATCH, HIDDEN)
@@ -76,7 +80,7 @@ def feeds(proto: Any) -> dict[str, Array]:
 
 
 def check(proto: Any, **planned: Any) -> None:
-    fed = feeds(proto)
+    fed = make_feeds(proto)
     graph = read_model(proto, "here")
     found = pl.run(pl.plan(graph, **planned), fed)
     for name, wanted in zip(graph.outputs, by_runtime(proto, fed), strict=True):
@@ -86,33 +90,71 @@ def check(proto: Any, **planned: Any) -> None:
 @pytest.mark.parametrize("opset", [12, 17, 18])
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_every_direction_gives_the_reference_results(direction: str, opset: int) -> None:
-    check(model(direction, opset=opset))
+    check(make_model(direction, opset=opset))
 
 
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
 def test_bias_and_scales_are_those_of_the_reference(biased: bool, columns: bool) -> None:
-    check(model("bidirectional", biased=biased, columns=columns))
+    check(make_model("bidirectional", biased=biased, columns=columns))
 
 
 def test_weights_may_be_unsigned_and_have_zero_points() -> None:
-    check(model("bidirectional", dtype="uint8"))
+    check(make_model("bidirectional", dtype="uint8"))
 
 
-def test_directions_may_be_on_different_devices() -> None:
-    proto = model("bidirectional")
-    _, second = (n.name for n in read_model(proto, "here").nodes if n.op == "Scan")
-    check(proto, devices=["cpu", "worker:0"], pin={f"{second}*": "worker:0"})
+def test_ort_runs_it_as_one_node() -> None:
+    proto = make_model("bidirectional")
+    graph = read_model(proto, "here")
+    assert [node.op for node in graph.nodes] == [f"com.microsoft.{OP}"]
+    plan = pl.plan(graph, ["ort"], shapes={name: a.shape for name, a in make_feeds(proto).items()})
+    assert len(plan.assignment) == 1
+    check(proto, devices=["ort"])
 
 
-def test_forms_that_are_not_written_out_are_left_to_onnxruntime() -> None:
-    clipped = model(clip=3.0)
-    assert expand(clipped, "here") is clipped
-    assert f"com.microsoft.{OP}" in {node.op for node in read_model(clipped, "here").nodes}
+def test_a_device_that_lacks_it_scans() -> None:
+    proto = make_model("bidirectional")
+    plan = pl.plan(read_model(proto, "here"), ["cpu", "ort"], pin={"*": "cpu"})
+    assert "ort" not in plan.assignment.values()
+    check(proto, devices=["cpu", "worker:0"], pin={"*": "worker:0"})
 
 
-def test_the_model_that_is_given_keeps_its_lstm() -> None:
-    given = model()
-    before = given.SerializeToString()
-    assert expand(given, "here").graph.node[0].op_type != OP
-    assert given.SerializeToString() == before
+def test_outputs_that_nobody_reads_are_left_out() -> None:
+    proto = make_model("reverse")
+    del proto.graph.output[:2]
+    check(proto)
+    check(proto, devices=["ort"])
+
+
+def test_unusual_forms_are_left_to_onnxruntime() -> None:
+    check(make_model(clip=3.0), devices=["ort"])
+    with pytest.raises(pl.PlanError, match="no kernel for 'com"):
+        pl.plan(read_model(make_model(clip=3.0), "here"), ["cpu"])
+
+
+def test_it_is_read_without_onnxruntime() -> None:
+    code = """
+import sys; sys.modules["onnxruntime"] = None
+import plait as pl
+graph = pl.load(sys.argv[1])
+print(graph.nodes[0].op, graph.tensors["Y_h"])
+pl.plan(graph, "cpu")
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model.onnx")
+        path.write_bytes(make_model().SerializeToString())
+        command = [sys.executable, "-P", "-c", code, str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
+    assert done.stdout == f"com.microsoft.{OP} float32[1, batch, {HIDDEN}]\n"
+
+
+@pytest.mark.parametrize("change", ["width", "rank", "direction"])
+def test_shapes_that_do_not_fit_are_refused(change: str) -> None:
+    proto = make_model()
+    node = proto.graph.node[0]
+    if change == "direction":
+        node.attribute[0].s = b"bidirectional"
+    else:
+        node.input[2 if change == "width" else 0] = "W_scale" if change == "rank" else "W"
+    with pytest.raises(pl.PlaitError):
+        read_model(proto, "here")
