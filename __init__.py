@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         DeadlineError,
         DeviceModel,
         DoesNotFitError,
+        Each,
         FaultPolicy,
         FeedError,
         FetchError,
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
         Join,
         JoinStatus,
         MicroBatches,
+        Pipeline,
+        PipelineStep,
         Plan,
         PlanDiff,
         PlanError,
@@ -86,15 +89,18 @@ if TYPE_CHECKING:
         Tuned,
         UnsupportedOpError,
         diff,
+        each,
         join,
         load_plan,
         modelled_device,
+        pipeline,
         plan,
         quantize,
         ray,
         run,
         simulate,
         sources,
+        step,
         tune,
     )
 
@@ -115,6 +121,7 @@ __all__ = [
     "DeviceModel",
     "DeviceUnavailableError",
     "DoesNotFitError",
+    "Each",
     "FaultPolicy",
     "FeedError",
     "FetchError",
@@ -132,6 +139,8 @@ __all__ = [
     "Node",
     "OperatorError",
     "ParseError",
+    "Pipeline",
+    "PipelineStep",
     "PlaitError",
     "Plan",
     "PlanDiff",
@@ -159,6 +168,7 @@ __all__ = [
     "device",
     "devices",
     "diff",
+    "each",
     "freeze",
     "gradients",
     "join",
@@ -168,6 +178,7 @@ __all__ = [
     "load_weights",
     "modelled_device",
     "operator",
+    "pipeline",
     "plan",
     "quantize",
     "ray",
@@ -177,6 +188,7 @@ __all__ = [
     "save_weights",
     "simulate",
     "sources",
+    "step",
     "to_dot",
     "topological_layers",
     "tune",
@@ -201,9 +213,10 @@ __getattr__, __dir__ = lazily(  # numpy and trio too come with the first name th
         ".graph.learning": ".",
         ".graph.printing": "to_dot",
         ".scheduler": "AsyncioSession BlockingMicroBatches BlockingSession Carried Costs"
-        " DeadlineError DeviceModel DoesNotFitError FaultPolicy FeedError FetchError Item"
-        " Join JoinStatus SourceError Stamped join"
-        " MicroBatches Plan PlanDiff PlanError Profile Quantized QueueFullError Results Session"
+        " DeadlineError DeviceModel DoesNotFitError Each FaultPolicy FeedError FetchError Item"
+        " Join JoinStatus SourceError PipelineStep Stamped each join pipeline step"
+        " MicroBatches Pipeline Plan PlanDiff PlanError Profile Quantized QueueFullError Results"
+        " Session"
         " SessionError Simulation Tuned UnsupportedOpError diff load_plan modelled_device plan"
         " quantize run simulate tune",
         ".scheduler.ray": ".",

@@ -96,6 +96,8 @@ class LentInputs:
         The arguments, by index, that no item overwrites.
     habits : Habits
         Of the function.
+    may_keep : bool, default False
+        Lend copies alone: results are Python objects, which may refer to the inputs.
     """
 
     __slots__ = (
@@ -103,7 +105,9 @@ class LentInputs:
         "_counts",
         "_habits",
         "_held",
+        "_is_learning",
         "_label",
+        "_may_keep",
         "_name_input",
         "_taken",
         "_views",
@@ -117,7 +121,10 @@ class LentInputs:
         arguments: Sequence[Argument],
         lasting: Collection[int],
         habits: Habits,
+        *,
+        may_keep: bool = False,
     ) -> None:
+        self._may_keep, self._is_learning = may_keep, False
         self._label, self._name_input, self._habits = label, name_input, habits
         self._arguments = arguments
         # Of those that are lent: a view for all calls, or None where counts would not show its use.
@@ -141,7 +148,8 @@ class LentInputs:
 
     def _prepare(self) -> None:
         habits = self._habits
-        is_learning = not (habits.was_called or habits.keeps_inputs)
+        keeps = self._may_keep or habits.keeps_inputs
+        is_learning = self._is_learning = not (habits.was_called or keeps)
         taken: list[Any] = list(self._arguments)
         for index, held in self._held:
             taken[index] = held.read()
@@ -155,7 +163,7 @@ class LentInputs:
                 array = array.array
                 view = _lend(array)
             assert array is not None
-            if is_learning or habits.keeps_inputs or view is None:
+            if is_learning or keeps or view is None:
                 taken[index] = _copy(array)
                 if is_learning:
                     watched.append((index, taken[index]))
@@ -196,7 +204,7 @@ class LentInputs:
         habits = self._habits
         habits.keeps_inputs = True
         logger.warning("%s keeps its input %r: its inputs are copied", self._label, name)
-        if habits.was_called:
+        if not self._is_learning:
             self._taken, self._watched = [], []
             raise OperatorError(
                 f"the function keeps its input {name!r}, whose memory other items use after it",

@@ -152,9 +152,11 @@ def function_step(
     attributes = node.arguments
     label = str(node)
     habits = find_habits(function)
-    inputs = _lend_inputs(label, node.operator, node.inputs, views, constants, function)
-    outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
     hold = _find_holder(label, specs)
+    inputs = _lend_inputs(
+        label, node.operator, node.inputs, views, constants, function, may_keep=hold is not None
+    )
+    outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
 
     def call() -> Any:
         return function(*inputs.take(), **attributes)
@@ -203,10 +205,12 @@ def bounded_step(
     chosen = inner.operator.function
     assert chosen is not None
     habits = find_habits(chosen)
-    inputs = _lend_inputs(label, inner.operator, inner.inputs, views, constants, chosen)
     *outputs, shapes = (views[name] for name in node.outputs)
     largest = [view.array for view in outputs]
     hold = _find_holder(label, [view.spec for view in outputs])
+    inputs = _lend_inputs(
+        label, inner.operator, inner.inputs, views, constants, chosen, may_keep=hold is not None
+    )
 
     def call() -> Any:
         return chosen(*inputs.take(), **attributes)
@@ -348,10 +352,13 @@ def _lend_inputs(
     views: Mapping[str, View],
     constants: Mapping[str, Array],
     function: Callable[..., Any],
+    *,
+    may_keep: bool = False,
 ) -> LentInputs:
     arguments = _arguments(names, views, constants)
     lasting = [index for index, name in enumerate(names) if name in constants]
-    return LentInputs(label, operator.name_input, arguments, lasting, find_habits(function))
+    habits = find_habits(function)
+    return LentInputs(label, operator.name_input, arguments, lasting, habits, may_keep=may_keep)
 
 
 def _values(arguments: list[Argument]) -> list[Any]:

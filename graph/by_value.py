@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -10,11 +11,67 @@ from .errors import OperatorError
 from .extras import how_to_install, import_extra
 
 
-def pickling(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Callable[[], bytes]:
+class Sent:
+    """A function as it is sent to other processes: they make it again from its parts.
+
+    Parameters
+    ----------
+    name : str
+        The operator's.
+    make : callable
+        Makes the function from `parts`; importable.
+    parts : tuple
+        Pickled by name if they are at the top level of a module, else by cloudpickle.
+    arguments : Mapping of str to object
+        Those of `plait.operator`.
+    modules : tuple of str
+        The modules that `parts` are of, which are imported there first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[..., Any],
+        parts: tuple[Any, ...],
+        arguments: Mapping[str, Any],
+        modules: tuple[str, ...],
+    ) -> None:
+        self._name, self._make, self._parts = name, make, parts
+        self._arguments = dict(arguments)
+        self._modules = modules
+        self._pickled: tuple[bytes, tuple[str, ...]] | None = None
+
+    def __call__(self) -> bytes:
+        return self._find()[0]
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules to import first; none for a function that is sent whole."""
+        return self._find()[1]
+
+    def _find(self) -> tuple[bytes, tuple[str, ...]]:
+        if self._pickled is None:
+            value = _Made(self._make, self._parts), self._arguments
+            try:
+                self._pickled = pickle.dumps(value), self._modules
+            except Exception:  # not at the top level of a module
+                self._pickled = pickling(value[0], self._arguments)(), ()
+        return self._pickled
+
+
+class _Made:
+    def __init__(self, make: Callable[..., Any], parts: tuple[Any, ...]) -> None:
+        self._make, self._parts = make, parts
+
+    def __reduce__(self) -> Any:
+        return self._make, self._parts
+
+
+def pickling(function: object, arguments: Mapping[str, Any]) -> Callable[[], bytes]:
     """Return what pickles a function, with all that it refers to, when it is first sent."""
 
     @cache
-    def pickle() -> bytes:
+    def dump() -> bytes:
         cloudpickle = import_extra(
             "cloudpickle",
             f"operator {arguments['name']!r} is sent by value, which cloudpickle does",
@@ -30,4 +87,4 @@ def pickling(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Call
             ) from error
         return pickled
 
-    return pickle
+    return dump

@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from .operator import Call, InferRule, Operator, elements, register_operator
 from .operator_lifecycle import OperatorLifecycle, check_class, run_of
 from .tensor import Array, Dim, TensorSpec, is_same_dtype, symbols_of
 from .traits import NO_TRAITS, Trait
+
+if TYPE_CHECKING:
+    from .by_value import Sent
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AsArray: TypeAlias = Callable[[Any], Array]
@@ -47,7 +50,7 @@ def operator(
     effects: bool = False,
     traits: Trait = NO_TRAITS,
     concurrency: int | None = None,
-    by_value: bool = False,
+    by_value: bool | Sent = False,
     arrays: str = "host",
 ) -> Callable[[Function], Function]:
     """Turn a function over numpy arrays, or a class with a method `run`, into an operator.
@@ -128,8 +131,10 @@ def operator(
         made = _make(function, name, outputs, inputs, n_outputs, effects, traits)
         limit = _checked_concurrency(made, concurrency)
         _check_arrays(made, arrays)
-        value = None
-        if by_value:
+        value: Callable[[], bytes] | None = None
+        if not isinstance(by_value, bool):
+            value = by_value
+        elif by_value:
             from .by_value import pickling
 
             options: dict[str, Any] = {"traits": traits, "concurrency": concurrency}

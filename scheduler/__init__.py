@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SourceError,
         UnsupportedOpError,
     )
+    from .pipelines import Each, Pipeline, PipelineStep, each, pipeline, step
     from .planner.api import plan
     from .planner.simulate import simulate
     from .plans.plan import Plan
@@ -51,6 +52,7 @@ __all__ = [
     "DeadlineError",
     "DeviceModel",
     "DoesNotFitError",
+    "Each",
     "FaultPolicy",
     "FeedError",
     "FetchError",
@@ -58,6 +60,8 @@ __all__ = [
     "Join",
     "JoinStatus",
     "MicroBatches",
+    "Pipeline",
+    "PipelineStep",
     "Plan",
     "PlanDiff",
     "PlanError",
@@ -73,13 +77,16 @@ __all__ = [
     "Tuned",
     "UnsupportedOpError",
     "diff",
+    "each",
     "join",
     "load_plan",
     "modelled_device",
+    "pipeline",
     "plan",
     "quantize",
     "run",
     "simulate",
+    "step",
     "tune",
 ]
 
@@ -98,6 +105,7 @@ __getattr__, __dir__ = lazily(
         ".reports.diff": "PlanDiff diff",
         ".reports.plan_file": "load_plan",
         ".runtime.faults": "FaultPolicy",
+        ".pipelines": "Each Pipeline PipelineStep each pipeline step",
         ".planner.api": "plan",
         ".plans.plan": "Plan",
         ".profile": "Profile",

@@ -8,6 +8,7 @@ it holds), process.py (inside it), wire.py (the messages).
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -31,7 +32,7 @@ from ..operator_instances import OperatorInstances
 from . import process
 from .client import WorkerClient, WorkerEvent, closed_error
 from .launch import PROCESS
-from .modules import NestedWorkerError, sources_of
+from .modules import MAIN, NestedWorkerError, sources_of
 from .objects import WorkerObjects, WorkerProgram
 from .pickles import Cargo, pack, to_file
 
@@ -140,6 +141,8 @@ class WorkerDevice:
                 at=self.name,
                 fix='let a script do its work under if __name__ == "__main__"',
             )
+        # Pickles from the process name the script's classes by this module.
+        sys.modules.setdefault(MAIN, sys.modules["__main__"])
         with self._lifecycle:
             if self._client is not None:
                 # Opening it twice is allowed; one that has died is taken down before another takes
@@ -156,7 +159,7 @@ class WorkerDevice:
                 raise
             self._client = client
             self._copies.open()
-            # What was bound before is of no use now, and whoever holds it can tell.
+            # Programs bound before are stale; their holders compare generations.
             self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:

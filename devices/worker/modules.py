@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ...graph.by_value import Sent
 from ...graph.errors import named_text
 from ...graph.ir import Graph, Node
 from ...graph.nested import graphs_in
@@ -88,8 +89,10 @@ def sources_of(node: Node) -> tuple[Source, ...]:
     DeviceError
         If a worker cannot import them.
     """
-    if node.operator.by_value is not None:
-        return (Source(node.op, "", None, "", node.operator.by_value()),)
+    if (by_value := node.operator.by_value) is not None:
+        imported = by_value.modules if isinstance(by_value, Sent) else ()
+        first = (_source(node.op, name) for name in imported if not _is_own(name))
+        return (*first, Source(node.op, "", None, "", by_value()))
     modules = dict.fromkeys(name for one in _definers(node) for name in _modules(node, one))
     # Operators of plait are found by name, but their functions have to be imported.
     is_function = node.operator.function is not None
@@ -228,6 +231,7 @@ def _run_script(file: str, package: str) -> None:
     module.__file__, module.__package__ = file, package
     code = compile(Path(file).read_bytes(), file, "exec")
     _execute(module, lambda: exec(code, vars(module)))
+    sys.modules["__main__"] = module  # pickles of the parent name its classes by this module
     for name in operators_so_far():
         if name.startswith(f"{MAIN}."):
             register_operator(replace(find_operator(name), name=f"__main__{name[len(MAIN) :]}"))

@@ -48,6 +48,12 @@ PAGES = {
         "What to compute: graphs are built, checked and printed with these.",
         ("plait.graph",),
     ),
+    "pipelines": Page(
+        "Pipelines",
+        "Graphs made from callables, models and an example."
+        " [Pipelines](../pipelines.md#in-ten-lines) explains them.",
+        ("plait.scheduler.pipelines",),
+    ),
     "files": Page(
         "Files and weights",
         "Models, weights and checkpoints in files. [Formats](../formats.md) and"

@@ -16,6 +16,7 @@ from ...devices.registry import find
 from ...graph.ir import ASSIGN, Graph
 from ...graph.nested import acts_outside, all_nodes
 from ...graph.operators.bounded_call import CALLS
+from ...graph.operators.each import EACH
 from ..errors import PlanError
 from .request import Pins
 
@@ -198,7 +199,7 @@ def find_functions(graph: Graph) -> dict[str, Callable[..., Any]]:
     found = {}
     for _, _, node in all_nodes(graph):
         function = node.operator.function
-        if function is not None and node.op not in CALLS:
+        if function is not None and node.op not in CALLS and node.op != EACH:
             found[node.op] = function
     return found
 

@@ -149,17 +149,19 @@ class _Run:
         # One at a time, as the loop feeds them: the next one comes when this one's first steps are
         # given.
         self._is_admitting = True
-        variant = self.choose_variant()
+        # Batches count as load, so the variant with the least may have no slot for an item.
+        variant = self.choose_variant([n for n, one in enumerate(self._places) if one.is_full])
         self.machine.place(item, variant)
         self.give_place(item, variant, now)
 
-    def choose_variant(self) -> int:
-        """Return the variant whose turn it is."""
+    def choose_variant(self, full: Sequence[int] = ()) -> int:
+        """Return the variant whose turn it is; those that are full come last."""
         if len(self._places) == 1:
             return 0
         every = [self._places, *self._batches.places]
         return self._rotation.choose(
-            [sum(one.under_way for one in together) for together in zip(*every, strict=True)]
+            [sum(one.under_way for one in together) for together in zip(*every, strict=True)],
+            full,
         )
 
     def give_place(self, item: int, variant: int, now: int) -> None:

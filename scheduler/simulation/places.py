@@ -34,6 +34,11 @@ class SlotPlaces:
         self._slot: dict[int, tuple[int, int]] = {}
         self.claiming, self.releasing = self._rings.claiming, self._rings.releasing
 
+    @property
+    def is_full(self) -> bool:
+        """True if no slot is free; items that take turns on regions wait for these instead."""
+        return self._free is not None and not self._free
+
     def admit(self, item: int) -> int:
         """Give an item its place; return which of the slots that is."""
         number = self._rings.admit()

@@ -1,0 +1,285 @@
+"""A pipeline: a graph made from callables, models and an example, and a session to run it in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from importlib.util import find_spec
+from types import TracebackType
+from typing import Any
+
+from ...graph.errors import GraphError
+from ...graph.ir import Graph
+from ..bridges.blocking_session import BlockingSession
+from ..planner.api import plan
+from ..plans.plan import Plan
+from ..profile import Profile
+from .building import RESULT, Built, build
+from .examples import ExampleRun
+from .steps import ITEM, Each, PipelineStep, Target, name_apart, to_step
+
+
+def pipeline(
+    *steps: Target | PipelineStep | Each,
+    example: Any = None,
+    examples: Sequence[Any] | None = None,
+    name: str = "pipeline",
+) -> Pipeline:
+    """Make a pipeline of callables and models, in the order in which data flows.
+
+    Every step gets the results of the one before, or the values that `step` names. The steps run
+    once on the example, which shows the types between them: arrays that a model takes become
+    tensors, everything else goes by reference. The result has a graph like any other.
+
+    Parameters
+    ----------
+    *steps : callable, Graph, path, PipelineStep or Each
+        Callables may be functions, objects, async, or generators: their rows become a list. A path
+        is that of a model.
+    example : object
+        One item, as `stream` will get them: any value, or a mapping for a model with several
+        inputs.
+    examples : sequence of object, optional
+        Two or more instead: lengths of a model's inputs that differ between them may vary, up to
+        bounds that `bounds` shows.
+    name : str, default "pipeline"
+
+    Raises
+    ------
+    GraphError
+        If a step fails on the example, a reference names no value, or steps do not fit together.
+    ParseError
+        If a model's file is damaged.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import plait as pl
+    >>> b = pl.GraphBuilder("norm")
+    >>> b.output("y", b.input("x", "float32", (1, 3)).softmax())
+    >>> pipe = pl.pipeline(
+    ...     lambda line: np.array([line.split()], "float32"),
+    ...     b.build(),
+    ...     lambda scores: int(scores.argmax()),
+    ...     example="1 2 3",
+    ... )
+    >>> with pipe:
+    ...     print(list(pipe.stream(["1 2 3", "9 1 1"])))
+    [2, 0]
+    """
+    if not steps:
+        raise GraphError("the pipeline has no step", fix="give it callables and models")
+    if examples is None:
+        examples = [example]
+    elif example is not None:
+        raise GraphError("example= and examples= are given", fix="give one of them")
+    if not examples:
+        raise GraphError("there is no example", fix="give one item: example=...")
+    named = name_apart([to_step(one) for one in steps])
+    run = ExampleRun(list(examples))
+    for one in named:
+        run.run(one)
+    return Pipeline(named, build(name, named, run))
+
+
+class Pipeline:
+    """Steps, their graph, and a session that is opened when the first item comes.
+
+    Made by `pipeline`. Use it in a ``with`` block, or call `close`: a session has threads and
+    memory.
+
+    Attributes
+    ----------
+    graph : Graph
+        The inputs are ``item``, or the names of a fed mapping; the output is ``result``, or
+        ``result.0`` and so on.
+    bounds : Mapping of str to int
+        The largest lengths that the plan has room for, as proposed from the examples. Change them
+        before the first item.
+    pins : Mapping of str to str
+        The devices that steps ask for.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pipe = pl.pipeline(str.split, len, example="two words")
+    >>> print(pipe)
+    pipeline 'pipeline'
+      item   an object
+      split  an object
+      len    an object
+    >>> with pipe:
+    ...     pipe.map(["one", "now three words"])
+    [1, 3]
+    """
+
+    def __init__(self, steps: Sequence[PipelineStep | Each], built: Built) -> None:
+        self.graph: Graph = built.graph
+        self.bounds = built.bounds
+        self.pins = built.pins
+        self._steps, self._built = tuple(steps), built
+        self._session: BlockingSession | None = None
+
+    def plan(self, devices: Iterable[str] | str | None = None, **options: Any) -> Plan:
+        """Plan the graph, for throughput, with the pipeline's pins and bounds.
+
+        Parameters
+        ----------
+        devices : str or iterable of str, optional
+            ONNX Runtime, if it is installed, and this process by default; those that steps ask for
+            are added.
+        **options
+            As for `plait.plan`.
+
+        Raises
+        ------
+        PlaitError
+            Any error of planning.
+        """
+        chosen = list(_choose_devices() if devices is None else _to_list(devices))
+        chosen += [one for one in dict.fromkeys(self.pins.values()) if one not in chosen]
+        given = {
+            "bounds": self.bounds or None,
+            "pin": self.pins or None,
+            "max_in_flight": 2 + (os.cpu_count() or 1),
+            "objective": "throughput",
+            **options,
+        }
+        return plan(self.graph, chosen, **given)
+
+    def open(self, planned: Plan | None = None) -> BlockingSession:
+        """Open a session on a plan, its own by default, and return it; once.
+
+        Raises
+        ------
+        PlaitError
+            Any error of planning and opening.
+        """
+        if self._session is None:
+            self._session = BlockingSession(planned or self.plan())
+        return self._session
+
+    def run(self, item: Any) -> Any:
+        """Run one item and return its result.
+
+        Raises
+        ------
+        PlaitError
+            If the item fails.
+        """
+        return self.result(self.open().run(self.feeds(item)))
+
+    __call__ = run
+
+    def stream(
+        self,
+        items: Iterable[Any],
+        *,
+        return_exceptions: bool = False,
+        progress: Callable[[int], object] | None = None,
+        **options: Any,
+    ) -> Generator[Any, None, None]:
+        """Run items side by side, and yield their results in order.
+
+        Parameters
+        ----------
+        items : iterable
+        return_exceptions : bool, default False
+            Yield the error of an item that fails in place of its result; otherwise it is raised,
+            and the stream ends.
+        progress : callable, optional
+            Called with the number of results so far, after each.
+        **options
+            As for `BlockingSession.stream`.
+
+        Raises
+        ------
+        PlaitError
+            If an item fails, unless exceptions are returned.
+        """
+        source = (self.feeds(item) for item in items)
+        with self.open().stream(source, **options) as results:
+            for number, item in enumerate(results, 1):
+                if item.error is None:
+                    yield self.result(item.outputs)
+                elif return_exceptions:
+                    yield item.error
+                else:
+                    raise item.error
+                if progress is not None:
+                    progress(number)
+
+    def map(self, items: Iterable[Any], **options: Any) -> list[Any]:
+        """Return the results of all items in a list: `stream` to its end."""
+        with closing(self.stream(items, **options)) as results:
+            return list(results)
+
+    def feeds(self, item: Any) -> Mapping[str, Any]:
+        """Return the feeds of an item for a session of the graph."""
+        if self.graph.inputs == (ITEM,):
+            return {ITEM: item}
+        if not isinstance(item, Mapping):
+            raise GraphError(
+                f"an item is a {type(item).__name__}",
+                fix=f"give a mapping with {', '.join(self.graph.inputs)}, as the example was",
+            )
+        return item
+
+    def result(self, outputs: Mapping[str, Any]) -> Any:
+        """Return the result among an item's outputs: a value, or a tuple of several."""
+        if self.graph.outputs == (RESULT,):
+            return outputs[RESULT]
+        return tuple(outputs[name] for name in self.graph.outputs)
+
+    def profile(self) -> Profile:
+        """Return the times that the open session has measured.
+
+        Raises
+        ------
+        PlaitError
+            If nothing has run.
+        """
+        return self.open().profile()
+
+    def close(self) -> None:
+        """Close the session, if there is one; the next item opens another."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        names = " -> ".join(one.name for one in self._steps)
+        return f"<Pipeline {self.graph.name!r}: {names}>"
+
+    def __str__(self) -> str:
+        """Return the steps with the types that the examples have shown, and the bounds."""
+        rows = [(one.name, self._types_of(one.name)) for one in self._steps]
+        width = max(len(name) for name, _ in rows)
+        lines = [f"pipeline {self.graph.name!r}", f"  {'item':{width}}  {self._types_of(ITEM)}"]
+        lines += [f"  {name:{width}}  {types}" for name, types in rows]
+        lines += [f"  {symbol} is at most {most}" for symbol, most in self.bounds.items()]
+        return "\n".join(lines)
+
+    def _types_of(self, step: str) -> str:
+        found = [spec for value, spec in sorted(self._built.specs.items()) if value.step == step]
+        return ", ".join("an object" if str(spec) == "object[]" else str(spec) for spec in found)
+
+
+def _choose_devices() -> list[str]:
+    return ["ort", "cpu"] if find_spec("onnxruntime") else ["cpu"]
+
+
+def _to_list(devices: Iterable[str] | str) -> list[str]:
+    return [devices] if isinstance(devices, str) else list(devices)

@@ -1,0 +1,312 @@
+"""The graph of a pipeline, built from its steps and their results for the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...graph.builder import GraphBuilder
+from ...graph.dtypes import kind_of
+from ...graph.errors import GraphError, ShapeError
+from ...graph.ir import Graph
+from ...graph.tensor import Dim, TensorSpec, spec_of
+from .callables import (
+    Making,
+    check_synchronous,
+    make_operator,
+    make_row_generator,
+    make_row_mapper,
+    wrap_callable,
+)
+from .examples import ExampleRun, RowsOf
+from .references import Value
+from .steps import ITEM, Each, PipelineStep
+
+OBJECT = TensorSpec("object", ())
+RESULT = "result"
+"""The output of a graph; with several, ``result.0`` and so on."""
+LEAST_ROWS, ROWS_MARGIN, LENGTH_MARGIN = 32, 8, 4
+"""Proposed bounds are this many times the examples' lengths, rounded up to a power of two. Memory
+of rows that no item has is never touched, and takes none."""
+
+
+@dataclass(slots=True)
+class Built:
+    """A pipeline's graph, and the arguments of its plan.
+
+    Attributes
+    ----------
+    graph : Graph
+    bounds : dict of str to int
+    pins : dict of str to str
+    workers : int
+        The number of worker processes that steps want.
+    specs : dict of Value to TensorSpec
+    """
+
+    graph: Graph
+    bounds: dict[str, int] = field(default_factory=dict)
+    pins: dict[str, str] = field(default_factory=dict)
+    workers: int = 0
+    specs: dict[Value, TensorSpec] = field(default_factory=dict)
+
+
+def build(name: str, steps: Sequence[PipelineStep | Each], run: ExampleRun) -> Built:
+    """Build the graph of a pipeline, once its steps have run on the examples.
+
+    Raises
+    ------
+    GraphError, ShapeError
+        If the results of one step do not fit the next one.
+    """
+    return _Building(name, steps, run).build()
+
+
+class _Building:
+    def __init__(self, name: str, steps: Sequence[PipelineStep | Each], run: ExampleRun) -> None:
+        self._name, self._steps, self._run = name, steps, run
+        self._b = GraphBuilder(name)
+        self._tensors: dict[Value, str] = {}
+        self._symbols: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._fed_to_models = {feed.value for feeds in run.feeds.values() for feed in feeds}
+        self._bounds: dict[str, int] = {}
+        self._pins: dict[str, str] = {}
+        self._specs: dict[Value, TensorSpec] = {}
+        self._workers = 0
+
+    def build(self) -> Built:
+        self._add_inputs()
+        for one in self._steps:
+            if isinstance(one, Each):
+                self._add_each(one)
+            elif one.model is not None:
+                self._add_model(one, one.model)
+            else:
+                self._add_function(one)
+        self._add_outputs()
+        graph = self._b.build()
+        return Built(graph, self._bounds, self._pins, self._workers, self._specs)
+
+    def _add_inputs(self) -> None:
+        results = self._run.scope.results[ITEM]
+        for index, name in enumerate(results.names or (ITEM,)):
+            value = Value(ITEM, index)
+            spec = self._find_spec(value)
+            self._tensors[value] = self._b.input(name, spec.dtype, spec.shape or ())
+            self._specs[value] = spec
+
+    def _add_outputs(self) -> None:
+        last = self._steps[-1].name
+        values = [Value(last, index) for index in range(self._run.scope.results[last].count)]
+        for index, value in enumerate(values):
+            self._b.output(
+                RESULT if len(values) == 1 else f"{RESULT}.{index}", self._tensors[value]
+            )
+
+    def _find_spec(self, value: Value) -> TensorSpec:
+        """Return the spec of a value that a callable gives: a tensor only if a model takes it."""
+        if value not in self._fed_to_models:
+            return OBJECT
+        arrays = [_to_array(one, value) for one in self._run.scope.examples_of(value)]
+        first = arrays[0]
+        for array in arrays[1:]:
+            if array.dtype != first.dtype or array.ndim != first.ndim:
+                raise ShapeError(
+                    f"it gives {spec_of(first)} for one example and {spec_of(array)} for another",
+                    at=f"step {value.step!r}",
+                    fix="give a model arrays of one dtype and rank",
+                )
+        lengths = zip(*(array.shape for array in arrays), strict=True)
+        return TensorSpec(first.dtype, [self._find_dim(value.step, one) for one in lengths])
+
+    def _find_dim(self, step: str, lengths: tuple[int, ...]) -> Dim:
+        """Return a length, or a symbol with a bound if it differs between examples."""
+        if len(set(lengths)) == 1:
+            return lengths[0]
+        known = len(self._symbols)
+        symbol = self._symbols.setdefault((step, lengths), f"{step}_length_{known}")
+        self._bounds[symbol] = _round_up(LENGTH_MARGIN * max(lengths))
+        return symbol
+
+    def _add_function(self, one: PipelineStep) -> None:
+        results = self._run.scope.results[one.name]
+        made = [Value(one.name, index) for index in range(results.count)]
+        specs = [self._find_spec(value) for value in made]
+        self._specs.update(zip(made, specs, strict=True))
+        tensors = [self._tensors[value] for value in self._run.arguments[one.name]]
+        make = wrap_callable, (one.function,), [one.function]
+        found = self._add_call(one, make, one.name, tensors, specs)
+        self._tensors.update(zip(made, found, strict=True))
+
+    def _add_model(self, one: PipelineStep, model: Graph) -> None:
+        feeds = {feed.name: self._tensors[feed.value] for feed in self._run.feeds[one.name]}
+        at = f"step {one.name!r}"
+        if one.batch is not None:
+            tensors = [feeds[name] for name in model.inputs]
+            specs = [self._b.spec(tensor) for tensor in tensors]
+            if any(not spec.shape or spec.shape[0] != 1 for spec in specs):
+                listed = ", ".join(map(str, specs))
+                raise GraphError(
+                    f"batches are along the first axis, and it gets {listed}",
+                    at=at,
+                    fix="give it arrays with a first axis of length 1, or leave batch= out",
+                )
+            outputs = self._b.each(
+                tensors,
+                _to_row_graph(model, specs),
+                name=one.name,
+                batch=one.batch,
+                max_delay_s=one.max_delay_s,
+            )
+            found = outputs if isinstance(outputs, tuple) else (outputs,)
+        else:
+            included = self._b.include(model, feeds, f"{one.name}/")
+            found = tuple(included[name] for name in model.outputs)
+        self._note_results(one.name, found)
+        if one.device is not None:
+            self._pins[f"{one.name}/*"] = one.device
+
+    def _add_each(self, one: Each) -> None:
+        rows, values = self._run.rows[one.name], self._run.arguments[one.name]
+        shared = [self._tensors[value] for value in values[1:]]
+        current = [self._tensors[values[0]]]
+        are_rows = are_whole = False  # until a model has been run on all rows
+        pending: list[PipelineStep] = []
+        for place, inner in enumerate(one.steps):
+            if inner.model is None:
+                check_synchronous(inner.function, inner.name)
+                pending.append(inner)
+                continue
+            if pending or not are_rows:
+                specs = _find_row_specs(one, rows, place)
+                functions = [each.function for each in pending]
+                parts = functions, len(current), are_whole, rows.are_whole[place]
+                make: Making = (make_row_generator, parts, functions)
+                current = self._call_for_rows(one, make, pending, [*current, *shared], specs)
+                self._bounds[_name_symbol(one)] = one.most or _round_up(
+                    max(LEAST_ROWS, ROWS_MARGIN * max(rows.counts))
+                )
+                pending, shared, are_rows = [], [], True
+            current = self._run_on_rows(one, inner, inner.model, current)
+            are_whole = rows.are_whole[place]
+        if pending:
+            functions = [each.function for each in pending]
+            make = make_row_mapper, (functions, len(current), are_whole), functions
+            spec = self._find_spec(Value(one.name, 0))
+            current = self._call_for_rows(one, make, pending, [*current, *shared], [spec])
+        self._note_results(one.name, current)
+
+    def _run_on_rows(
+        self, one: Each, inner: PipelineStep, model: Graph, current: Sequence[str]
+    ) -> list[str]:
+        """Add a model that runs on all rows, and return its outputs with a row for each."""
+        path = f"{one.name}/{inner.name}"
+        body = _to_row_graph(model, [self._b.spec(tensor) for tensor in current])
+        batches: dict[str, Any] = {}
+        if one.batch is not None:
+            batches = {"batch": one.batch, "max_delay_s": one.max_delay_s}
+        outputs = self._b.each(current, body, name=path, **batches)
+        if inner.device is not None:
+            self._pins[f"{path}/*"] = inner.device
+        return list(outputs) if isinstance(outputs, tuple) else [outputs]
+
+    def _call_for_rows(
+        self,
+        one: Each,
+        make: Making,
+        called: Sequence[PipelineStep],
+        tensors: Sequence[str],
+        specs: Sequence[TensorSpec],
+    ) -> list[str]:
+        """Add the call of a function that goes through all rows of an item."""
+        names = "+".join(step.name for step in called) or "rows"
+        options = called[0] if called else one.steps[0]
+        is_ordered = any(step.ordered for step in called)
+        options = replace(options, name=f"{one.name}/{names}", ordered=is_ordered)
+        return self._add_call(options, make, options.name, tensors, specs)
+
+    def _add_call(
+        self,
+        one: PipelineStep,
+        make: Making,
+        path: str,
+        tensors: Sequence[str],
+        specs: Sequence[TensorSpec],
+    ) -> list[str]:
+        inputs = [self._b.spec(tensor) for tensor in tensors]
+        operator = make_operator(*make, one, f"{self._name}.{path}", specs, inputs)
+        found = self._b.call(operator, *tensors, name=path)
+        if one.workers:
+            first, self._workers = self._workers, self._workers + one.workers
+            last = self._workers - 1
+            self._pins[path] = f"worker:{first}..{last}" if last > first else f"worker:{first}"
+        elif one.device is not None and one.model is None:
+            self._pins[path] = one.device
+        return list(found) if isinstance(found, tuple) else [found]
+
+    def _note_results(self, step: str, tensors: Sequence[str]) -> None:
+        for index, tensor in enumerate(tensors):
+            self._tensors[Value(step, index)] = tensor
+            self._specs[Value(step, index)] = self._b.spec(tensor)
+
+
+def _name_symbol(one: Each) -> str:
+    """Return the symbol for the number of rows of an item."""
+    return f"{one.name}_rows"
+
+
+def _find_row_specs(one: Each, rows: RowsOf, place: int) -> list[TensorSpec]:
+    """Return the specs of the tensors that the rows before a model make.
+
+    Raises
+    ------
+    ShapeError
+        If rows differ in dtype or shape.
+    """
+    made = []
+    for index, parts in enumerate(zip(*rows.stages[place], strict=True)):
+        arrays = [_to_array(part, Value(one.name, index)) for part in parts]
+        first = spec_of(arrays[0])
+        for other in map(spec_of, arrays[1:]):
+            if other != first:
+                raise ShapeError(
+                    f"one row gives {first}, another {other}",
+                    at=f"step {one.name!r}",
+                    fix="give the model rows of one shape: resize or pad them",
+                )
+        shape = arrays[0].shape[1:] if rows.are_whole[place] else arrays[0].shape
+        made.append(TensorSpec(first.dtype, (_name_symbol(one), *shape)))
+    return made
+
+
+def _to_row_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
+    """Return a model for any number of rows, which it may have been exported for one of."""
+    b = GraphBuilder(model.name)
+    fed = {
+        name: b.input(name, spec.dtype, ("rows", *(spec.shape or ())[1:]))
+        for name, spec in zip(model.inputs, specs, strict=True)
+    }
+    for name, tensor in b.include(model, fed, "model/").items():
+        b.output(name, tensor)
+    return b.build()
+
+
+def _to_array(value: Any, of: Value) -> Any:
+    array = np.asarray(value)
+    if array.dtype.kind in "OSV" or (
+        array.dtype.kind != "U" and kind_of(array.dtype) not in "biufc"
+    ):
+        raise GraphError(
+            f"a model takes what it gives, and that is a {type(value).__name__}",
+            at=f"step {of.step!r}",
+            fix="return an array of numbers from it",
+        )
+    return array
+
+
+def _round_up(number: int) -> int:
+    """Return the next power of two."""
+    return 1 << (number - 1).bit_length()

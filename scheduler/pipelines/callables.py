@@ -1,0 +1,167 @@
+"""Callables of any kind as the functions of operators."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from ...graph.by_value import Sent
+from ...graph.errors import GraphError
+from ...graph.operator import is_operator
+from ...graph.python import operator
+from ...graph.tensor import TensorSpec
+from .steps import PipelineStep
+
+Function: TypeAlias = Callable[..., Any]
+
+Making: TypeAlias = tuple[Callable[..., Function], tuple[Any, ...], Sequence[Function]]
+"""How a function is made: by which function, from which parts, and the user's callables in them."""
+
+
+def wrap_callable(target: Function) -> Function:
+    """Return a function that calls any callable; all that a generator yields is one list."""
+    call = _find_code(target)
+    if inspect.isasyncgenfunction(call):
+
+        async def gather(*values: Any) -> list[Any]:
+            return [one async for one in target(*values)]
+
+        return gather
+    if inspect.iscoroutinefunction(call):
+
+        async def wait(*values: Any) -> Any:
+            return await target(*values)
+
+        return wait
+    if inspect.isgeneratorfunction(call):
+
+        def collect(*values: Any) -> list[Any]:
+            return list(target(*values))
+
+        return collect
+
+    def run(*values: Any) -> Any:
+        return target(*values)
+
+    return run
+
+
+def make_row_generator(
+    functions: Sequence[Function], n_parts: int, are_whole: bool, drops_axis: bool
+) -> Function:
+    """Return a generator function that calls functions for each row, and yields their results.
+
+    Parameters
+    ----------
+    functions : sequence of callable
+        Each gets the results of the one before.
+    n_parts : int
+        The number of arguments that have the rows; the others go to the first function.
+    are_whole : bool
+        Whether functions get rows with an axis of length 1 in front.
+    drops_axis : bool
+        Whether the last function returns arrays with such an axis, which rows do not have.
+    """
+
+    def generate(*values: Any) -> Iterator[Any]:
+        for made in _map_rows(functions, values, n_parts, are_whole):
+            parts = tuple(one[0] for one in made) if drops_axis else made
+            yield parts if len(parts) > 1 else parts[0]
+
+    return generate
+
+
+def make_row_mapper(functions: Sequence[Function], n_parts: int, are_whole: bool) -> Function:
+    """Return a function that calls functions for each row, and returns a list of their results.
+
+    Parameters
+    ----------
+    functions, n_parts, are_whole
+        As for `make_row_generator`.
+    """
+
+    def map_rows(*values: Any) -> list[Any]:
+        made = _map_rows(functions, values, n_parts, are_whole)
+        return [one if len(one) > 1 else one[0] for one in made]
+
+    return map_rows
+
+
+def make_operator(
+    make: Callable[..., Function],
+    parts: tuple[Any, ...],
+    targets: Sequence[Function],
+    step: PipelineStep,
+    label: str,
+    outputs: Sequence[TensorSpec],
+    inputs: Sequence[TensorSpec],
+) -> Function:
+    """Make an operator called `label`, or ``label#2`` if there is one of that name.
+
+    Two pipelines of one name may live side by side, so a name is not given away.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the function from `parts`, here and in workers.
+    parts : tuple
+    targets : sequence of callable
+        The user's callables among them.
+    step : PipelineStep
+        Its name and options.
+    label : str
+    outputs, inputs : sequence of TensorSpec
+    """
+    name, number = label, 1
+    while is_operator(name):
+        name, number = f"{label}#{number + 1}", number + 1
+    function = make(*parts)
+    function.__name__ = function.__qualname__ = step.name
+    arguments: dict[str, Any] = {
+        "outputs": list(outputs),
+        "inputs": list(inputs),
+        "name": name,
+        "effects": step.ordered,
+        "concurrency": step.concurrency,
+    }
+    found = (getattr(target, "__module__", None) or type(target).__module__ for target in targets)
+    modules = tuple(dict.fromkeys(found))
+    function.__module__ = modules[0] if modules else __name__
+    sent = Sent(name, make, parts, arguments, modules)
+    return operator(**arguments, by_value=sent)(function)
+
+
+def check_synchronous(target: Function, step: str) -> None:
+    """Raise GraphError for a callable that `each` cannot call row by row."""
+    call = _find_code(target)
+    if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
+        raise GraphError(
+            "each() calls it for every row, and it is async",
+            at=f"step {step!r}",
+            fix="wait for all rows in one step: an async function that takes the list",
+        )
+
+
+def _map_rows(
+    functions: Sequence[Function], values: Sequence[Any], n_parts: int, are_whole: bool
+) -> Iterator[tuple[Any, ...]]:
+    parts, shared = values[:n_parts], values[n_parts:]
+    for index in range(len(parts[0])):
+        made = tuple(one[index : index + 1] if are_whole else one[index] for one in parts)
+        more: Sequence[Any] = shared
+        for function in functions:
+            found = function(*made, *more)
+            if inspect.isgenerator(found):
+                found = list(found)
+            made = found if type(found) is tuple and found else (found,)
+            more = ()
+        yield made
+
+
+def _find_code(target: Any) -> Any:
+    """Return the function that runs when a callable is called."""
+    while isinstance(target, partial):
+        target = target.func
+    return target if inspect.isroutine(target) else type(target).__call__

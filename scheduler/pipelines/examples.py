@@ -1,0 +1,284 @@
+"""Pipelines run on examples, step by step, to learn the types between the steps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from ...graph.errors import GraphError, PlaitError, named_text
+from ...graph.ir import Graph
+from ..bridges.blocking import block_on, run
+from .references import Scope, StepResults, Value
+from .steps import ITEM, Each, PipelineStep
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A tensor that a model gets from a value.
+
+    Attributes
+    ----------
+    name : str
+        The model's input.
+    value : Value
+    """
+
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """The rows of the examples as they go through the steps of an `Each`.
+
+    Attributes
+    ----------
+    counts : tuple of int
+        The number of rows of each example.
+    stages : tuple of tuple of tuple
+        The results of each step, for all rows of all examples: one tuple a row. The first has the
+        rows themselves.
+    are_whole : tuple of bool
+        For each step, whether a model got a row with an axis of length 1 in front.
+    """
+
+    counts: tuple[int, ...]
+    stages: tuple[tuple[tuple[Any, ...], ...], ...]
+    are_whole: tuple[bool, ...]
+
+
+class ExampleRun:
+    """The results of all steps for some examples.
+
+    Attributes
+    ----------
+    scope : Scope
+    arguments : dict of str to list of Value
+        The arguments of callables, and of `each`.
+    feeds : dict of str to list of Feed
+        The inputs of models.
+    rows : dict of str to RowsOf
+    """
+
+    def __init__(self, examples: Sequence[Any]) -> None:
+        self.scope = Scope()
+        self.arguments: dict[str, list[Value]] = {}
+        self.feeds: dict[str, list[Feed]] = {}
+        self.rows: dict[str, RowsOf] = {}
+        first = examples[0]
+        names = tuple(first) if isinstance(first, Mapping) else ()
+        for one in examples:
+            if names and (not isinstance(one, Mapping) or tuple(one) != names):
+                raise GraphError(
+                    "the examples are mappings with different keys", fix="give all the same keys"
+                )
+        parts = tuple(tuple(one.values()) if names else (one,) for one in examples)
+        self.scope.add(ITEM, StepResults(parts, names))
+
+    def run(self, one: PipelineStep | Each) -> None:
+        """Run one more step on all examples.
+
+        Raises
+        ------
+        GraphError
+            If it fails, or does not fit the step before.
+        """
+        if isinstance(one, Each):
+            results = self._run_each(one)
+        elif one.model is not None:
+            results = self._run_model(one, one.model)
+        else:
+            results = self._run_function(one)
+        self.scope.add(one.name, results)
+
+    def _run_function(self, one: PipelineStep) -> StepResults:
+        values = self.arguments[one.name] = self.scope.find(_check_listed(one), one.name)
+        given = zip(*map(self.scope.examples_of, values), strict=True)
+        found = [call_on_example(one.function, arguments, one.name) for arguments in given]
+        return _to_results(found, one.name)
+
+    def _run_model(self, one: PipelineStep, model: Graph) -> StepResults:
+        feeds = self.feeds[one.name] = self._match_inputs(one, model)
+        columns = [self.scope.examples_of(feed.value) for feed in feeds]
+        names = [feed.name for feed in feeds]
+        found = [
+            run_model(model, dict(zip(names, arrays, strict=True)), one.name)
+            for arrays in zip(*columns, strict=True)
+        ]
+        return StepResults(tuple(found), tuple(model.outputs))
+
+    def _match_inputs(self, one: PipelineStep, model: Graph) -> list[Feed]:
+        if isinstance(one.inputs, Mapping):
+            named = self.scope.find_named(one.inputs, one.name)
+        else:
+            values = self.scope.find(one.inputs, one.name)
+            results = self.scope.results[values[0].step]
+            is_mapping = values[0].step == ITEM and set(model.inputs) <= set(results.names)
+            if one.inputs is None and is_mapping:
+                values = [Value(ITEM, results.names.index(name)) for name in model.inputs]
+            if len(values) != len(model.inputs):
+                raise GraphError(
+                    f"the model has {len(model.inputs)} inputs, {', '.join(model.inputs)}; it "
+                    f"gets {len(values)} values",
+                    at=f"step {one.name!r}",
+                    fix=f"say which: step(..., inputs={{{model.inputs[0]!r}: 0}})",
+                )
+            named = dict(zip(model.inputs, values, strict=True))
+        if set(named) != set(model.inputs):
+            raise GraphError(
+                f"the model has the inputs {', '.join(model.inputs)}; given are {', '.join(named)}",
+                at=f"step {one.name!r}",
+                fix="name each of them once",
+            )
+        return [Feed(name, named[name]) for name in model.inputs]
+
+    def _run_each(self, one: Each) -> StepResults:
+        values = self.arguments[one.name] = self.scope.find(_check_listed(one), one.name)
+        counts: list[int] = []
+        stages: list[list[tuple[Any, ...]]] = [[] for _ in range(len(one.steps) + 1)]
+        are_whole = [False] * len(one.steps)
+        wholes: list[tuple[Any, ...]] = []
+        for rows, *shared in zip(*map(self.scope.examples_of, values), strict=True):
+            last: list[tuple[Any, ...]] = []
+            for row in iterate_rows(rows, one.name):
+                current: tuple[Any, ...] = (row,)
+                stages[0].append(current)
+                for place, inner in enumerate(one.steps):
+                    more = tuple(shared) if place == 0 else ()
+                    current, are_whole[place] = _run_row(inner, (*current, *more))
+                    stages[place + 1].append(current)
+                last.append(current)
+            counts.append(len(last))
+            wholes.append(join_rows(one, last, is_whole=are_whole[-1]))
+        if not any(counts):
+            raise GraphError(
+                "no example has a row", at=f"step {one.name!r}", fix="give an example with some"
+            )
+        width = max(map(len, wholes))
+        examples = tuple(whole if len(whole) == width else (whole[0],) * width for whole in wholes)
+        self.rows[one.name] = RowsOf(tuple(counts), tuple(map(tuple, stages)), tuple(are_whole))
+        return StepResults(examples)
+
+
+def call_on_example(function: Callable[..., Any], arguments: Iterable[Any], step: str) -> Any:
+    """Call a callable of any kind; return all rows of a generator as a list."""
+    try:
+        found = function(*arguments)
+        if inspect.isawaitable(found):
+            return block_on(partial(_wait, found), "plait.pipeline()", "make pipelines elsewhere")
+        if inspect.isasyncgen(found):
+            return block_on(partial(_gather, found), "plait.pipeline()", "make pipelines elsewhere")
+        return list(found) if inspect.isgenerator(found) else found
+    except PlaitError:
+        raise
+    except Exception as error:
+        raise GraphError(
+            f"it fails on an example: {named_text(error)}",
+            at=f"step {step!r}",
+            fix="see what it gets: the results of the step before, or what inputs= names",
+        ) from error
+
+
+def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, ...]:
+    """Run a model on arrays, and return its outputs in order."""
+    devices = ("ort", "cpu") if find_spec("onnxruntime") else ("cpu",)
+    arrays = {name: np.asarray(value) for name, value in feeds.items()}
+    try:
+        found = run(model, arrays, devices)
+    except PlaitError as error:
+        raise GraphError(
+            f"the model does not take the example: {error.what}",
+            at=f"step {step!r}",
+            fix=error.fix or "give it what it declares",
+        ) from error
+    return tuple(found[name] for name in model.outputs)
+
+
+def iterate_rows(rows: Any, step: str) -> Iterable[Any]:
+    """Return the rows of a list, an array, or anything else that has some.
+
+    Raises
+    ------
+    GraphError
+        If it has none.
+    """
+    try:
+        return list(rows)
+    except TypeError as error:
+        raise GraphError(
+            f"a {type(rows).__name__} has no rows",
+            at=f"step {step!r}",
+            fix="have the step before return a list or an array",
+        ) from error
+
+
+def has_row_axis(model: Graph, name: str, value: Any) -> bool:
+    """True if a row already has the first axis of a model's input, with length 1."""
+    rank = model.tensors[name].rank
+    return rank is None or np.ndim(value) == rank
+
+
+def join_rows(one: Each, rows: Sequence[tuple[Any, ...]], *, is_whole: bool) -> tuple[Any, ...]:
+    """Return the results of all rows of an item: a list, or arrays if a model comes last."""
+    if one.steps[-1].model is None:
+        return ([row[0] if len(row) == 1 else row for row in rows],)
+    if not rows:
+        return (np.zeros(0, np.float32),)
+    join = np.concatenate if is_whole else np.stack
+    return tuple(join([np.asarray(part) for part in parts]) for parts in zip(*rows, strict=True))
+
+
+def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], bool]:
+    model = inner.model
+    if model is None:
+        found = call_on_example(inner.function, values, inner.name)
+        return (found if type(found) is tuple else (found,)), False
+    if len(values) != len(model.inputs):
+        raise GraphError(
+            f"the model has {len(model.inputs)} inputs; a row has {len(values)} values",
+            at=f"step {inner.name!r}",
+            fix="have the callable before it return one array for each input, as a tuple",
+        )
+    pairs = list(zip(model.inputs, values, strict=True))
+    is_whole = all(has_row_axis(model, name, value) for name, value in pairs)
+    feeds = {name: value if is_whole else np.asarray(value)[None] for name, value in pairs}
+    outputs = run_model(model, feeds, inner.name)
+    return (outputs if is_whole else tuple(output[0] for output in outputs)), is_whole
+
+
+def _check_listed(one: PipelineStep | Each) -> Any:
+    if isinstance(one.inputs, Mapping):
+        raise GraphError(
+            "inputs= is a mapping, which is for models",
+            at=f"step {one.name!r}",
+            fix="list the values in the order of the arguments: inputs=['boxes', 'item']",
+        )
+    return one.inputs
+
+
+def _to_results(found: Sequence[Any], step: str) -> StepResults:
+    is_tuple = type(found[0]) is tuple and len(found[0]) > 0
+    for one in found:
+        if is_tuple != (type(one) is tuple and len(one) > 0) or (
+            is_tuple and len(one) != len(found[0])
+        ):
+            raise GraphError(
+                "it returns tuples of different lengths for the examples",
+                at=f"step {step!r}",
+                fix="return as many values each time, or a list",
+            )
+    return StepResults(tuple(one if is_tuple else (one,) for one in found), is_tuple=is_tuple)
+
+
+async def _wait(found: Any) -> Any:
+    return await found
+
+
+async def _gather(found: Any) -> list[Any]:
+    return [one async for one in found]

@@ -1,0 +1,124 @@
+"""Values of a pipeline, and the references by which steps name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...graph.errors import GraphError
+from ...graph.names import did_you_mean
+from .steps import ITEM, Inputs, Reference
+
+
+class Value(NamedTuple):
+    """One result of a step, or a part of the fed item."""
+
+    step: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepResults:
+    """The results of a step for each example.
+
+    Attributes
+    ----------
+    examples : tuple of tuple
+        The results, one tuple for each example.
+    names : tuple of str
+        Those of a model's outputs, or of the parts of a fed mapping.
+    is_tuple : bool
+        Whether a callable returns a tuple.
+    """
+
+    examples: tuple[tuple[Any, ...], ...]
+    names: tuple[str, ...] = ()
+    is_tuple: bool = False
+
+    @property
+    def count(self) -> int:
+        """The number of results."""
+        return len(self.examples[0])
+
+
+class Scope:
+    """The values that a step can refer to: those of the steps before it, by name."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, StepResults] = {}
+
+    @property
+    def last(self) -> str:
+        """The step before."""
+        return next(reversed(self.results))
+
+    def add(self, step: str, results: StepResults) -> None:
+        """Let the following steps refer to the results of a step."""
+        self.results[step] = results
+
+    def find(self, inputs: Inputs, step: str) -> list[Value]:
+        """Return the values that a step gets, in order; a mapping has been taken apart before.
+
+        Raises
+        ------
+        GraphError
+            If a reference names no value.
+        """
+        if inputs is None:
+            return self._all_of(self.last)
+        if isinstance(inputs, str | int):
+            return self._find(inputs, step)
+        assert isinstance(inputs, Sequence)
+        return [value for one in inputs for value in self._find(one, step)]
+
+    def find_named(self, inputs: Mapping[str, Reference], step: str) -> dict[str, Value]:
+        """Return one value for each of a model's inputs.
+
+        Raises
+        ------
+        GraphError
+            If a reference names no value, or several.
+        """
+        found = {}
+        for name, reference in inputs.items():
+            values = self._find(reference, step)
+            if len(values) != 1:
+                raise GraphError(
+                    f"{reference!r} has {len(values)} results, input {name!r} takes one",
+                    at=f"step {step!r}",
+                    fix=f"say which one: {name!r}: '{values[0].step}.0'",
+                )
+            found[name] = values[0]
+        return found
+
+    def examples_of(self, value: Value) -> list[Any]:
+        """Return a value for each example."""
+        return [one[value.number] for one in self.results[value.step].examples]
+
+    def _all_of(self, step: str) -> list[Value]:
+        return [Value(step, index) for index in range(self.results[step].count)]
+
+    def _find(self, reference: Reference, step: str) -> list[Value]:
+        if isinstance(reference, int):
+            return [self._part(self.last, str(reference), step)]
+        name, dot, part = reference.partition(".")
+        if name not in self.results:
+            known = [one for one in self.results if one != ITEM]
+            raise GraphError(
+                f"there is no step {name!r} before this one",
+                at=f"step {step!r}",
+                fix=did_you_mean(name, known, f"refer to one of {', '.join([ITEM, *known])}"),
+            )
+        return [self._part(name, part, step)] if dot else self._all_of(name)
+
+    def _part(self, name: str, part: str, step: str) -> Value:
+        results = self.results[name]
+        if part in results.names:
+            return Value(name, results.names.index(part))
+        if part.isdecimal() and int(part) < results.count:
+            return Value(name, int(part))
+        has = ", ".join(results.names) or f"{results.count} results, numbered from 0"
+        raise GraphError(
+            f"step {name!r} has no result {part!r}", at=f"step {step!r}", fix=f"it has {has}"
+        )

@@ -1,0 +1,300 @@
+"""The steps of a pipeline as users write them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ...graph.errors import GraphError
+from ...graph.formats import load
+from ...graph.ir import Graph
+
+Target: TypeAlias = Callable[..., Any] | Graph | str | os.PathLike[str]
+"""A callable, a graph, or the path of a model."""
+
+Reference: TypeAlias = str | int
+"""A value: a result of the step before by its number, ``"step"``, ``"step.1"`` or ``"item"``."""
+
+Inputs: TypeAlias = Reference | Sequence[Reference] | Mapping[str, Reference] | None
+
+ITEM = "item"
+"""The name of a pipeline's input in references."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStep:
+    """A callable or a model in a pipeline, and how it runs. Made by `step`.
+
+    Attributes
+    ----------
+    target : callable or Graph
+    name : str
+    inputs : reference, sequence or mapping of references, or None
+        None for all results of the step before.
+    device : str or None
+    workers : int
+        The number of worker processes that run it; 0 for none.
+    batch : int or None
+        The number of items that a model computes at once, at most.
+    max_delay_s : float
+        How long an item waits for others of its batch, in seconds.
+    concurrency : int or None
+        The number of simultaneous calls of an async callable, at most.
+    ordered : bool
+        Whether it is called for one item after the other, in order.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.step(sorted, workers=2).workers
+    2
+    """
+
+    target: Callable[..., Any] | Graph
+    name: str
+    inputs: Inputs = None
+    device: str | None = None
+    workers: int = 0
+    batch: int | None = None
+    max_delay_s: float = 0.0
+    concurrency: int | None = None
+    ordered: bool = False
+
+    @property
+    def model(self) -> Graph | None:
+        """The graph of a model; None for a callable."""
+        return self.target if isinstance(self.target, Graph) else None
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """The callable of a step that is not a model."""
+        assert not isinstance(self.target, Graph)
+        return self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Steps that run for every row of a value. Made by `each`.
+
+    Attributes
+    ----------
+    steps : tuple of PipelineStep
+    name : str
+    inputs : reference, sequence of references, or None
+        The rows first, then values that the first step gets along with each row.
+    most : int or None
+        The largest number of rows of an item.
+    batch : int or None
+        The number of rows, of all items, that a model computes at once, at most.
+    max_delay_s : float
+        How long a row waits for others of its batch, in seconds.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> [step.name for step in pl.each(str.strip, len).steps]
+    ['strip', 'len']
+    """
+
+    steps: tuple[PipelineStep, ...]
+    name: str
+    inputs: Inputs = None
+    most: int | None = None
+    batch: int | None = None
+    max_delay_s: float = 0.0
+
+
+def step(
+    target: Target,
+    *,
+    name: str | None = None,
+    inputs: Inputs = None,
+    device: str | None = None,
+    workers: int = 0,
+    batch: int | None = None,
+    max_delay_s: float = 0.0,
+    concurrency: int | None = None,
+    ordered: bool = False,
+) -> PipelineStep:
+    """Describe a step of a pipeline, where its target alone does not say enough.
+
+    Parameters
+    ----------
+    target : callable, Graph or path
+        A function, an object with ``__call__``, an async or generator function, a graph, or the
+        file of a model.
+    name : str, optional
+        How others refer to it, and how reports call it; made from the target by default.
+    inputs : int, str, or sequence or Mapping of these, optional
+        The values that it gets. A number is a result of the step before, ``"name"`` the result of
+        a step, ``"name.1"`` or ``"name.scores"`` one of several, and ``"item"`` the fed value. For
+        a model a mapping names its inputs. By default, all results of the step before.
+    device : str, optional
+        The device that it is pinned to: ``"ort"``, ``"cuda:0"``, ``"cpu:1"``.
+    workers : int, default 0
+        The number of processes that run a callable. Its arguments and results are pickled.
+    batch : int, optional
+        Have a model compute up to this many items at once.
+    max_delay_s : float, default 0.0
+        How long an item waits for others of its batch, in seconds.
+    concurrency : int, optional
+        The largest number of simultaneous calls of an async callable.
+    ordered : bool, default False
+        Call it for one item after the other, in order: for callables that keep something from one
+        item to the next.
+
+    Raises
+    ------
+    GraphError
+        If options do not fit the target.
+    ParseError
+        If the file is not a model.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.step(len, name="count").name
+    'count'
+    """
+    graph = _to_graph(target)
+    found = graph if graph is not None else target
+    if not callable(found) and graph is None:
+        raise GraphError(
+            f"a step is {type(target).__name__}", fix="use a callable, a graph or a model's path"
+        )
+    made = PipelineStep(
+        found,  # type: ignore[arg-type]
+        name or _name_target(target, graph),
+        inputs,
+        device,
+        workers,
+        batch,
+        max_delay_s,
+        concurrency,
+        ordered,
+    )
+    _check_options(made)
+    return made
+
+
+def each(
+    *steps: Target | PipelineStep,
+    name: str | None = None,
+    inputs: Inputs = None,
+    most: int | None = None,
+    batch: int | None = None,
+    max_delay_s: float = 0.0,
+) -> Each:
+    """Describe steps of a pipeline that run for every row of a value.
+
+    The value is a list, or an array along its first axis. The result is a list if a callable comes
+    last, else an array with a row for each row.
+
+    Parameters
+    ----------
+    *steps : callable, Graph, path or PipelineStep
+        Each gets the results of the one before, for one row.
+    name : str, optional
+    inputs : int, str, or sequence of these, optional
+        The rows, then values that the first callable gets along with each row, as for `step`. By
+        default, the result of the step before.
+    most : int, optional
+        The largest number of rows of an item; proposed from the examples by default.
+    batch : int, optional
+        Have models compute up to this many rows at once, of all items in flight.
+    max_delay_s : float, default 0.0
+        How long a row waits for others of its batch, in seconds.
+
+    Raises
+    ------
+    GraphError
+        If the steps are missing, or options do not fit.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.each(str.upper, name="shout").name
+    'shout'
+    """
+    listed = tuple(one if isinstance(one, PipelineStep) else step(one) for one in steps)
+    if not listed:
+        raise GraphError("each() has no step", fix="give it a callable or a model: each(crop)")
+    for one in listed:
+        if one.batch is not None or one.inputs is not None:
+            raise GraphError(
+                f"step {one.name!r} inside each() has its own batch or inputs",
+                fix="give them to each(): each(crop, model, inputs=['boxes', 'image'], batch=8)",
+            )
+    return Each(listed, name or f"each_{listed[0].name}", inputs, most, batch, max_delay_s)
+
+
+def to_step(given: Target | PipelineStep | Each) -> PipelineStep | Each:
+    """Return a step of a pipeline that may be given as its target alone."""
+    return given if isinstance(given, PipelineStep | Each) else step(given)
+
+
+def name_apart(steps: Sequence[PipelineStep | Each]) -> list[PipelineStep | Each]:
+    """Return steps with a name each: the second ``scale`` is called ``scale_2``.
+
+    Raises
+    ------
+    GraphError
+        If a name is taken by the pipeline's input or cannot be part of a reference.
+    """
+    taken: set[str] = {ITEM}
+    made: list[PipelineStep | Each] = []
+    for one in steps:
+        name, number = one.name, 2
+        while name in taken:
+            name, number = f"{one.name}_{number}", number + 1
+        if "." in name or not name:
+            raise GraphError(f"a step is called {name!r}", fix="use a name without dots")
+        taken.add(name)
+        named = replace(one, name=name)
+        if isinstance(named, Each):
+            inside = [inner for inner in name_apart(named.steps) if isinstance(inner, PipelineStep)]
+            named = replace(named, steps=tuple(inside))
+        made.append(named)
+    return made
+
+
+def _to_graph(target: Any) -> Graph | None:
+    if isinstance(target, Graph):
+        return target
+    if isinstance(target, str | os.PathLike):
+        return load(target)
+    return None
+
+
+def _name_target(target: Any, graph: Graph | None) -> str:
+    if isinstance(target, str | os.PathLike):
+        return Path(target).stem.replace(".", "_") or "model"
+    if graph is not None:
+        return graph.name.replace(".", "_") or "graph"
+    while hasattr(target, "func"):  # a partial
+        target = target.func
+    name = getattr(target, "__name__", None) or type(target).__name__
+    return "function" if name == "<lambda>" else name.strip("_") or "function"
+
+
+def _check_options(made: PipelineStep) -> None:
+    is_model = made.model is not None
+    wrong = {
+        "workers": is_model and made.workers,
+        "concurrency": is_model and made.concurrency,
+        "ordered": is_model and made.ordered,
+        "batch": not is_model and made.batch,
+    }
+    for option, is_given in wrong.items():
+        if is_given:
+            kind = "callables" if is_model else "models"
+            raise GraphError(
+                f"step {made.name!r} has {option}=, which is for {kind}", fix=f"leave {option}= out"
+            )
+    if made.workers and made.device is not None:
+        raise GraphError(
+            f"step {made.name!r} has workers= and device=", fix="give one of them: workers=4"
+        )

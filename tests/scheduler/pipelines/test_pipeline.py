@@ -1,0 +1,332 @@
+"""Pipelines of callables and models: their results are those of a plain loop."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline_functions import (
+    AddItem,
+    count_and_reverse,
+    double,
+    list_all,
+    round_sum,
+    tell_process,
+    to_row,
+    to_whole_row,
+    wait_for,
+    yield_twice,
+)
+
+CALLABLES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "double": (double, double),
+    "list": (list_all, list),
+    "yield_twice": (yield_twice, lambda values: [one for one in values for _ in range(2)]),
+    "async": (wait_for, lambda values: values),
+    "object": (AddItem(7), lambda values: [*values, 7]),
+    "method": (AddItem(8).add, lambda values: [*values, 8]),
+    "partial": (functools.partial(sorted, reverse=True), lambda v: sorted(v, reverse=True)),
+    "builtin": (list.copy, list.copy),
+}
+"""Callables of all kinds on lists, and the same by hand."""
+
+
+@settings(max_examples=15)
+@given(
+    names=st.lists(st.sampled_from(list(CALLABLES)), min_size=1, max_size=5),
+    items=st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=6),
+)
+def test_a_chain_of_callables_computes_what_a_loop_does(
+    names: list[str], items: list[list[int]]
+) -> None:
+    steps = [CALLABLES[name][0] for name in names]
+    with pl.pipeline(*steps, example=[1, 2]) as pipe:
+        found = pipe.map(items)
+    for item, result in zip(items, found, strict=True):
+        expected: Any = item
+        for name in names:
+            expected = CALLABLES[name][1](expected)
+        assert result == expected
+
+
+def make_network(name: str = "net", rows: int | str = 1) -> pl.Graph:
+    b = pl.GraphBuilder(name)
+    x = b.input("x", "float32", (rows, 3))
+    weights = np.arange(6, dtype=np.float32).reshape(3, 2)
+    b.output("scores", x @ weights)
+    b.output("total", x.sum(axis=1))
+    return b.build()
+
+
+def run_network(x: Any) -> tuple[Any, Any]:
+    return x @ np.arange(6, dtype=np.float32).reshape(3, 2), x.sum(axis=1)
+
+
+@pytest.mark.parametrize("rows", [1, "n"])
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_model_gets_arrays_and_gives_them(rows: int | str, batch: int | None) -> None:
+    pipe = pl.pipeline(
+        to_whole_row, pl.step(make_network(rows=rows), batch=batch), lambda s, t: (s, t), example=1
+    )
+    with pipe:
+        for number, (scores, total) in enumerate(pipe.stream(range(9))):
+            expected = run_network(to_whole_row(number))
+            np.testing.assert_allclose(scores, expected[0])
+            np.testing.assert_allclose(total, expected[1])
+
+
+@settings(max_examples=12)
+@given(
+    before=st.sampled_from([to_row, to_whole_row]),
+    batch=st.none() | st.integers(1, 4),
+    is_last=st.booleans(),
+    models=st.integers(1, 2),
+    items=st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=5),
+)
+def test_each_computes_what_a_loop_over_rows_does(
+    before: Any, batch: int | None, is_last: bool, models: int, items: list[list[int]]
+) -> None:
+    scores_only = pl.GraphBuilder("scores")
+    scores_only.output("y", scores_only.input("x", "float32", (1, 3)) * 2.0)
+    model = scores_only.build()
+    steps = [before, *[model] * models, *([] if is_last else [round_sum])]
+    with pl.pipeline(pl.each(*steps, batch=batch, name="rows"), example=[1, 2, 3]) as pipe:
+        found = pipe.map(items)
+    for item, result in zip(items, found, strict=True):
+        arrays = [np.float32(2**models) * to_row(number) for number in item]
+        if is_last:
+            np.testing.assert_allclose(result, np.reshape(arrays, (len(item), 3)))
+        else:
+            assert result == [round_sum(one) for one in arrays]
+
+
+def test_rows_get_values_of_the_whole_item_along() -> None:
+    def crop(index: int, image: Any) -> Any:
+        return image[index : index + 3].astype(np.float32)
+
+    pipe = pl.pipeline(
+        pl.step(lambda image: list(range(len(image) - 2)), name="boxes"),
+        pl.each(crop, make_network(), inputs=["boxes", "item"], name="crops"),
+        example=np.arange(5),
+    )
+    with pipe:
+        for image in (np.arange(7), np.arange(3), np.arange(2)):
+            scores, _ = pipe.run(image)
+            expected = [run_network(crop(n, image)[None])[0][0] for n in range(len(image) - 2)]
+            np.testing.assert_allclose(scores, np.reshape(expected, (len(expected), 2)))
+
+
+def test_steps_refer_to_results_of_any_step_before() -> None:
+    pipe = pl.pipeline(
+        pl.step(count_and_reverse, name="first"),
+        pl.step(lambda reverse, count: (reverse, count), inputs=[1, 0], name="swap"),
+        pl.step(lambda *values: list(values), inputs=["item", "first.0", "swap", "first"]),
+        example="abc",
+    )
+    with pipe:
+        assert pipe.run("xy") == ["xy", 2, "yx", 2, 2, "yx"]
+
+
+def test_outputs_of_models_are_referred_to_by_name(tmp_path: Path) -> None:
+    pl.save(make_network(), tmp_path / "scorer.onnx")
+    pipe = pl.pipeline(
+        pl.step(to_whole_row, name="row"),
+        tmp_path / "scorer.onnx",
+        pl.step(lambda total, scores: (float(total[0]), scores.tolist()),
+                inputs=["scorer.total", "scorer.scores"]),
+        example=1,
+    )  # fmt: skip
+    with pipe:
+        assert pipe(2) == (6.0, run_network(to_whole_row(2))[0].tolist())
+
+
+def test_a_model_alone_is_fed_by_mappings() -> None:
+    b = pl.GraphBuilder("sum")
+    b.output("y", b.input("a", "float32", (2,)) + b.input("b", "float32", (2,)))
+    ones = np.ones(2, np.float32)
+    with pl.pipeline(b.build(), example={"a": ones, "b": ones}) as pipe:
+        assert pipe.run({"a": ones, "b": 2 * ones}).tolist() == [3, 3]
+        with pytest.raises(pl.GraphError, match="an item is a list"):
+            pipe.run([1, 2])
+    with pl.pipeline(pl.step(b.build(), inputs={"b": "item", "a": "item"}), example=ones) as pipe:
+        assert pipe.run(3 * ones).tolist() == [6, 6]
+
+
+def test_lengths_that_differ_between_examples_may_vary() -> None:
+    b = pl.GraphBuilder("mean")
+    b.output("y", b.input("x", "float32", ("n",)).mean(axis=0))
+    model = b.build()
+
+    def fill(count: int) -> Any:
+        return np.arange(count, dtype=np.float32)
+
+    with pl.pipeline(fill, model, float, examples=[2, 5]) as pipe:
+        assert list(pipe.bounds.values()) == [32]
+        assert "at most 32" in str(pipe)
+        assert pipe.map([1, 9, 32]) == [0, 4, 15.5]
+        with pytest.raises(pl.KernelError, match="its bound is 32"):
+            pipe.run(33)
+    with pl.pipeline(fill, model, float, example=2) as pipe:
+        with pytest.raises(pl.KernelError, match="declared was float32"):
+            pipe.run(3)
+
+
+def test_more_rows_than_the_bound_fail_an_item_and_name_the_bound() -> None:
+    pipe = pl.pipeline(pl.each(to_row, make_network(), most=3, name="rows"), example=[1])
+    with pipe:
+        results = list(pipe.stream([[1] * 3, [1] * 4, [1]], return_exceptions=True))
+    assert isinstance(results[1], pl.KernelError)
+    assert "rows_rows" in str(results[1])
+    assert [len(results[n][0]) for n in (0, 2)] == [3, 1]
+
+
+def test_workers_run_callables_of_all_kinds() -> None:
+    pipe = pl.pipeline(
+        pl.step(AddItem(3), workers=2),
+        pl.step(tell_process, workers=1, name="tell"),
+        pl.step(lambda process, values: (process, values), device="cpu"),
+        example=[1],
+    )
+    assert pipe.pins["additem" if "additem" in pipe.pins else "AddItem"] == "worker:0..1"
+    assert pipe.pins["tell"] == "worker:2"
+    with pipe:
+        found = pipe.map([[n] for n in range(5)])
+    assert [values for _, values in found] == [[n, 3] for n in range(5)]
+    assert len({process for process, _ in found}) == 1
+
+
+def test_an_ordered_step_sees_items_in_order() -> None:
+    seen: list[int] = []
+
+    def track(value: int) -> int:
+        seen.append(value)
+        return sum(seen)
+
+    with pl.pipeline(double, pl.step(track, ordered=True), example=0) as pipe:
+        seen.clear()
+        assert pipe.map(range(20)) == [n * (n + 1) for n in range(20)]
+
+
+def test_an_item_that_fails_is_raised_or_returned() -> None:
+    def invert(value: int) -> float:
+        return 1 / value
+
+    with pl.pipeline(invert, example=1) as pipe:
+        results = list(pipe.stream([1, 0, 2], return_exceptions=True))
+        assert results[::2] == [1, 0.5]
+        assert isinstance(results[1], pl.KernelError)
+        assert "invert" in str(results[1])
+        with pytest.raises(pl.KernelError, match="ZeroDivisionError"):
+            pipe.map([1, 0, 2])
+        assert pipe.map([4]) == [0.25]
+
+
+def test_progress_counts_results() -> None:
+    counts: list[int] = []
+    with pl.pipeline(double, example=1) as pipe:
+        pipe.map(range(3), progress=counts.append)
+    assert counts == [1, 2, 3]
+
+
+def test_the_graph_is_one_like_any_other() -> None:
+    pipe = pl.pipeline(to_whole_row, make_network("net"), example=1, name="numbers")
+    assert isinstance(pipe.graph, pl.Graph)
+    plan = pipe.plan(["cpu"], max_in_flight=2)
+    with pl.BlockingSession(plan) as session:
+        outputs = session.run(pipe.feeds(2))
+    assert pipe.result(outputs)[1].tolist() == [6]
+    assert "to_whole_row" in plan.report()
+    assert repr(pipe) == "<Pipeline 'numbers': to_whole_row -> net>"
+
+
+def test_equal_names_are_told_apart_and_pipelines_do_not_share_functions() -> None:
+    def make(factor: int) -> pl.Pipeline:
+        def scale(value: int) -> int:
+            return factor * value
+
+        return pl.pipeline(scale, scale, example=1)
+
+    with make(2) as doubled, make(3) as tripled:
+        assert doubled.map([1, 2]) == [4, 8]
+        assert tripled.map([1, 2]) == [9, 18]
+        assert [node.name for node in doubled.graph.nodes] == ["scale", "scale_2"]
+
+
+def give_text(_: Any) -> str:
+    return "text"
+
+
+def give_lists_of_two_lengths(count: int) -> Any:
+    return tuple(range(count))
+
+
+@pytest.mark.parametrize(
+    ("steps", "example", "message"),
+    [
+        ([], 1, "has no step"),
+        ([len, len], "abc", r"fails on an example: TypeError.*\n.*step 'len_2'"),
+        ([double, pl.step(double, inputs="dubble")], 1, "did you mean 'double'"),
+        ([double, pl.step(double, inputs=3)], 1, "has no result '3'"),
+        ([give_text, make_network()], 1, "does not take the example"),
+        ([to_row, make_network()], 1, "does not take the example"),
+        ([count_and_reverse, make_network()], "ab", "has 1 inputs, x; it gets 2 values"),
+        ([pl.each(to_row, make_network())], [], "no example has a row"),
+        ([pl.each(to_row, make_network())], 3, "a int has no rows"),
+        ([pl.each(lambda n: np.zeros(n, np.float32), make_network())], [3, 2], "does not take"),
+        ([pl.each(wait_for)], [1], "it is async"),
+        ([pl.step(double, name="a.b")], 1, "use a name without dots"),
+    ],
+)  # fmt: skip
+def test_mistakes_name_the_step(steps: Sequence[Any], example: Any, message: str) -> None:
+    with pytest.raises(pl.GraphError, match=message):
+        pl.pipeline(*steps, example=example)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 4}, "which is for models"),
+        ({"workers": 1, "device": "cpu"}, "has workers= and device="),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(pl.GraphError, match=message):
+        pl.step(double, **options)
+
+
+def test_options_of_models_and_of_each_are_checked() -> None:
+    with pytest.raises(pl.GraphError, match="which is for callables"):
+        pl.step(make_network(), ordered=True)
+    with pytest.raises(pl.GraphError, match="inside each"):
+        pl.each(pl.step(make_network(), batch=2))
+    with pytest.raises(pl.GraphError, match="has no step"):
+        pl.each()
+    with pytest.raises(pl.GraphError, match="a step is int"):
+        pl.step(3)  # type: ignore[arg-type]
+    with pytest.raises(pl.GraphError, match="example= and examples="):
+        pl.pipeline(double, example=1, examples=[2])
+    with pytest.raises(pl.GraphError, match="different lengths"):
+        pl.pipeline(give_lists_of_two_lengths, examples=[2, 3])
+
+
+def test_a_closed_pipeline_opens_again() -> None:
+    pipe = pl.pipeline(double, example=1)
+    with pipe:
+        assert pipe.run(1) == 2
+    with pipe:
+        assert pipe.run(2) == 4
+
+
+async def test_sessions_of_other_loops_run_its_plan() -> None:
+    pipe = pl.pipeline(double, count_and_reverse, example=[1])
+    async with pl.Session(pipe.plan()) as session:
+        async with session.stream(pipe.feeds(item) for item in ([1, 2], [3])) as results:
+            found = [pipe.result(item.outputs) async for item in results]
+    assert found == [(4, [2, 1, 2, 1]), (2, [3, 3])]
