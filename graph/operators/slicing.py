@@ -62,6 +62,8 @@ def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
     backward = (start == -1 or start >= _END) and end <= -_END and step == -1
     if forward or backward:
         return dim
+    if end >= _END if step < 0 else end <= -_END:
+        return 0  # it would have to run the other way
     stop = "" if abs(end) >= _END else end
     return f"slice({dim},{start}:{stop}{f':{step}' * (step != 1)})"
 

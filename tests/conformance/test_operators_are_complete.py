@@ -52,8 +52,9 @@ def own_names() -> list[str]:
 
 
 def own() -> list[Operator]:
-    """Return plait's operators as they are registered now."""
-    return [find_operator(name) for name in own_names()]
+    """Return plait's operators as they are registered now, without Python functions."""
+    found = map(find_operator, own_names())
+    return [operator for operator in found if operator.function is None]
 
 
 def missing(part: Part) -> set[str]:

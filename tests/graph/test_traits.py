@@ -36,7 +36,11 @@ from plait.graph.traits import (
 )
 from single_node import AnyArray, single_node_graph
 
-OWN = [op for op in operators() if find_operator(op).module.startswith("plait.")]
+OWN = [
+    op
+    for op in operators()
+    if find_operator(op).module.startswith("plait.") and find_operator(op).function is None
+]
 REQUIRED = {"BitShift": {"direction": "LEFT"}}
 UNEQUAL = {
     "After": "waits for its other inputs",

@@ -8,6 +8,7 @@ symbolic or unknown shapes agrees with the shapes that come out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil, prod
 from typing import Any
@@ -244,7 +245,19 @@ def _evaluate(dim: int | str, symbols: Mapping[str, int]) -> int:
         "slice": lambda *bounds: len(slice_range(*bounds)),
         "split": lambda length, parts, index: split_sizes(length, None, parts)[index],
     }
-    return dim if isinstance(dim, int) else int(eval(dim, scope, dict(symbols)))
+    if isinstance(dim, int):
+        return dim
+    return int(eval(_SLICE_BOUNDS.sub(_to_arguments, dim), scope, dict(symbols)))
+
+
+_SLICE_BOUNDS = re.compile(r",(-?\d+):(-?\d*)(?::(-?\d+))?\)")
+_END = 1 << 60
+
+
+def _to_arguments(bounds: re.Match[str]) -> str:
+    """Write the bounds of ``slice(n,0:8:2)`` as arguments of `slice_range`."""
+    start, stop, step = bounds[1], bounds[2], int(bounds[3] or 1)
+    return f",{start},{stop or (_END if step > 0 else -_END)},{step})"
 
 
 def _frozen(array: AnyArray) -> AnyArray:
