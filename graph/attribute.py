@@ -98,7 +98,8 @@ class Attribute:
             return self.default
         try:
             value = _CONVERTERS[self.kind](given)
-            unfit = not all(map(self._allows, value if isinstance(value, tuple) else (value,)))
+            elements = value if isinstance(value, tuple) else (value,)
+            unfit = self._is_limited and not all(map(self._allows, elements))
         except Exception as error:  # objects of any class may come here
             raise self._refused_value_error(op, name, given, at) from error
         if unfit:
@@ -125,6 +126,10 @@ class Attribute:
         elif self.maximum is not None:
             words += f" ≤ {self.maximum:.10g}"
         return words
+
+    @property
+    def _is_limited(self) -> bool:
+        return not (self.choices is None and self.minimum is None and self.maximum is None)
 
     def _allows(self, element: Any) -> bool:
         if self.choices is not None and element not in self.choices:
@@ -222,13 +227,17 @@ def _graph(value: Any) -> Any:
     raise TypeError(value)
 
 
-def _sequence(convert: Any) -> Any:
-    def converted(value: Any) -> tuple[Any, ...]:
+def _sequence(convert: Any, plain: type) -> Any:
+    def convert_all(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, Sequence | np.ndarray) or isinstance(value, str | bytes):
             raise TypeError(value)
+        # Long lists of plain values, as in tree models, need no conversion element by element.
+        is_plain = type(value) in (tuple, list) and {plain}.issuperset(map(type, value))
+        if is_plain and not (plain is float and math.isnan(sum(value))):
+            return tuple(value)
         return tuple(convert(element) for element in value)
 
-    return converted
+    return convert_all
 
 
 _CONVERTERS: dict[Kind, Any] = {
@@ -236,10 +245,10 @@ _CONVERTERS: dict[Kind, Any] = {
     Kind.FLOAT: _float,
     Kind.BOOL: _bool,
     Kind.STRING: _string,
-    Kind.BOOLS: _sequence(_bool),
-    Kind.INTS: _sequence(_int),
-    Kind.FLOATS: _sequence(_float),
-    Kind.STRINGS: _sequence(_string),
+    Kind.BOOLS: _sequence(_bool, bool),
+    Kind.INTS: _sequence(_int, int),
+    Kind.FLOATS: _sequence(_float, float),
+    Kind.STRINGS: _sequence(_string, str),
     Kind.DTYPE: lambda value: name_of(dtype_of(value)),
     Kind.NUMBER: _number,
     Kind.GRAPH: _graph,

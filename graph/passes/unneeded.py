@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
@@ -141,8 +142,14 @@ def _make_key(node: Node) -> Hashable:
 
 def _freeze(value: Any) -> Hashable:
     """Return a key for an attribute that distinguishes 1 from 1.0, and equates nan with nan."""
-    if type(value) is tuple and _PLAIN.issuperset(map(type, value)):
-        return *map(type, value), value
+    if type(value) is tuple:
+        kinds = set(map(type, value))
+        if kinds == {float}:  # by their bits: 0.0 is not -0.0
+            return float, array("d", value).tobytes()
+        if len(kinds) == 1 and _PLAIN.issuperset(kinds):
+            return kinds.pop(), value
+        if _PLAIN.issuperset(kinds):
+            return *map(type, value), value
     if isinstance(value, np.ndarray | np.generic):
         return value.dtype, value.shape, value.tobytes()
     if isinstance(value, float):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -209,3 +210,26 @@ def test_an_array_of_text_is_stored_and_made_again(array: Any) -> None:
     assert complete(Attribute(Kind.TENSOR), stored) == stored
     assert array_in(stored).tolist() == [["a", "b"]]
     assert array_in(("str", 1, 0)).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "element"),
+    [(Kind.INTS, 7), (Kind.FLOATS, 0.5), (Kind.STRINGS, "x"), (Kind.BOOLS, True)],
+)
+def test_long_sequences_of_plain_values_are_taken_as_they_are(kind: Kind, element: Any) -> None:
+    value = (element,) * 1000
+    assert complete(Attribute(kind), value) is value
+    assert complete(Attribute(kind), list(value)) == value
+
+
+def test_sequences_of_other_values_are_converted() -> None:
+    converted = complete(Attribute(Kind.INTS), (1, True, np.int8(3)))
+    assert list(map(type, converted)) == [int, int, int]
+    whole = complete(Attribute(Kind.FLOATS), [1, 2.5, np.float32(3)])
+    assert list(map(type, whole)) == [float, float, float]
+    for value in ((math.nan, 1.0), (math.inf, -math.inf), (math.inf, -math.inf, math.nan)):
+        assert complete(Attribute(Kind.FLOATS), value) == complete(Attribute(Kind.FLOATS), value)
+    with pytest.raises(OperatorError):
+        complete(Attribute(Kind.INTS), (1, 2.5))
+    with pytest.raises(OperatorError):
+        complete(Attribute(Kind.FLOATS, minimum=0), (1.0, -1.0))

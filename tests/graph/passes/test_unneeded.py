@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import plait as pl
 import pytest
+from plait.graph.attribute import Attribute, Kind
 from plait.graph.check import check
+from plait.graph.operator import Operator, free, register_operator
 from plait.graph.passes import merge_common, reduce_strength, remove_dead, share_constants
 from plait.graph.tensor import Array
 
@@ -164,3 +168,29 @@ def test_what_does_not_commute_stays_two() -> None:
     b.output("z", b.op("Mul", b.op("Sub", x, y), b.op("Sub", y, x)))
     graph = b.build()
     assert merge_common(graph) is graph
+
+
+@pytest.mark.usefixtures("forget_operators")
+@pytest.mark.parametrize(
+    ("first", "second", "merges"),
+    [
+        ((0.0, 1.0), (0.0, 1.0), True),
+        ((0.0, 1.0), (-0.0, 1.0), False),
+        ((math.nan, 1.0), (math.nan, 1.0), True),
+        ((0.5,), (0.5, 0.5), False),
+    ],
+)
+def test_rows_of_floats_are_compared_by_their_bits(
+    first: tuple[float, ...], second: tuple[float, ...], merges: bool
+) -> None:
+    name = "test_unneeded.Rows"
+    values = {"values": Attribute(Kind.FLOATS)}
+    register_operator(
+        Operator(name, "x", "y", values, lambda call: [call.spec(0)], free, module=__name__)
+    )
+    b = pl.GraphBuilder("rows")
+    x = b.input("x", "float32", (2,))
+    for output, row in (("a", first), ("b", second)):
+        b.output(output, b.op("Neg", b.op(name, x, values=row)))
+    ops = [node.op for node in merge_common(b.build()).nodes]
+    assert ops.count(name) == (1 if merges else 2)
