@@ -16,7 +16,7 @@ from .ir import Graph, Node, with_renamed
 from .names import Names
 from .nested import called, result_specs
 from .operator import Operator, find_operator
-from .operators.each import EACH, check_body
+from .operators.each import EACH, check_body, check_rows
 from .operators.reduce_rows import REDUCE_ROWS, reducing_body
 from .tensor import Array, Shape, TensorSpec, read_only, spec_of
 
@@ -65,6 +65,7 @@ def add_each(
     ]
     # A body with an axis of rows takes all of them at once: its nodes become those of the item.
     if len(tensors) == len(body.inputs) and all(given == own for given, own in ranks):
+        check_rows(body, f"node {name!r} (Each)")
         made = b.include(body, dict(zip(body.inputs, tensors, strict=True)), f"{name}/")
         found = tuple(made[output] for output in body.outputs)
         return found[0] if len(found) == 1 else found

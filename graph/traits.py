@@ -50,8 +50,6 @@ class Trait(Flag):
     """Yields lengths of its first input, and reads none of its elements."""
     DECODES = auto()
     """Yields what its inputs hold in fewer bytes: constants are not decoded ahead."""
-    MEASURES = auto()
-    """Yields what depends on the extremes of all its input: with other rows, a row is another."""
     RUNTIME = auto()
     """One of ONNX Runtime's own, which `ort` devices alone run as it is."""
 
@@ -59,7 +57,7 @@ class Trait(Flag):
 NO_TRAITS = Trait(0)
 ELEMENTWISE, COMMUTATIVE = Trait.ELEMENTWISE, Trait.COMMUTATIVE
 ROUNDS, DECODES, SELECTS = Trait.ROUNDS, Trait.DECODES, Trait.SELECTS
-LENGTHS, FLAT, MEASURES = Trait.LENGTHS, Trait.FLAT, Trait.MEASURES
+LENGTHS, FLAT = Trait.LENGTHS, Trait.FLAT
 RUNTIME = Trait.RUNTIME
 NEVER_NEGATIVE, MAXIMA, EPILOGUE = Trait.NEVER_NEGATIVE, Trait.MAXIMA, Trait.EPILOGUE
 PRODUCT = Trait.PRODUCT | EPILOGUE

@@ -93,15 +93,14 @@ def _denormalized(coordinate: float, length: int, align_corners: bool) -> float:
 
 
 def _moved(place: float, length: int, align_corners: bool, padding_mode: str) -> float:
-    """Return where a place beyond the border is read, as ONNX's reference implementation has it.
+    """Return where a place beyond the border is mirrored to, or the place in other modes.
 
-    Its cells may still be outside: then they are padded.
+    Its cells may still be outside: each is padded by itself, as in ONNX Runtime and PyTorch. ONNX's
+    reference implementation moves places to the border instead.
     """
     low, high = (0.0, length - 1.0) if align_corners else (-0.5, length - 0.5)
-    if padding_mode == "zeros" or low <= place <= high:
+    if padding_mode != "reflection" or low <= place <= high:
         return place
-    if padding_mode == "border":
-        return min(max(place, 0.0), length - 1.0)
     # There and back: after twice the length it begins again.
     period = 2 * (high - low)
     around = (place - low) % period if period else 0.0

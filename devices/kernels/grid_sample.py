@@ -135,18 +135,16 @@ class _Axis:
         if mode == "nearest":
             xp.rint(place, out=place)
         padding = self.attributes["padding_mode"]
-        if padding == "border":
-            self._clamp()
-        elif padding == "reflection":
+        if padding == "reflection":
             self._reflect(place)
-        elif mode == "linear":
+        elif padding == "zeros" and mode == "linear":
             index, beyond = self.indices, self.beyond
             linear_taps(
                 xp, place, self.length, self.stride, self.outside, index, self.weights, beyond
             )
             return
         else:
-            # Far outside all is zero, and numbers beyond those of indices must not be cast to them.
+            # Farther outside nothing changes, and numbers beyond those of indices must not be cast.
             hold_near(xp, place, self.length)
         self._weigh()
 
@@ -161,14 +159,6 @@ class _Axis:
             xp.multiply(place, length, out=place)
             xp.subtract(place, 1, out=place)
             xp.multiply(place, 0.5, out=place)
-
-    def _clamp(self) -> None:
-        """Move places beyond the bounds to the middle of the outermost cell."""
-        low, high = self._bounds
-        self.xp.less(self.place, low, out=self.beyond)
-        self.xp.copyto(self.place, 0, where=self.beyond)
-        self.xp.greater(self.place, high, out=self.beyond)
-        self.xp.copyto(self.place, self.length - 1, where=self.beyond)
 
     def _reflect(self, places: Array) -> None:
         """Mirror places at the bounds until they are between them."""

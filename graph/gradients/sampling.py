@@ -195,8 +195,6 @@ def _along(at: Adjoint, place: Term, length: Term) -> SamplingTaps:
     bounds = None
     if padding == "reflection":
         bounds, place = (low, high), _mirrored(place, low, high)
-    elif padding == "border":
-        place = place.where((place < low).op("Not")).where((place > high).op("Not"), cells - 1)
     else:
         place = _held_near(place, length)
     return _taps(place, length, _POLYNOMIALS[mode], padding, bounds)

@@ -19,8 +19,9 @@ from ..infer import cost_of, infer_shapes
 from ..ir import ASSIGN, VARIABLE, Graph, Node
 from ..nested import acts_outside, all_nodes, called, draws, graphs_in, result_specs
 from ..operator import Call, Operator, Specs, register_operator
+from ..row_axes import find_mixing_node
 from ..tensor import Array, Dim, TensorSpec
-from ..traits import MEASURES, OWN_DTYPES, Part
+from ..traits import OWN_DTYPES, Part
 from .inputs import may_equal
 
 EACH = "Each"
@@ -119,13 +120,19 @@ def check_body(body: Graph, at: str, batch: int) -> None:
             at=at,
             fix="leave batch out: it is part of the graph around it then",
         )
-    for path, _, node in all_nodes(body) if batch != 1 else ():
-        if MEASURES in node.operator.traits:
-            raise GraphError(
-                f"what {node.op} makes of a row depends on the others in its batch",
-                at=f"{at}: node {path!r} of the graph",
-                fix="use batch=1, or a model whose scales are known ahead",
-            )
+    if batch != 1:
+        check_rows(body, at)
+
+
+def check_rows(body: Graph, at: str) -> None:
+    """Raise GraphError if a node of the graph makes a row depend on others."""
+    node = find_mixing_node(body, dict.fromkeys(body.inputs, 0))
+    if node is not None:
+        raise GraphError(
+            f"what {node.op} makes of a row depends on the others that run with it",
+            at=f"{at}: node {node.name!r} of the graph",
+            fix="let it compute along other axes than that of rows, or use batch=1",
+        )
 
 
 def bodies_in(graph: Graph) -> Iterator[tuple[Node, Graph]]:

@@ -14,7 +14,7 @@ from ..dtypes import FLOATS_OF_8_BITS
 from ..errors import ShapeError
 from ..operator import Call, define
 from ..tensor import Shape, TensorSpec
-from ..traits import DECODES, IN_SCALES, MEASURES, NEVER_NEGATIVE
+from ..traits import DECODES, IN_SCALES, NEVER_NEGATIVE
 from .inputs import FLOATS, SIGNED, check_dtype, may_equal
 from .rules import per_element
 
@@ -86,7 +86,7 @@ def infer_dequantize(call: Call) -> Sequence[TensorSpec]:
     inputs="x",
     outputs="y y_scale y_zero_point",
     cost=per_element(6),
-    traits=NEVER_NEGATIVE | MEASURES,
+    traits=NEVER_NEGATIVE,
     float16=IN_SCALES,
 )
 def infer_dynamic_quantize(call: Call) -> Sequence[TensorSpec]:

@@ -19,6 +19,7 @@ import numpy as np
 from ....graph.errors import PlaitError, ShapeError
 from ....graph.ir import Graph
 from ....graph.operators.randomness import RANDOM_KEY
+from ....graph.row_axes import Rows, find_mixing_node
 from ....graph.tensor import Array, Dim, TensorSpec
 from ...errors import FeedError, SessionError
 from ...plans.shapes import NO_BOUNDS, Bounds
@@ -136,6 +137,14 @@ def batching_of(
         # Known before anything runs; symbols are looked at when results are there.
         if isinstance(there, int) and there != rows:
             raise _indivisible_error(name, graph.tensors[name].shape or ())
+    places = {name: 0 if _is_stacked(name) else Rows.NONE for name in graph.inputs}
+    mixing = find_mixing_node(graph, places) if size > 1 else None
+    if mixing is not None:
+        raise SessionError(
+            f"what {mixing.op} makes of an item depends on the others in its batch",
+            at=f"graph {graph.name!r}: node {mixing.name!r}",
+            fix="let it compute along other axes than the first, or run items without a batch",
+        )
     return Batching(graph, size, least, most, unneeded, copy)
 
 

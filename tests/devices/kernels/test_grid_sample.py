@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import plait as pl
 import pytest
 from arrays import SEEDS, AnyArray, random_array
 from hypothesis import assume, given
@@ -43,11 +44,37 @@ def test_grid_sample_gives_what_onnx_says(
     spatial, outputs = data.draw(lengths), data.draw(lengths)
     # The reference divides by zero where the bounds to reflect at are one.
     assume(given["padding_mode"] != "reflection" or not given["align_corners"] or min(spatial) > 1)
+    # And it moves places to the border, where each cell around a place should be moved.
+    assume((given["padding_mode"], given["mode"]) != ("border", "cubic"))
     batch, channels = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3))
     x = random_array("float32", (batch, channels, *spatial), seed)
     grid = random_grid((batch, *outputs, rank), seed + 1)
     (wanted,) = onnx_reference("GridSample", [x, grid], given)
     np.testing.assert_allclose(sample(x, grid, **given), wanted, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "formal", "ort"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_border_goes_on_outside(mode: str, device: str) -> None:
+    """PyTorch and ONNX Runtime repeat the border for each cell; ONNX's reference does not."""
+    if not pl.devices.probe(device).found:
+        pytest.skip(f"{device} is not here")
+    x, margin = random_array("float64", (1, 2, 4, 5), 1), 8
+    rng = np.random.default_rng(2)
+    places = rng.uniform(-3, 7, (1, 6, 7, 2))  # in cells, columns first
+    wide = np.pad(x, [(0, 0), (0, 0), *[(margin, margin)] * 2], "edge")
+
+    def run(image: AnyArray, cells: AnyArray, padding: str) -> AnyArray:
+        grid = cells / (np.array(image.shape[:1:-1]) - 1) * 2 - 1
+        b = pl.GraphBuilder("grid")
+        given = b.input("x", "float64", image.shape), b.input("grid", "float64", grid.shape)
+        y = b.op("GridSample", *given, mode=mode, padding_mode=padding, align_corners=True)
+        b.output("y", y)
+        found: AnyArray = pl.run(b.build(), {"x": image, "grid": grid}, devices=device)["y"]
+        return found
+
+    found, wanted = run(x, places, "border"), run(wide, places + margin, "zeros")
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("align_corners", [0, 1])
