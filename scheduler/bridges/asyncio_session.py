@@ -12,9 +12,10 @@ from typing import Any, TypeVar, Unpack, overload
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import ON_LOOP
 from ..errors import SessionError
+from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
-from ..plans.plan import Plan
 from ..profile import Profile
+from ..runtime.items.feeds import to_feeds
 from ..runtime.session import Session, borrowed
 from ..runtime.status import Status
 from ..runtime.streaming.options import StreamArguments, stream_options
@@ -33,7 +34,8 @@ class AsyncioSession:
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan, Graph, path or Pipeline
+        A graph, or the model of a path, is planned for ``"auto"``.
     **arguments
         As for a `Session`.
 
@@ -60,8 +62,8 @@ class AsyncioSession:
     thread.
     """
 
-    def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plannable, **arguments: Unpack[SessionArguments]) -> None:
+        self.plan = to_plan(plan)
         self._arguments = arguments
         self._loop: LoopThread[Session] | None = None
         self._ended: LoopThread[Session] | None = None
@@ -100,17 +102,25 @@ class AsyncioSession:
 
     @overload
     async def run(
-        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
+        self,
+        inputs: Mapping[str, Any] | Array,
+        fetches: None = None,
+        *,
+        deadline_s: float | None = None,
     ) -> dict[str, Array]: ...
 
     @overload
     async def run(
-        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
+        self,
+        inputs: Mapping[str, Any] | Array,
+        fetches: Fetches,
+        *,
+        deadline_s: float | None = None,
     ) -> Any: ...
 
     async def run(
         self,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, Any] | Array,
         fetches: Fetches | None = None,
         *,
         deadline_s: float | None = None,
@@ -125,6 +135,8 @@ class AsyncioSession:
             Any error of running.
         """
         loop = self._open_loop()
+        if type(inputs) is not dict:
+            inputs = to_feeds(self.plan.graph, inputs, fetches)
         if deadline_s is None:
             done = run_item(loop, inputs, fetches, ON_LOOP)
             if done is not None:
@@ -132,6 +144,8 @@ class AsyncioSession:
                 return done[0]
         own = borrowed(loop.session, inputs)
         return await run_on(loop, partial(loop.session.run, own, fetches, deadline_s=deadline_s))
+
+    __call__ = run
 
     def stream(self, source: Source, **arguments: Unpack[StreamArguments]) -> AsyncioResults:
         """Run the items of a source, several at a time; enter the result to iterate over it.

@@ -16,9 +16,10 @@ from ...devices.lane import is_work
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import WAITED
 from ..errors import SessionError
+from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
-from ..plans.plan import Plan
 from ..profile import Profile
+from ..runtime.items.feeds import to_feeds
 from ..runtime.items.input_staging import copied
 from ..runtime.queue import Queue, check_priority
 from ..runtime.session import Session, borrowed, run_in_turn
@@ -41,7 +42,8 @@ class BlockingSession:
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan, Graph, path or Pipeline
+        A graph, or the model of a path, is planned for ``"auto"``.
     **arguments
         As for a `Session`.
 
@@ -70,24 +72,33 @@ class BlockingSession:
     is garbage-collected, or when the interpreter ends.
     """
 
-    def __init__(self, plan: Plan, **arguments: Unpack[SessionArguments]) -> None:
+    def __init__(self, plan: Plannable, **arguments: Unpack[SessionArguments]) -> None:
         self._submitted = Queue()
-        self._loop = LoopThread(Session(plan, **arguments), owner=self)
+        self.plan = to_plan(plan)
+        self._loop = LoopThread(Session(self.plan, **arguments), owner=self)
         self._loop.open()
 
     @overload
     def run(
-        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
+        self,
+        inputs: Mapping[str, Any] | Array,
+        fetches: None = None,
+        *,
+        deadline_s: float | None = None,
     ) -> dict[str, Array]: ...
 
     @overload
     def run(
-        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
+        self,
+        inputs: Mapping[str, Any] | Array,
+        fetches: Fetches,
+        *,
+        deadline_s: float | None = None,
     ) -> Any: ...
 
     def run(
         self,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, Any] | Array,
         fetches: Fetches | None = None,
         *,
         deadline_s: float | None = None,
@@ -102,6 +113,8 @@ class BlockingSession:
             Any error of running.
         """
         check_no_trio()
+        if type(inputs) is not dict:
+            inputs = to_feeds(self.plan.graph, inputs, fetches)
         session = self._loop.session
         if deadline_s is None:
             done = run_item(self._loop, inputs, fetches, WAITED)
@@ -110,9 +123,41 @@ class BlockingSession:
         own = borrowed(session, inputs)
         return run_on(self._loop, partial(session.run, own, fetches, deadline_s=deadline_s))
 
+    __call__ = run
+
+    def map(
+        self,
+        items: Iterable[SourceItem],
+        *,
+        progress: Callable[[int], object] | None = None,
+        **arguments: Unpack[StreamArguments],
+    ) -> list[dict[str, Array]]:
+        """Return the outputs of all items in a list, in order: `stream` to its end.
+
+        Parameters
+        ----------
+        items : iterable of Mapping
+        progress : callable, optional
+            Called with the number of items done so far, after each.
+        **arguments
+            As for `stream`.
+
+        Raises
+        ------
+        PlaitError
+            If an item fails.
+        """
+        found: list[dict[str, Array]] = []
+        with self.stream(items, **arguments) as results:
+            for item in results:
+                found.append(dict(item.outputs))
+                if progress is not None:
+                    progress(len(found))
+        return found
+
     def submit(
         self,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, Any] | Array,
         fetches: Fetches | None = None,
         *,
         deadline_s: float | None = None,
@@ -158,6 +203,8 @@ class BlockingSession:
         """
         check_deadline(deadline_s)
         session = self._loop.session
+        if type(inputs) is not dict:
+            inputs = to_feeds(self.plan.graph, inputs, fetches)
         own = copied(borrowed(session, inputs), {}, session.plan.graph.object_inputs)
         item, place = SubmittedItem(owner=self), self._submitted.place(check_priority(priority))
         work = partial(run_in_turn, session, own, fetches, deadline_s, place)

@@ -71,7 +71,9 @@ def plan(
     ----------
     graph : Graph
     devices : str, Device, or iterable of them, default ("cpu",)
-        In order of preference, which decides where costs do not. A range, ``"worker:0..3"``, stands
+        In order of preference, which decides where costs do not. ``"auto"`` stands for all that are
+        installed and compute here: CUDA devices, ``"ort"``, or ``"compiled"`` without ONNX Runtime,
+        and ``"cpu"``. A range, ``"worker:0..3"``, stands
         for replicas: the plan for the first device runs on all of them, each item on one. ``"ort"``
         and ``"cpu"`` become ranges if a stream is predicted to gain; Python functions may then run
         for two items at once. ``"cpu:0"``, or a pin, prevents that.

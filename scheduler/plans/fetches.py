@@ -81,6 +81,6 @@ def _replaced(fetches: Any, result: Callable[[str], Any]) -> Any:
         make = getattr(fetches, "_make", tuple)
         return make(_replaced(one, result) for one in fetches)
     raise FetchError(
-        f"what is fetched is {fetches!r}, which is not the name of a tensor",
+        f"a {type(fetches).__name__} is fetched, which is not the name of a tensor",
         fix="name tensors, alone or in lists, tuples and mappings",
     )

@@ -18,6 +18,7 @@ from ...graph.ir import Graph
 from ...graph.passes import Applied, Pass, fold_constants
 from ...graph.printing import bytes_text, counted
 from ...graph.state import taken_back
+from ...graph.tensor import TensorSpec
 from ..costs import Costs
 from .fetches import Fetches, names_in
 from .partition import Decision, Partition, Subgraph
@@ -205,6 +206,16 @@ class Plan:
     def overlapping_functions(self) -> tuple[str, ...]:
         """The Python functions that may run for several items at once, on automatic replicas."""
         return tuple(find_functions(self.graph)) if self.has_automatic_replicas else ()
+
+    @property
+    def inputs(self) -> Mapping[str, TensorSpec]:
+        """The specs of the inputs, by name."""
+        return {name: self.graph.tensors[name] for name in self.graph.inputs}
+
+    @property
+    def outputs(self) -> Mapping[str, TensorSpec]:
+        """The specs of the outputs, by name."""
+        return {name: self.graph.tensors[name] for name in self.graph.outputs}
 
     @property
     def assignment(self) -> Mapping[str, str]:

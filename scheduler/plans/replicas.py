@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from ...devices.automatic import AUTO, find_automatic_devices
 from ...devices.device import Capabilities, Device, is_device
 from ...devices.host import core_count
 from ...devices.kinds import device_kind, model_of
@@ -62,7 +63,7 @@ def grouped(devices: str | Device | Iterable[str | Device]) -> tuple[list[str | 
     listed: list[str | Device] = []
     # Planning sees the first of each range alone; who runs which item is for the dispatcher.
     groups: list[tuple[str, ...]] = []
-    for device in devices:
+    for device in _expand_auto(devices):
         names = members(device) if isinstance(device, str) else ()
         listed.append(names[0] if names else device)
         if len(names) > 1:
@@ -73,6 +74,16 @@ def grouped(devices: str | Device | Iterable[str | Device]) -> tuple[list[str | 
         check_alike(names)
         _check_reached(names, listed, groups)
     return listed, tuple(groups)
+
+
+def _expand_auto(devices: Iterable[str | Device]) -> Iterator[str | Device]:
+    """Yield devices, with those of this machine in place of ``"auto"``."""
+    listed = list(devices)
+    for device in listed:
+        if isinstance(device, str) and device == AUTO:
+            yield from (one for one in find_automatic_devices() if one not in listed)
+        else:
+            yield device
 
 
 def without_ranges(pins: Pins, groups: Groups) -> dict[str, str]:

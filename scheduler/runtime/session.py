@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import trio
 
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import WAITED, InlineLimit
 from ..errors import SessionError, forked_session_error
+from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan
 from ..profile import Profile
@@ -21,6 +22,7 @@ from ..profile.timestamps import Timestamps
 from .async_calls import Await, await_here
 from .events import Announcer, Observer
 from .faults import FaultPolicy
+from .items.feeds import to_feeds
 from .items.item import Results as ItemResults
 from .items.item_run import run_now, run_one
 from .items.keys import Keys
@@ -40,7 +42,8 @@ class Session:
 
     Parameters
     ----------
-    plan : Plan
+    plan : Plan, Graph, path or Pipeline
+        A graph, or the model of a path, is planned for ``"auto"``.
     measure : bool, default False
         Time every node, for `profile`; costs about a microsecond per node.
     trace : bool, default True
@@ -79,7 +82,7 @@ class Session:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plannable,
         *,
         measure: bool = False,
         trace: bool = True,
@@ -87,22 +90,26 @@ class Session:
         faults: FaultPolicy | None = None,
         seed: int = 0,
     ) -> None:
-        if not isinstance(plan, Plan):
-            raise SessionError(
-                f"a session opens a Plan, not a {type(plan).__name__}",
-                fix="Session(plan(graph, devices=...))",
-            )
-        self.plan = plan
+        self.plan = to_plan(plan)
         self._measure, self._trace = measure, trace
         self._announcer = Announcer(on_event)
         self._faults = faults or FaultPolicy()
         self._seed = seed
-        Keys(plan, seed)  # which raises now if it is none
+        Keys(self.plan, seed)  # which raises now if it is none
         self._runtime: Runtime | None = None
         self._profile: Profile | None = None
         self._streams = 0
         self._has_loop_alone = False
         self._awaits: Await = await_here
+
+    def __enter__(self) -> NoReturn:
+        raise SessionError(
+            "a Session is entered by 'async with'",
+            fix="async with Session(plan) as session, or with BlockingSession(plan) as session",
+        )
+
+    def __exit__(self, *error: object) -> None:
+        raise AssertionError("it is never entered")
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C waits until the session knows what is open
     async def __aenter__(self) -> Session:
@@ -140,17 +147,25 @@ class Session:
 
     @overload
     async def run(
-        self, inputs: Mapping[str, Any], fetches: None = None, *, deadline_s: float | None = None
+        self,
+        inputs: Mapping[str, Any] | Array,
+        fetches: None = None,
+        *,
+        deadline_s: float | None = None,
     ) -> dict[str, Array]: ...
 
     @overload
     async def run(
-        self, inputs: Mapping[str, Any], fetches: Fetches, *, deadline_s: float | None = None
+        self,
+        inputs: Mapping[str, Any] | Array,
+        fetches: Fetches,
+        *,
+        deadline_s: float | None = None,
     ) -> Any: ...
 
     async def run(
         self,
-        inputs: Mapping[str, Any],
+        inputs: Mapping[str, Any] | Array,
         fetches: Fetches | None = None,
         *,
         deadline_s: float | None = None,
@@ -163,9 +178,9 @@ class Session:
 
         Parameters
         ----------
-        inputs : Mapping of str to array
+        inputs : Mapping of str to array, or array
             One array per graph input, of its dtype and shape; inputs that `fetches` do not need may
-            be left out.
+            be left out. The array alone if there is one input.
         fetches : str, list, tuple or Mapping, optional
             Names of tensors of the graph, nested in any way: the result has the same structure,
             with None for groups. Only the nodes that they need run. By default, all outputs are
@@ -186,7 +201,11 @@ class Session:
         DeviceError
             If a device fails.
         """
+        if type(inputs) is not dict:
+            inputs = to_feeds(self.plan.graph, inputs, fetches)
         return await run_one(self._open_runtime(), inputs, fetches, deadline_s)
+
+    __call__ = run
 
     def stream(
         self,

@@ -122,7 +122,7 @@ async def test_a_list_that_is_changed_later_changes_no_stream() -> None:
         (["y", "#"], "has no tensor '#'(.|\n)*such as 'y', 'z'"),
         ([], "nothing is fetched"),
         ({"a": ()}, "nothing is fetched"),
-        (["y", 3], "what is fetched is 3, which is not the name of a tensor"),
+        (["y", 3], "a int is fetched, which is not the name of a tensor"),
         ({"y"}, "which is not the name of a tensor"),
     ],
 )

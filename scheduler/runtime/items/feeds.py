@@ -54,9 +54,50 @@ def check_feeds(
         if wanted is TEXT:
             array = _as_text(graph, name, value, array)
         elif dtype is not wanted and dtype != wanted and dtype.newbyteorder("=") != wanted:
-            raise _dtype_error(graph, name, value, array)
+            converted = _convert_plain(value, array, wanted)
+            if converted is None:
+                raise _dtype_error(graph, name, value, array)
+            array = converted
         arrays[name] = array
     return arrays
+
+
+def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | None:
+    """Return Python numbers, alone or in lists, as an array of a dtype; None if they do not fit.
+
+    numpy gives them a dtype that the user has not chosen.
+    """
+    is_plain = isinstance(value, bool | int | float | list | tuple)
+    if not is_plain or array.dtype.kind not in "biuf" or wanted.kind not in "biuf":
+        return None
+    if any(isinstance(one, np.ndarray | np.generic) for one in np.ravel(np.array(value, object))):
+        return None
+    with np.errstate(all="ignore"):
+        found = array.astype(wanted)
+    fits = wanted.kind == "f" or np.array_equal(found, array)
+    return found if fits else None
+
+
+def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> Mapping[str, Any]:
+    """Return feeds by name; a value alone is that of the only input.
+
+    Raises
+    ------
+    FeedError
+        If the graph has other than one input, or the arguments are in ONNX Runtime's order.
+    """
+    if isinstance(given, Mapping):
+        return given
+    if isinstance(fetches, Mapping) and (given is None or isinstance(given, list)):
+        raise FeedError(
+            "the feeds come second, as in ONNX Runtime", fix="session.run(feeds, names of outputs)"
+        )
+    if len(graph.inputs) == 1:
+        return {graph.inputs[0]: given}
+    raise FeedError(
+        f"an item is a {type(given).__name__}, and the graph has {len(graph.inputs)} inputs",
+        fix=f"feed a mapping with {', '.join(graph.inputs) or 'nothing in it'}",
+    )
 
 
 def own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -63,8 +63,8 @@ def test_a_failed_item_raises_what_went_wrong() -> None:
 
 def test_what_opening_raises_is_raised() -> None:
     async def main() -> None:
-        with pytest.raises(pl.SessionError, match="not a Graph"):
-            async with pl.AsyncioSession(unary("Relu")):  # type: ignore[arg-type]
+        with pytest.raises(pl.PlaitError, match="seed"):
+            async with pl.AsyncioSession(plan(), seed=-1):
                 pytest.fail("it opened")
 
     run(main())

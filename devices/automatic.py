@@ -1,0 +1,29 @@
+"""The devices that ``"auto"`` stands for: those of this machine that are worth planning on."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ..graph.errors import PlaitError
+from .registry import find, names
+
+AUTO = "auto"
+
+
+@cache
+def find_automatic_devices() -> tuple[str, ...]:
+    """Return the devices that are installed and compute here, in order of preference.
+
+    GPUs by CUDA, then ONNX Runtime, or compiled kernels where that is missing, then numpy. OpenCL
+    is left out: its devices may be this processor, slower than numpy on it.
+    """
+    gpus = [name for name in names() if name.startswith("cuda:") and _is_usable(name)]
+    fast = next((name for name in ("ort", "compiled") if _is_usable(name)), None)
+    return (*gpus, *([fast] if fast else []), "cpu")
+
+
+def _is_usable(name: str) -> bool:
+    try:
+        return bool(find(name).capabilities)
+    except PlaitError:
+        return False

@@ -1,0 +1,52 @@
+"""Plans of graphs, models and pipelines that are given in place of a plan."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from ...devices.automatic import AUTO
+from ...graph.ir import Graph
+from ..errors import SessionError
+from ..plans.plan import Plan
+
+
+@runtime_checkable
+class PlansItself(Protocol):
+    """Anything that makes its own plan, as a pipeline does."""
+
+    def plan(self) -> Plan:
+        """Return the plan."""
+        ...
+
+
+Plannable: TypeAlias = Plan | Graph | str | os.PathLike[str] | PlansItself
+"""A plan, or anything that one can be made for."""
+
+
+def to_plan(given: Plannable | Any) -> Plan:
+    """Return a plan; that of a graph, a model's path, or a pipeline is made for ``"auto"``.
+
+    Raises
+    ------
+    SessionError
+        If it is something else.
+    PlaitError
+        Any error of loading and planning.
+    """
+    if isinstance(given, Plan):
+        return given
+    if isinstance(given, str | os.PathLike):
+        from ...graph.formats import load  # heavy, and sessions of plans do without
+
+        given = load(given)
+    if isinstance(given, Graph):
+        from .api import plan
+
+        return plan(given, AUTO)
+    if isinstance(given, PlansItself):
+        return given.plan()
+    raise SessionError(
+        f"a session opens a plan, not a {type(given).__name__}",
+        fix="give it plan(graph, devices=...), a graph, or the path of a model",
+    )

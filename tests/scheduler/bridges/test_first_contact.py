@@ -1,0 +1,141 @@
+"""The first hour: sessions of models, arrays alone, arguments in another library's order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.devices import automatic
+from plait.devices.automatic import find_automatic_devices
+
+X = np.array([-1, 2, 3], np.float32)
+
+
+def make_graph() -> pl.Graph:
+    b = pl.GraphBuilder("relu")
+    b.output("y", b.input("x", "float32", (3,)).relu())
+    return b.build()
+
+
+def make_sum() -> pl.Graph:
+    b = pl.GraphBuilder("sum")
+    b.output("y", b.input("a", "float32", (3,)) + b.input("b", "float32", (3,)))
+    return b.build()
+
+
+@pytest.mark.parametrize("kind", ["graph", "path", "pipeline", "plan"])
+def test_a_session_plans_what_it_is_given(kind: str, tmp_path: Path) -> None:
+    pl.save(make_graph(), tmp_path / "relu.onnx")
+    makers: dict[str, Callable[[], Any]] = {
+        "graph": make_graph,
+        "path": lambda: tmp_path / "relu.onnx",
+        "pipeline": lambda: pl.pipeline(make_graph(), example=X),
+        "plan": lambda: pl.plan(make_graph()),
+    }
+    given = makers[kind]()
+    with pl.BlockingSession(given) as session:
+        (found,) = session.run(X).values()
+        assert found.tolist() == [0, 2, 3]
+        assert [str(spec) for spec in session.plan.inputs.values()] == ["float32[3]"]
+        assert [str(spec) for spec in session.plan.outputs.values()] == ["float32[3]"]
+
+
+async def test_the_array_alone_is_the_only_input() -> None:
+    async with pl.Session(make_graph()) as session:
+        assert (await session(X))["y"].tolist() == [0, 2, 3]
+        assert (await session.run(X, "y")).tolist() == [0, 2, 3]
+
+
+def test_the_array_alone_is_the_only_input_elsewhere() -> None:
+    async def in_asyncio() -> Any:
+        async with pl.AsyncioSession(make_graph()) as session:
+            return (await session(X))["y"].tolist()
+
+    assert asyncio.run(in_asyncio()) == [0, 2, 3]
+    with pl.BlockingSession(make_graph()) as blocking:
+        assert blocking(X)["y"].tolist() == [0, 2, 3]
+        assert blocking.submit(X).result()["y"].tolist() == [0, 2, 3]
+
+
+def test_an_array_alone_is_refused_where_there_are_several_inputs() -> None:
+    with pl.BlockingSession(make_sum()) as session:
+        with pytest.raises(pl.FeedError, match=r"has 2 inputs\n.*feed a mapping with a, b"):
+            session.run(X)
+
+
+@pytest.mark.parametrize("outputs", [None, ["y"]])
+def test_the_order_of_onnx_runtime_is_recognized(outputs: Any) -> None:
+    with pl.BlockingSession(make_graph()) as session:
+        with pytest.raises(pl.FeedError, match=r"feeds come second.*\n.*run\(feeds"):
+            session.run(outputs, {"x": X})
+
+
+def test_errors_do_not_print_arrays() -> None:
+    with pl.BlockingSession(make_graph()) as session:
+        with pytest.raises(pl.FetchError) as caught:
+            session.run({"x": X}, np.zeros(10_000))  # type: ignore[call-overload]
+        assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("fed", [[-1, 2, 3], (-1.0, 2.0, 3.0), [True, 2, 3.5]])
+def test_python_numbers_become_what_the_input_is(fed: Any) -> None:
+    with pl.BlockingSession(make_graph()) as session:
+        assert session.run({"x": fed})["y"].tolist() == np.maximum(fed, 0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fed"), [("int32", [0.5]), ("uint8", [256]), ("float32", ["a"]), ("float32", [1j])]
+)
+def test_numbers_that_do_not_fit_are_refused(dtype: str, fed: Any) -> None:
+    b = pl.GraphBuilder("same")
+    b.output("y", b.input("x", dtype, (1,)) + b.constant(np.zeros(1, dtype)))
+    with pl.BlockingSession(pl.plan(b.build())) as session:
+        with pytest.raises(pl.FeedError):
+            session.run({"x": fed})
+        with pytest.raises(pl.FeedError, match="got dtype"):
+            session.run({"x": np.zeros(1, "complex64")})
+
+
+def test_all_items_are_mapped_in_order_and_counted() -> None:
+    counts: list[int] = []
+    with pl.BlockingSession(make_graph()) as session:
+        found = session.map(({"x": n * X} for n in range(4)), progress=counts.append)
+    assert [one["y"][1] for one in found] == [0, 2, 4, 6]
+    assert counts == [1, 2, 3, 4]
+
+
+def test_a_trio_session_in_a_plain_with_block_names_the_blocking_one() -> None:
+    with pytest.raises(pl.SessionError, match=r"async with.*\n.*BlockingSession"):
+        with pl.Session(make_graph()):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ({"ort", "compiled"}, ("ort", "cpu")),
+        ({"compiled"}, ("compiled", "cpu")),
+        (set(), ("cpu",)),
+        ({"cuda:0", "cuda:1", "ort"}, ("cuda:0", "cuda:1", "ort", "cpu")),
+    ],
+)
+def test_auto_stands_for_the_devices_of_this_machine(
+    there: set[str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic, "names", lambda: ("cpu", "ort", "cuda:0", "cuda:1", "opencl:0"))
+    monkeypatch.setattr(automatic, "_is_usable", there.__contains__)
+    assert find_automatic_devices.__wrapped__() == expected
+
+
+def test_auto_is_planned_as_those_devices_and_adds_to_others() -> None:
+    here = find_automatic_devices()
+    assert pl.plan(make_graph(), "auto").device_names == here
+    others = pl.plan(make_graph(), ["worker:0", "auto"]).device_names
+    assert others == ("worker:0", *here)
+    assert pl.plan(make_graph(), ["cpu", "auto"]).device_names[0] == "cpu"
+    assert pl.run(make_graph(), {"x": X}, "auto")["y"].tolist() == [0, 2, 3]
