@@ -19,7 +19,6 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, ref
@@ -58,10 +57,6 @@ class Habits:
     def __init__(self) -> None:
         self.was_called = self.keeps_inputs = self.returns_kept = False
         self.lock = RLock()
-
-    def take_turn(self) -> AbstractContextManager[object]:
-        """Return what a call runs in: alone if the function returns buffers that it keeps."""
-        return self.lock if self.returns_kept else nullcontext()
 
     def note_results(self, label: str, shared: Iterable[ref[Array]]) -> None:
         """Have calls take turns if an array that was returned lives on although it was dropped."""
@@ -103,13 +98,16 @@ class LentInputs:
     __slots__ = (
         "_arguments",
         "_counts",
+        "_donations",
         "_habits",
         "_held",
         "_is_learning",
+        "_is_unchecked",
         "_label",
         "_may_keep",
         "_name_input",
         "_taken",
+        "_usual",
         "_views",
         "_watched",
     )
@@ -136,12 +134,28 @@ class LentInputs:
         self._held = [
             (index, one) for index, one in enumerate(arguments) if isinstance(one, HeldValue)
         ]
+        self._donations = [
+            (index, one) for index, one in enumerate(arguments) if isinstance(one, Donation)
+        ]
+        self._is_unchecked = False  # the last call has not ended, or failed
+        self._usual = False  # the arguments of the last call are those of the next
         self._taken: list[Any] = []
         self._watched: list[tuple[int, Array]] = []
         self._counts: list[int] = []
 
     def take(self) -> Sequence[Any]:
         """Return the arguments of the next call; the caller unpacks them and keeps none."""
+        if self._is_unchecked:
+            self._renew()
+        self._is_unchecked = True
+        if self._usual and not self._habits.keeps_inputs:
+            for index, donation in self._donations:
+                if not donation.is_given:
+                    break  # its memory is planned, and was another array in the last call
+                # Its memory is its own, and lives as long as its views do.
+                self._taken[index] = read_only(donation.array)
+            else:
+                return self._taken
         self._prepare()
         self._counts = _count(self._watched)  # here, where no variable refers to an argument
         return self._taken
@@ -154,23 +168,34 @@ class LentInputs:
         for index, held in self._held:
             taken[index] = held.read()
         watched: list[tuple[int, Array]] = []
+        is_usual = not (is_learning or habits.keeps_inputs or self._held)
         for index, view in self._views.items():
             array = taken[index]
             if isinstance(array, Donation):
-                if array.is_given:  # its memory is its own, and lives as long as its views do
+                if array.is_given:
                     taken[index] = read_only(array.array)
                     continue
-                array = array.array
+                is_usual, array = False, array.array
                 view = _lend(array)
             assert array is not None
             if is_learning or keeps or view is None:
+                is_usual = False
                 taken[index] = _copy(array)
                 if is_learning:
                     watched.append((index, taken[index]))
             else:
                 taken[index], flat = view
                 watched += (index, view[0]), (index, flat)
-        self._taken, self._watched = taken, watched  # both till the counts are compared
+        # Both till the counts are compared, or for all calls where they stay the same.
+        self._taken, self._watched, self._usual = taken, watched, is_usual
+
+    def _renew(self) -> None:
+        """Lend other views from now on: the frames of an exception refer to those of its call."""
+        self._taken, self._watched, self._usual = [], [], False
+        self._views = {
+            index: None if view is None else _lend(self._arguments[index])
+            for index, view in self._views.items()
+        }
 
     def find_shared(self, results: Any) -> list[ref[Array]]:
         """Return weak references to the memory of results that are neither inputs nor constants."""
@@ -190,22 +215,23 @@ class LentInputs:
         OperatorError
             If it has kept memory that the next item overwrites.
         """
-        habits = self._habits
-        if self._counts and self._find_kept():
+        habits, self._is_unchecked = self._habits, False
+        if self._counts != _count(self._watched) and self._find_kept():
             gc.collect()  # an exception that was caught may hold the call's frame in a cycle
             kept, self._counts = self._find_kept(), []
             if kept:
                 self._refuse(self._name_input(kept[0]))
             habits.keeps_inputs = True  # nor is all garbage to be looked through again
         habits.was_called = True
-        self._taken, self._watched = [], []
+        if not self._usual or habits.keeps_inputs:
+            self._taken, self._watched, self._usual = [], [], False
 
     def _refuse(self, name: str) -> None:
         habits = self._habits
         habits.keeps_inputs = True
         logger.warning("%s keeps its input %r: its inputs are copied", self._label, name)
         if not self._is_learning:
-            self._taken, self._watched = [], []
+            self._taken, self._watched, self._usual = [], [], False
             raise OperatorError(
                 f"the function keeps its input {name!r}, whose memory other items use after it",
                 fix=f"keep a copy: {name}.copy(); from now on its inputs are copied",
@@ -215,6 +241,16 @@ class LentInputs:
         counts = _count(self._watched)
         pairs = zip(self._watched, counts, self._counts, strict=True)
         return [index for (index, _), count, before in pairs if count > before]
+
+
+def run_in_turn(habits: Habits, inputs: LentInputs, run: Callable[[], object]) -> None:
+    """Run a call and look for inputs that it keeps; alone if it returns buffers that it keeps."""
+    if habits.returns_kept:
+        with habits.lock:
+            run()
+    else:
+        run()
+    inputs.check()
 
 
 def _find_root(array: Array) -> Array:

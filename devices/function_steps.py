@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
@@ -28,7 +29,7 @@ from ..graph.python import AsArray, check_results, check_within
 from ..graph.tensor import Array, TensorSpec, read_only, shorten_array, spec_of
 from .donation import Donation, unshared
 from .event import CancelledWorkError, Event
-from .function_habits import Argument, HeldValue, LentInputs, find_habits
+from .function_habits import Argument, HeldValue, LentInputs, find_habits, run_in_turn
 from .memory import View
 
 Step: TypeAlias = Callable[[], Any]
@@ -174,21 +175,20 @@ def function_step(
         return _rows_step(function, call, RowWriter(label, largest), store)
 
     def storing(call: Callable[[], Any]) -> Step:
-        def step() -> None:
-            with habits.take_turn():
-                results = call()
-                if hold is not None:
-                    results = hold(results)
-                are_free = unshared(results)
-                shared = () if all(are_free) else inputs.find_shared(results)
-                arrays = check_results(label, results, specs, as_array)
-                for index, view in outputs:
-                    _put(view, arrays[index], is_free=are_free[index])
+        def run() -> None:
+            results = call()
+            if hold is not None:
+                results = hold(results)
+            are_free = unshared(results)
+            shared = () if all(are_free) else inputs.find_shared(results)
+            arrays = check_results(label, results, specs, as_array)
+            for index, view in outputs:
+                _put(view, arrays[index], is_free=are_free[index])
+            if shared:
                 del results, arrays
                 habits.note_results(label, shared)
-            inputs.check()
 
-        return step
+        return partial(run_in_turn, habits, inputs, run)
 
     return AwaitedStep(call, storing) if iscoroutinefunction(function) else storing(call)
 
@@ -227,21 +227,20 @@ def bounded_step(
         return _rows_step(chosen, call, RowWriter(label, largest, firsts), store)
 
     def storing(call: Callable[[], Any]) -> Step:
-        def step() -> None:
-            with habits.take_turn():
-                results = call()
-                if hold is not None:
-                    results = hold(results)
-                are_free = unshared(results)
-                shared = () if all(are_free) else inputs.find_shared(results)
-                arrays, shapes.array[...] = check_within(label, results, largest, dims)
-                for index, view in enumerate(outputs):
-                    _put(view, arrays[index], is_free=are_free[index])
+        def run() -> None:
+            results = call()
+            if hold is not None:
+                results = hold(results)
+            are_free = unshared(results)
+            shared = () if all(are_free) else inputs.find_shared(results)
+            arrays, shapes.array[...] = check_within(label, results, largest, dims)
+            for index, view in enumerate(outputs):
+                _put(view, arrays[index], is_free=are_free[index])
+            if shared:
                 del results, arrays
                 habits.note_results(label, shared)
-            inputs.check()
 
-        return step
+        return partial(run_in_turn, habits, inputs, run)
 
     return AwaitedStep(call, storing) if iscoroutinefunction(chosen) else storing(call)
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from ..dispatch.inline_policy import ON_LOOP
+from ..dispatch.inline_policy import STREAMED_ON_LOOP
 from ..errors import SessionError
 from ..runtime.async_calls import Await
 from ..runtime.items.item import Item
@@ -81,7 +81,7 @@ class AsyncioResults:
         if is_live:
             return self
         self._bridge.rest()
-        self._here = StreamHere(self._loop, self._options, ON_LOOP)
+        self._here = StreamHere(self._loop, self._options, STREAMED_ON_LOOP)
         number, now_ns = self._bridge.number, self._bridge.now_ns
         self._puller = Puller(self._source, self._here, self._options, now_ns, number)
         self._feeding = asyncio.create_task(self._feed(self._bridge))
@@ -123,6 +123,7 @@ class AsyncioResults:
             await self._pause()
             self._item = self._run_inline(self._rest)
             if self._item is not None:
+                self._here.note()
                 return self._item.checked(self._options.on_error)
         delivery = await self._deliveries.get()
         if isinstance(delivery, End):
@@ -134,6 +135,8 @@ class AsyncioResults:
         else:
             on_release = self._release if self._feeding is not None else self._bridge.resume
             self._item = self._bridge.pass_on(delivery, on_release)
+        if self._feeding is not None:
+            self._here.note()
         return self._item.checked(self._options.on_error)
 
     def _live_source(self) -> Source:
@@ -154,7 +157,7 @@ class AsyncioResults:
                 if puller.pulled is None:
                     if not await puller.pull_soon():
                         break
-                    if bridge.is_idle or not self._here.is_due:
+                    if not bridge.rooms or not self._here.is_due:
                         item = puller.run(self._release)
                 if item is None:
                     position, marks, inputs = puller.take()

@@ -8,11 +8,12 @@ from types import TracebackType
 from typing import Any
 
 from ..dispatch.inline_policy import STREAMED
+from ..errors import forked_session_error
 from ..runtime.items.item import Item
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Puller, SourceItem
 from .bridge import Bridge, Delivery, End
-from .inline import LONG_NS, StreamHere
+from .inline import StreamHere
 from .loop_thread import LoopThread
 
 
@@ -35,6 +36,7 @@ class BlockingResults:
         is_live = options.kept is not None
         self._room = _Room(0 if is_live else options.max_in_flight)
         self._item: Item | None = None
+        self._is_item_here = False
         self._deliveries: SimpleQueue[Delivery] = SimpleQueue()
         arguments, own = options.beyond_threads(), _plain(source) if is_live else None
         self._bridge = Bridge(loop, arguments, self._deliveries.put, self, own)
@@ -64,21 +66,27 @@ class BlockingResults:
             What the source raised, after the results of what it had given; what the item failed
             with, if the stream was opened with ``on_error="raise"``.
         """
-        if self._item is not None:
-            self._item.release()
+        item = self._item
+        if item is not None and not (self._is_item_here and item.release_marked()):
+            item.release()
         if self._is_closed:
             raise StopIteration
-        self._loop.check_own()
+        if self._loop.is_inherited:
+            raise forked_session_error()
         while self._room.free and not self._puller.is_exhausted and self._may_pull:
-            self._item = self._pull()
-            if self._item is not None:
-                return self._item.checked(self._options.on_error)
+            item = self._pull()
+            if item is not None:
+                self._item, self._is_item_here = item, True
+                self._here.note()
+                return item if item.error is None else item.checked(self._options.on_error)
+        self._is_item_here = False
         delivery = self._deliveries.get()
         if isinstance(delivery, End):
             self.close()
             error = delivery.error or self._puller.error
             raise error or StopIteration
         self._item = self._bridge.pass_on(delivery, self._on_release)
+        self._here.note()
         return self._item.checked(self._options.on_error)
 
     def close(self) -> None:
@@ -104,13 +112,8 @@ class BlockingResults:
 
     @property
     def _may_pull(self) -> bool:
-        """False where the next item is to be tried here, once those are done that are not.
-
-        Not where items take long: devices would be idle until the others have ended, for a trial
-        that is bound to fail.
-        """
-        bridge = self._bridge
-        return bridge.is_idle or not self._here.is_due or bridge.latency_ns > LONG_NS
+        """False where the next item is to run here, once those that were handed over are done."""
+        return not (self._bridge.rooms and self._here.is_due)
 
     def _pull(self) -> Item | None:
         """Ask the source for an item, and return what came of it if it could be run here."""

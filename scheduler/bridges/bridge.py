@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter_ns
 from typing import Any, TypeAlias
 
 import trio
@@ -60,8 +59,8 @@ class Bridge:
         Of the stream, among those of the session; once it is open.
     now_ns : callable
         The clock that items are timed with.
-    latency_ns : int
-        How long the item that was passed on last was away; 0 before the first.
+    rooms : Mapping of int to (int, Mapping of str to Array)
+        Of the items that were put and not passed on: their indices, and where their inputs lie.
     """
 
     def __init__(
@@ -81,8 +80,7 @@ class Bridge:
         self._opened: Future[None] = Future()
         self._spares = InputStagingPool(loop.session.plan)
         self._spares.most = (arguments["max_in_flight"] or 1) * len(loop.session.plan.graph.inputs)
-        self._rooms: dict[int, tuple[int, Mapping[str, Array], int]] = {}
-        self.latency_ns = 0
+        self.rooms: dict[int, tuple[int, Mapping[str, Array]]] = {}
         self._count = 0
         self._send, self._receive = trio.open_memory_channel[Handed](math.inf)
         self._source = source
@@ -100,11 +98,6 @@ class Bridge:
         self._loop.leave(self._job)
 
     @property
-    def is_idle(self) -> bool:
-        """True when all that was put has been passed on."""
-        return not self._rooms
-
-    @property
     def closed(self) -> Future[None]:
         """Done when everything has ended."""
         return self._job.outcome
@@ -115,7 +108,7 @@ class Bridge:
         inputs = borrowed(self._session, inputs)
         room = self._spares.room_for(inputs)
         own = self._spares.copy_into(inputs, room)  # the loop comes to it later
-        self._rooms[self._count] = index, room, perf_counter_ns()
+        self.rooms[self._count] = index, room
         self._count += 1
         with suppress(PlaitError):  # the end says so
             self._loop.call_soon(partial(self._put, Handed(marks, own)))
@@ -124,10 +117,9 @@ class Bridge:
         """Return a result that was delivered for whoever releases it there."""
         if self._source is not None:
             return item.pass_on(item.index, on_release, self.now_ns)
-        index, room, put_ns = self._rooms.pop(item.index)
-        self.latency_ns = perf_counter_ns() - put_ns
+        index, room = self.rooms.pop(item.index)
         self._spares.take_back(room.values())
-        if not self._rooms:
+        if not self.rooms:
             self._loop.leave(self)
         return item.pass_on(index, on_release, self.now_ns)
 

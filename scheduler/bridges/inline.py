@@ -7,17 +7,17 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
+from ..dispatch.hand_over import get_hand_over_ns
 from ..dispatch.inline_policy import InlineLimit
+from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.items.item import Results
+from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
-from ..runtime.session import may_run_here, run_inline
+from ..runtime.session import carrier_of, may_run_here, run_inline
 from ..runtime.streaming.options import StreamOptions
 from .loop_thread import LoopThread
-
-LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
-"""So many items of a stream are handed over before one is tried again: twice as many each time."""
 
 
 def run_item(
@@ -38,12 +38,8 @@ def run_item(
     return (results if fetched is None else fetched.arranged(results),)
 
 
-LONG_NS = 10_000_000
-"""An item that took as long to come back is not one that could be over at once."""
-
-
 class StreamHere:
-    """Runs items of a stream like that, or says that they have to be handed over.
+    """Runs items of a stream on the caller's thread, where that is faster than handing them over.
 
     Parameters
     ----------
@@ -55,29 +51,37 @@ class StreamHere:
     def __init__(self, loop: LoopThread[Any], options: StreamOptions, limit: InlineLimit) -> None:
         is_plain = options.batch is None and options.deadline_s is None
         self._may_run = is_plain and may_run_here(loop.session)
-        self._left, self._patience = 0, LEAST_PATIENCE
+        self._carrier = carrier_of(loop.session) if self._may_run else None
+        lanes = len(loop.session.plan.every_device)
+        most_ns = limit.most_ns(one_lane=lanes == 1)
+        self._ways = WayChoice(
+            options.max_in_flight, lanes, most_ns, get_hand_over_ns(), self._read_item_ns
+        )
         self._loop = loop
         self._names = options.names
         self._limit = limit
 
     @property
     def is_due(self) -> bool:
-        """True when an item is to be tried here, once all that were handed over are done."""
-        return self._may_run and self._left <= 0
+        """True when an item is to be run here, once all that were handed over are done."""
+        return self._may_run and self._ways.is_here
+
+    def note(self) -> None:
+        """Note that a result was handed out."""
+        ways = self._ways
+        ways.left -= 1
+        if not ways.left:
+            ways.advance(perf_counter_ns())
+
+    def _read_item_ns(self) -> int:
+        return 0 if self._carrier is None else self._carrier.item_ns
 
     def __call__(self, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
         """Run an item and return its results; None where it has to be handed over."""
-        if not self.is_due:
-            self._left -= 1
+        if self._carrier is None or not self._ways.is_here:
             return None
-        work = partial(run_inline, self._loop.session, inputs, self._names, marks, self._limit)
-        try:
-            results = self._loop.try_here(work)
-        except Exception:
-            self._patience = LEAST_PATIENCE
-            raise
+        work = partial(run_now, self._carrier, inputs, marks, self._names, self._limit)
+        results = self._loop.try_here(work)
         if results is None:
-            self._left, self._patience = self._patience, min(2 * self._patience, MOST_PATIENCE)
-        else:
-            self._patience = LEAST_PATIENCE
+            self._ways.refuse()
         return results

@@ -259,13 +259,16 @@ class LoopThread(Generic[S]):
         SessionError
             In a process that was forked from the one with the loop; in `function`.
         """
-        self.check_own()
-        self.check_outside()
+        if self.is_inherited:
+            raise forked_session_error()
+        thread = threading.get_ident()
+        if thread in (self._holder, self._thread.ident):
+            self.check_outside()
         if self._busy or self._breakdown is not None:
             return None
         with self._turn:  # of a lock that is held like this, Ctrl-C at any moment lets go
             try:
-                self._holder = threading.get_ident()
+                self._holder = thread
                 return None if self._busy or self._is_closing else function()
             finally:
                 self._holder = 0  # or this thread would be taken for the next one to hold it

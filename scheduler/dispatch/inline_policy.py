@@ -22,36 +22,44 @@ from ...devices.device import Device
 from ...devices.host import may_run_anywhere
 from ...devices.sim.clock import virtual_clock
 from ..plans.placement import Step, Transfer
-
-QUICK_NS = 20_000
-"""Waking a thread takes about as long."""
-
-BRIEF_NS = 150_000
-"""To hand an item to another thread and back takes about as long."""
+from .hand_over import get_hand_over_ns
 
 
 class InlineLimit(NamedTuple):
     """How long an item may take, with all its steps, to run wholly on the thread that asks for it.
 
-    `one_lane_ns` is for items whose steps are all of one lane: that would do them, and those of
-    others, one after the other as well.
+    Attributes
+    ----------
+    several : int
+        In hand-overs, for items whose steps are of several lanes.
+    one_lane : int
+        The same for items of one lane: it would do them, and those of others, one after the other
+        as well.
     """
 
-    ns: int
-    one_lane_ns: int
+    several: int
+    one_lane: int
+
+    def most_ns(self, *, one_lane: bool) -> int:
+        """Return the limit on this machine."""
+        return (self.one_lane if one_lane else self.several) * get_hand_over_ns()
 
 
-ON_LOOP = InlineLimit(BRIEF_NS, BRIEF_NS)
-"""A loop is held up for no longer than handing the item over would take."""
+ON_LOOP = InlineLimit(16, 64)
+"""To hand an item over and take its results takes a loop as long as some hand-overs. It may be held
+up for a few times that: its other tasks wait."""
 
-STREAMED = InlineLimit(2 * BRIEF_NS, 2 * BRIEF_NS)
-"""Whoever waits for the next result holds up nobody, but could be at work on the last one."""
+STREAMED_ON_LOOP = InlineLimit(64, 64)
+"""Items of a stream are timed on lanes, too, if they have several."""
 
-WAITED = InlineLimit(2 * BRIEF_NS, 4_000_000)
-"""A thread that waits for this item alone holds up only others like it."""
+STREAMED = InlineLimit(512, 512)
+"""Whoever waits for the next result holds up only threads that use the same session."""
 
-MOST_NS = 5_000_000
-"""A run counts for no more than that: one that was held up by others should be forgotten again."""
+WAITED = InlineLimit(32, 512)
+"""So does a thread that waits for this item alone."""
+
+MOST_TIMES = 4
+"""A run counts for this multiple of the estimate at most: others may have held it up."""
 
 MEMORY = 8
 """About so many runs are remembered."""
@@ -84,13 +92,17 @@ class Estimates:
         Kernels need not have been seen for an item to be brief: for one that is the only one.
     """
 
-    __slots__ = ("_ns", "_patience", "_trials", "_unseen")
+    __slots__ = ("_brief_ns", "_ns", "_patience", "_quick_ns", "_trials", "_unseen")
 
     def __init__(
         self, seconds: Sequence[float], surprising: Collection[int] = (), *, believes: bool = False
     ) -> None:
-        least = QUICK_NS + QUICK_NS // MEMORY
-        self._ns = [round(min(max(one * 1e9, least), MOST_NS)) for one in seconds]
+        self._quick_ns = get_hand_over_ns()  # within this time another thread would be awake
+        self._brief_ns = ON_LOOP.several * self._quick_ns
+        # Not quick before it was seen.
+        least = self._quick_ns + self._quick_ns // MEMORY
+        most = STREAMED.one_lane * self._quick_ns  # a prediction may be wrong by any factor
+        self._ns = [round(min(max(one * 1e9, least), most)) for one in seconds]
         self._patience = dict.fromkeys(surprising, TRIALS)
         self._trials = [0] * len(self._ns)
         self._unseen = set(surprising if believes else range(len(self._ns)))
@@ -101,20 +113,26 @@ class Estimates:
             self._distrust(step)
         elif self._trials[step] > 0:
             self._trials[step] -= 1
-        self._ns[step] += (min(ns, MOST_NS) - self._ns[step]) // MEMORY
+        before = self._ns[step]
+        self._ns[step] += (min(ns, MOST_TIMES * before + self._quick_ns) - before) // MEMORY
         self._unseen.discard(step)
 
     def is_quick(self, step: int) -> bool:
         """True when a step is likely to be over sooner than another thread would be awake."""
-        return self._ns[step] < QUICK_NS and self._trials[step] <= 0
+        return self._ns[step] < self._quick_ns and self._trials[step] <= 0
 
-    def are_brief(self, most_ns: int = BRIEF_NS) -> bool:
+    @property
+    def total_ns(self) -> int:
+        """The time of all steps, one after the other."""
+        return sum(self._ns)
+
+    def are_brief(self, most_ns: int) -> bool:
         """True when all steps were seen, or are believed, and are likely to take less than that."""
         return not self._unseen and sum(self._ns) < most_ns and not any(self._trials)
 
     def _distrust(self, step: int) -> None:
         """Have a step be quick for some time before it is taken for quick again."""
-        was_seen_brief = step not in self._unseen and self._ns[step] < BRIEF_NS
+        was_seen_brief = step not in self._unseen and self._ns[step] < self._brief_ns
         if self._trials[step] <= 0 and (was_seen_brief or self.is_quick(step)):
             self._patience[step] = min(self._patience[step] * TRIALS, MOST_TRIALS)
         self._trials[step] = self._patience[step]

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..costs.figures import HERE, LOOP, Loop
 from ..costs.host import ALONE_BYTES, HOST_BYTES_PER_S, computes_here
-from ..dispatch.inline_policy import QUICK_NS, inline_steps
+from ..dispatch.hand_over import get_hand_over_ns
+from ..dispatch.inline_policy import inline_steps
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan
@@ -147,4 +148,5 @@ def _find_inline_steps(profile: Profile, plan: Plan) -> set[int]:
         for span in record.spans() if len(record.parts) == 1 else ():
             spent.setdefault(span.step.index, []).append(span.ended_ns - span.started_ns)
     inline = inline_steps(plan.steps, plan.prototypes)
-    return {index for index in inline & spent.keys() if statistics.median(spent[index]) < QUICK_NS}
+    quick_ns = get_hand_over_ns()
+    return {index for index in inline & spent.keys() if statistics.median(spent[index]) < quick_ns}

@@ -70,30 +70,31 @@ class Admissions:
     ----------
     breakdown : Breakdown
         Its error takes the place of those of a session that closes.
+
+    Attributes
+    ----------
+    count : int
     """
 
     def __init__(self, breakdown: Breakdown) -> None:
         self._breakdown = breakdown
-        self._count = 0
+        self.count = 0
         self._ended: trio.Event | None = None
-
-    def __bool__(self) -> bool:
-        return self._count > 0
 
     def __enter__(self) -> None:
         if self._breakdown.error is not None:
             raise self._breakdown.error.again()
-        self._count += 1
+        self.count += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        self._count -= 1
-        if self._ended is not None and not self._count:
+        self.count -= 1
+        if self._ended is not None and not self.count:
             self._ended.set()
         if kind is not None and self._breakdown.error is not None and issubclass(kind, Exception):
             raise self._breakdown.error.again()
 
     async def wait_ended(self) -> None:
         """Wait until no task is within."""
-        if self._count:
+        if self.count:
             self._ended = trio.Event()
             await self._ended.wait()

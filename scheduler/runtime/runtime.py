@@ -15,7 +15,8 @@ from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told, register_loop
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
-from ..dispatch.inline_policy import ON_LOOP, InlineLimit
+from ..dispatch.hand_over import get_hand_over_ns, measure_hand_over
+from ..dispatch.inline_policy import ON_LOOP, Estimates, InlineLimit
 from ..errors import forked_session_error
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps
@@ -159,6 +160,8 @@ class Runtime:
         self.spares = InputStagingPool(plan)
         self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
         self._admissions = Admissions(self._breakdown)
+        self._hand_over_ns = get_hand_over_ns()
+        self._estimates: Estimates | None = None  # of the plan that an item was last looked at for
         self.is_inherited = False
         self.needs_its_loop = True
 
@@ -172,6 +175,11 @@ class Runtime:
         subgraphs = count_subgraph_runs(self.plan, self._item_runs)
         dropped = self.recorder.dropped
         return Status(done, failed, in_flight, devices, memory, plans, dropped, subgraphs)
+
+    @property
+    def item_ns(self) -> int:
+        """How long the steps of an item take on one thread, lately; 0 if that is not known."""
+        return 0 if self._estimates is None else self._estimates.total_ns
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
@@ -216,6 +224,8 @@ class Runtime:
             # Else any thread may run an item while the loop has nothing to do.
             self.needs_its_loop = is_watched or self._driver.is_virtual or self.keys.are_read
             await self.variables.open()
+            if not self._driver.has_loop_alone:  # for one item it is not worth its while
+                self._hand_over_ns = await self._driver.on_thread(measure_hand_over)
             await self._open_plan()
             self._announce_overlap()
             self._driver.context.run(row_server.set, self._row_batches)
@@ -342,7 +352,7 @@ class Runtime:
         FeedError, KernelError, DeviceError, SessionError
             If it cannot start, or fails.
         """
-        if self.is_inherited or self._item_runs or self._admissions or self.keys.are_read:
+        if self.is_inherited or self._item_runs or self._admissions.count or self.keys.are_read:
             return None
         if self._breakdown.error is not None:
             raise self._breakdown.error.again()
@@ -361,8 +371,9 @@ class Runtime:
             return None
         open_plan = slots.open_plan
         # On one lane nothing runs side by side: to stay on this thread loses nothing.
-        is_on_one_lane = len(open_plan.used_lanes) == 1
-        longest_ns = limit.one_lane_ns if is_on_one_lane else limit.ns
+        is_on_one_lane = len(open_plan.used_lanes) == 1 and shape_plans.variants == 1
+        self._estimates = open_plan.estimates
+        longest_ns = self._hand_over_ns * (limit.one_lane if is_on_one_lane else limit.several)
         if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
             return None
         # A device of this session alone is idle when the session is.
@@ -466,6 +477,8 @@ class Runtime:
         max_in_flight: int,
         item_run: ItemRun,
         fetched: frozenset[str] = ALL,
+        *,
+        may_run_here: bool = True,
     ) -> bool:
         """Start an item if nothing has to be waited for, and say so; inputs are not kept.
 
@@ -479,7 +492,7 @@ class Runtime:
             If it was run at once, and fails.
         """
         # Who reads results in place needs a slot that stays its own.
-        if not item_run.holds:
+        if may_run_here and not item_run.holds:
             results = self.run_at_once(inputs, max_in_flight, item_run.marks, fetched)
             if results is not None:
                 item_run.finish(results)

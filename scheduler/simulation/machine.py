@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import TypeAlias
 
-from ..dispatch.inline_policy import QUICK_NS
+from ..dispatch.hand_over import get_hand_over_ns
 from .workload import NEVER, DispatchOrder, SimulatedHost, SimulatedLane, Timeline, Workload, ns_of
 
 Push: TypeAlias = Callable[[int, int, int], None]
@@ -327,4 +327,5 @@ class Machine:
 
 def quick_steps(workload: Workload, durations_ns: Sequence[int]) -> list[bool]:
     """Say of each step whether it may run where it became ready."""
-    return [ns < QUICK_NS and step in workload.inline for step, ns in enumerate(durations_ns)]
+    quick_ns = get_hand_over_ns()
+    return [ns < quick_ns and step in workload.inline for step, ns in enumerate(durations_ns)]

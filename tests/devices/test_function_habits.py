@@ -250,3 +250,15 @@ def test_whatever_functions_do_results_are_right_or_their_item_fails(
     gc.collect()
     sound = [(one, value) for one, value in kept if value not in failed]
     assert all(float(np.asarray(one).flat[0]) == value for one, value in sound)
+
+
+def test_an_input_that_the_frames_of_an_earlier_error_hold_is_not_taken_for_kept() -> None:
+    def raise_first(x: Array) -> Array:
+        if x.flat[0] in (LATE, LATE + 2):
+            raise ValueError("no such number")
+        return x + 1
+
+    found = run(raise_first)  # the errors are kept, with the frames of their calls
+    for error in (found.pop(LATE), found.pop(LATE + 1)):
+        assert "no such number" in str(error)
+    assert found == [n + 1 for n in range(N_ITEMS) if n not in (LATE, LATE + 2)]

@@ -154,6 +154,9 @@ class Pool:
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)
             self._announcer.tell(ItemDone(latency_ns / 1e9, error))
 
+    item_ns = 0
+    """Unknown: items run elsewhere."""
+
     async def await_recovery(self) -> None:
         """Wait for nothing: a pool holds items back by itself while it has no replica."""
 
@@ -209,6 +212,8 @@ class Pool:
         max_in_flight: int,
         item_run: ItemRun,
         fetched: frozenset[str] = ALL,
+        *,
+        may_run_here: bool = True,
     ) -> bool:
         """Do as `admit`, which has nothing to wait for."""
         await self.admit(inputs, max_in_flight, item_run, fetched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -310,6 +311,15 @@ class Item:
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
             on_release(self)
+
+    def release_marked(self) -> bool:
+        """Release an item and leave its permit to the next; False if it was released before."""
+        if self._on_release is None:
+            return False
+        self._on_release = None
+        for marks in self._marks:
+            marks.released_ns = perf_counter_ns()
+        return True
 
     def pass_on(
         self, index: int, on_release: Callable[[Item], object], now_ns: Callable[[], int]

@@ -69,7 +69,7 @@ class ShapePlanCache:
     def __init__(self, plan: Plan, open_plans: OpenPlans, purpose: Hashable = frozenset()) -> None:
         self.plan = plan
         self.variants, self._in_flight = plan.variants, plan.max_in_flight
-        self.may_run_at_once = plan.variants == 1 and not plan.ends.devices
+        self.may_run_at_once = not plan.ends.devices
         self._unneeded = plan.unneeded
         self._purpose = purpose
         self._fed = plan.fed

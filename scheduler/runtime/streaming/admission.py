@@ -40,7 +40,9 @@ class AdmissionQueue:
     Attributes
     ----------
     deadlines : Deadlines or None
-        Whose `run` somebody must call while there may be items.
+        Its `run` must be called while there may be items.
+    runs_here : bool
+        Whether an item that is alone may run on the loop, if it is brief.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class AdmissionQueue:
         self._spares.most = max(self._spares.most, most)
         self._rooms: dict[ItemRun, dict[str, Array]] = {}
         self._ended = False
+        self.runs_here = True
         self._admitting: ItemRun | None = None
         self._admission = trio.CancelScope()
 
@@ -197,7 +200,7 @@ class AdmissionQueue:
         try:
             options = self._options
             is_started = await self._runtime.admit_at_once(
-                inputs, options.slots, item_run, options.names
+                inputs, options.slots, item_run, options.names, may_run_here=self.runs_here
             )
         except Exception as error:
             item_run.finish(error=error)

@@ -39,6 +39,11 @@ class Carrier(Protocol):
         """The clock that items are timed with."""
         ...
 
+    @property
+    def item_ns(self) -> int:
+        """How long the steps of an item take on one thread, lately; 0 if that is not known."""
+        ...
+
     async def checkpoint(self) -> None:
         """Let other tasks run, now and then."""
         ...
@@ -98,6 +103,8 @@ class Carrier(Protocol):
         max_in_flight: int,
         item_run: ItemRun,
         fetched: frozenset[str],
+        *,
+        may_run_here: bool = True,
     ) -> bool:
         """Start an item if nothing has to be waited for, and say so; inputs are not kept."""
         ...

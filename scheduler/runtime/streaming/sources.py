@@ -175,8 +175,9 @@ class Puller:
             return None
         self.pulled = None
         marks.taken_ns = self._now_ns()
-        release = partial(mark_release, (marks,), self._now_ns, on_release)
-        return Item(index, results, error, release, self._arrange, marks.stamp)
+        every = (marks,)
+        release = partial(mark_release, every, self._now_ns, on_release)
+        return Item(index, results, error, release, self._arrange, marks.stamp, every)
 
     def close(self) -> None:
         """Pull no more; close a source that is a generator."""

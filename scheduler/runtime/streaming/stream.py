@@ -15,6 +15,9 @@ import trio
 
 from ....devices.forking import give_up_in_children
 from ....graph.errors import InternalError
+from ...dispatch.hand_over import get_hand_over_ns
+from ...dispatch.inline_policy import STREAMED_ON_LOOP
+from ...dispatch.way_choice import WayChoice
 from ...errors import forked_session_error
 from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun, to_values
@@ -74,16 +77,34 @@ class Results:
         self._unfinished = 0
         self._news = trio.lowlevel.ParkingLot()
         self._item: Item | None = None
-        run = partial(run_now, runtime, names=options.names, slots=options.slots)
+        run = partial(
+            run_now,
+            runtime,
+            names=options.names,
+            limit=STREAMED_ON_LOOP,
+            slots=options.slots,
+        )
         self._inline = Puller(source, run, options, runtime.now_ns, number)
         self.buffer: LiveBuffer | None = None
         if options.kept is not None:
             drop = options.drop or "oldest"
             self.buffer = LiveBuffer(self._inline, runtime, options.kept, drop)
         self._puller = self.buffer or self._inline
-        # The consumer pulls and runs items itself as long as they are over at once, and there are
-        # no others: where the feeding task waits for a permit, or is only about to go on.
-        self._is_over_at_once = self._wants_permit = self._keeps_permit = False
+        # While the consumer pulls and runs items itself, the feeding task rests.
+        self._may_be_here = self.queue.starts_at_once and not self._puller.may_wait
+        lanes = len(runtime.plan.every_device)
+        most_ns = STREAMED_ON_LOOP.most_ns(one_lane=lanes == 1)
+        self._ways = WayChoice(  # the source is asked for items before the consumer asks
+            options.max_in_flight,
+            lanes,
+            most_ns,
+            get_hand_over_ns(),
+            self._read_item_ns,
+            starts_here=False,
+        )
+        self._asks = self._is_resting = self._is_parked = self._is_item_here = False
+        self._feeding = trio.lowlevel.ParkingLot()
+        self._has_ended = False
         self._breakdown: InternalError | None = None
         self._is_inherited = False
         give_up_in_children(self)
@@ -106,28 +127,38 @@ class Results:
         """
         if self._is_inherited:
             raise forked_session_error()
-        if self._is_over_at_once or self._is_ready:
-            await self._runtime.checkpoint()
-        if self._is_over_at_once and self._may_run_here and self._keep_permit():
-            item = self._item = self._run_inline()
-            if item is not None:
-                return item if item.error is None else item.checked(self._options.on_error)
-        self._release_last()
-        while not self._is_ready:
-            if self._puller.is_exhausted and not self._unfinished:
-                error, self._puller.error = self._puller.error, None
-                raise error or StopAsyncIteration  # outside of any handler: it keeps its own cause
-            self.queue.look_again()
-            await self._news.park()
-        return self._hand_out().checked(self._options.on_error)
+        self._asks = True
+        try:
+            if self._is_resting or (self._queue and self._is_ready):
+                await self._runtime.checkpoint()
+            while not (self._queue and self._is_ready):
+                if self._is_resting and not self._unfinished:
+                    item = self._run_here()
+                    if item is not None:
+                        self._item = item
+                        return item if item.error is None else item.checked(self._options.on_error)
+                self._release_last()
+                if self._has_ended and not self._unfinished:
+                    error, self._puller.error = self._puller.error, None
+                    raise error or StopAsyncIteration  # where no handler is: it keeps its cause
+                self.queue.look_again()
+                await self._news.park()
+            self._release_last()
+            return self._hand_out().checked(self._options.on_error)
+        finally:
+            self._asks = False
+            if self._is_parked:  # while the consumer waits for something else, it pulls ahead
+                self._is_parked = False
+                self._feeding.unpark_all()
 
     async def feed(self) -> None:
         """Pull items from the source into the queue while there are permits."""
         puller = self._puller
-        may_be_at_once = self.queue.starts_at_once and not puller.may_wait
         try:
             while self._breakdown is None:
                 self.queue.look_again()
+                if self._may_be_here:
+                    await self._rest()
                 await self._take_permit()
                 if puller.is_exhausted or not (puller.pulled or await puller.pull_soon()):
                     break
@@ -138,67 +169,75 @@ class Results:
                 if self._options.ordered:
                     self._queue.append(item_run)
                 await self.queue.put(item_run, inputs, puller.waited_s)
-                self._is_over_at_once = may_be_at_once and item_run.done.is_set()
             puller.error = puller.error or self._breakdown
         except Exception as error:
             puller.error = error
         finally:
             with trio.CancelScope(shield=True):
                 await puller.aclose()
+            self._has_ended = True
             self.queue.end()
             self._news.unpark_all()
 
     async def _take_permit(self) -> None:
-        """Wait for room for one more item; the consumer may pull some meanwhile."""
-        self._wants_permit = True
-        try:
-            if self._permits.value:
-                self._permits.acquire_nowait()
-                await self._runtime.checkpoint()
-            else:
-                await self._permits.acquire()
-        finally:
-            self._wants_permit = False
-
-    @property
-    def _may_run_here(self) -> bool:
-        puller = self._puller
-        is_idle = not (self._queue or self._unfinished or puller.pulled or puller.is_exhausted)
-        return self._wants_permit and is_idle
-
-    @trio.lowlevel.enable_ki_protection
-    def _keep_permit(self) -> bool:
-        """Release the last result, and keep its permit for the next item; False if none is left."""
-        self._keeps_permit = True
-        self._release_last()
-        if self._keeps_permit:  # there was none, or it was released before
-            self._keeps_permit = False
-            if not self._permits.value:
-                return False
+        """Wait for room for one more item."""
+        if self._permits.value:
             self._permits.acquire_nowait()
-        return True
+            await self._runtime.checkpoint()
+        else:
+            await self._permits.acquire()
 
-    def _run_inline(self) -> Item | None:
+    async def _rest(self) -> None:
+        """Wait while the consumer asks for the next result, and runs items itself."""
+        puller = self._puller
+        while self._asks and self._ways.is_here and not (puller.pulled or puller.is_exhausted):
+            self._is_resting = self._is_parked = True
+            if self._news:  # it began to wait before
+                self._news.unpark_all()
+            await self._feeding.park()
+        self._is_resting = False
+
+    def _run_here(self) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
         None if there is none, or it may take longer: then the feeding task goes on with it.
         """
         item = None
+        has_permit = self._keep_permit()
         try:
-            if self._inline.pull():
+            if has_permit and self._inline.pull():
                 item = self._inline.run(self._leave_room)
         finally:
-            if item is None:
+            if item is None and has_permit:
                 self._permits.release()
+        if item is None:
+            if not self._puller.is_exhausted:
+                self._ways.refuse()
+            self._is_resting = self._is_parked = False
+            self._feeding.unpark_all()
+        else:
+            self._is_item_here = True
+            ways = self._ways
+            ways.left -= 1
+            if not ways.left:
+                ways.advance(self._runtime.now_ns())
         return item
 
     @trio.lowlevel.enable_ki_protection
+    def _keep_permit(self) -> bool:
+        """Release the last result, and keep its permit for the next item; False if none is left."""
+        if self._is_item_here and self._item is not None and self._item.release_marked():
+            return True
+        self._release_last()
+        if not self._permits.value:
+            return False
+        self._permits.acquire_nowait()
+        return True
+
+    @trio.lowlevel.enable_ki_protection
     def _leave_room(self, item: Item) -> None:
-        """Give a permit back, or keep it for the next item."""
-        if self._keeps_permit:
-            self._keeps_permit = False
-        else:
-            self._permits.release()
+        """Give the permit of an item back."""
+        self._permits.release()
 
     @trio.lowlevel.enable_ki_protection
     async def drain(self) -> None:
@@ -213,6 +252,9 @@ class Results:
     def give_up(self) -> None:
         """Leave items in flight to the parent of this forked process."""
         self._is_inherited = True
+
+    def _read_item_ns(self) -> int:
+        return self._runtime.item_ns
 
     @property
     def _is_ready(self) -> bool:
@@ -235,9 +277,17 @@ class Results:
     @trio.lowlevel.enable_ki_protection  # whoever has no place in the queue any more is released
     def _hand_out(self) -> Item:
         item_run = self._queue.popleft()
+        taken_ns = self._runtime.now_ns()
         for marks in _marks(item_run):
-            marks.taken_ns = self._runtime.now_ns()
+            marks.taken_ns = taken_ns
+        if self._may_be_here:
+            ways = self._ways
+            ways.left -= 1
+            if not ways.left:
+                ways.advance(taken_ns)
+            self.queue.runs_here = ways.is_here
         release = partial(self._release, item_run)
+        self._is_item_here = False
         self._item = Item(
             item_run.index,
             to_values(item_run.results),

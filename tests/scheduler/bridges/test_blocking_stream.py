@@ -12,7 +12,6 @@ import plait as pl
 import pytest
 import trio
 from plait.scheduler.bridges.blocking_results import BlockingResults
-from plait.scheduler.bridges.inline import LONG_NS
 from plait.scheduler.runtime.events import Observer
 
 Array = np.ndarray[Any, Any]
@@ -206,14 +205,3 @@ def test_what_opening_a_stream_raises_is_raised_at_once() -> None:
     with pl.BlockingSession(pl.plan(builder.build())) as session:
         with pytest.raises(pl.SessionError, match="3 items do not fit into a batch of 2"):
             session.stream([], batch=3)
-
-
-def test_a_stream_is_not_emptied_to_try_an_item_here_where_items_take_long() -> None:
-    with opened(max_in_flight=2) as session, session.stream([item(1)]) as results:
-        bridge = results._bridge
-        bridge._rooms[0] = 0, {}, 0  # an item that is away
-        may_pull = []
-        for bridge.latency_ns in (LONG_NS, LONG_NS + 1):
-            may_pull.append(results._may_pull)
-        bridge._rooms.clear()
-    assert may_pull == [False, True]

@@ -10,6 +10,7 @@ import plait as pl
 import pytest
 from plait.devices.host import HostDevice
 from plait.scheduler.dispatch import shared_lanes
+from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.variants import variant
 from plait.scheduler.runtime.opened.open_devices import OpenDevices
 from plait.scheduler.simulation.lanes import merged_lanes, work_of
@@ -82,7 +83,10 @@ def test_a_variant_is_one_lane_with_the_older_items_first() -> None:
             assert one[2] <= other[2], "an item that began is over before the next begins"
 
 
-def test_what_one_device_keeps_another_waiting_for_is_no_ones_overhead() -> None:
+def test_what_one_device_keeps_another_waiting_for_is_no_ones_overhead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_: False)  # items go to lanes
     plan = planned()
     with pl.BlockingSession(plan) as session:
         feeds = ({"x": np.full(64, n, np.float32)} for n in range(40))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plait.scheduler.dispatch.inline_policy import QUICK_NS
+from plait.scheduler.dispatch.hand_over import NOMINAL_NS
 from plait.scheduler.plans.regions import ADMISSION, Region
 from plait.scheduler.simulation.engine import run
 from plait.scheduler.simulation.workload import (
@@ -249,7 +249,7 @@ def test_a_quick_step_begins_without_its_lane_being_woken() -> None:
 
 
 def test_a_step_that_is_not_quick_is_woken() -> None:
-    slow = QUICK_NS / US
+    slow = NOMINAL_NS / US
     assert started_us(run(quick_first(("here", slow, ())))) == [9]
 
 

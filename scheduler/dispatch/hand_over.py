@@ -1,0 +1,75 @@
+"""The cost of a hand-over between two threads, measured in this process.
+
+A thread that waits for a lock is woken in 10 µs on some machines and in 100 µs on others, and later
+if other programs use the cores. The policy of this folder depends on that: its durations are
+multiples of a hand-over.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from time import perf_counter_ns
+
+NOMINAL_NS = 20_000
+"""The cost without a measurement, such as in tests: ``PLAIT_FIGURES=off``."""
+
+MOST_NS = 2_000_000
+LEAST_ROUNDS = 8
+"""A measurement ends after this time, but not before that number of rounds."""
+
+AGE_NS = 60_000_000_000
+"""A session that is opened later than this after a measurement repeats it: loads change."""
+
+_lock = threading.Lock()
+_measured_ns = 0
+_measured_at_ns = 0
+
+
+def get_hand_over_ns() -> int:
+    """Return the time from the release of a lock until another thread has it."""
+    return _measured_ns or NOMINAL_NS
+
+
+def is_measured() -> bool:
+    """Return whether the figure is one of this process."""
+    return _measured_ns > 0
+
+
+def measure_hand_over() -> int:
+    """Measure the cost unless that was done lately; return it in ns. Blocks for some ms."""
+    global _measured_ns, _measured_at_ns
+    with _lock:
+        if os.environ.get("PLAIT_FIGURES") == "off":
+            return NOMINAL_NS
+        if not _measured_ns or perf_counter_ns() - _measured_at_ns > AGE_NS:
+            _measured_ns = _measure_locks()
+            _measured_at_ns = perf_counter_ns()
+        return _measured_ns
+
+
+def _measure_locks() -> int:
+    """Return the median time of a lock from one thread to another."""
+    there, back = threading.Lock(), threading.Lock()
+    there.acquire()
+    back.acquire()
+    is_over = False
+
+    def answer() -> None:
+        while not is_over:
+            there.acquire()
+            back.release()
+
+    thread = threading.Thread(target=answer, name="plait-hand-over")
+    thread.start()
+    rounds: list[int] = []
+    end_ns = perf_counter_ns() + MOST_NS
+    while len(rounds) < LEAST_ROUNDS or perf_counter_ns() < end_ns:
+        start_ns = perf_counter_ns()
+        there.release()
+        back.acquire()
+        rounds.append(perf_counter_ns() - start_ns)
+    is_over = True
+    there.release()
+    thread.join()
+    return max(1000, sorted(rounds)[len(rounds) // 2] // 2)

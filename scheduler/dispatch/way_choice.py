@@ -1,0 +1,160 @@
+"""The choice between two ways for the items of a stream, by the time that each takes.
+
+Here: the thread that asks for a result runs the item's steps, one after the other. On lanes: items
+are handed over, several at a time, and the thread that asks can work at earlier results meanwhile.
+Which is faster depends on the machine, its load, the source and the consumer. So each way is timed
+over some items in a row, from one result to the next. The other way is tried again now and then,
+unless it could not gain the cost of the hand-overs. Callers pass the time; nothing reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
+"""The number of items that go to lanes after one could not run here; doubled each time."""
+
+LEAST_WINDOW = 16
+"""Items over which a way is timed, at least."""
+
+LEAST_STAY, MOST_STAY = 4, 256
+"""Windows before the other way is tried again; doubled each time that it was slower."""
+
+GAIN_HAND_OVERS = 3
+"""Lanes are tried if they could save this number of hand-overs for each item: they cost two."""
+
+TRIAL = 2
+"""Windows for which a way is tried."""
+
+
+class WayChoice:
+    """Whether the next items of a stream run where they are asked for; used by one thread.
+
+    With each result that is handed out, count `left` down; when it is 0, call `advance`.
+
+    Parameters
+    ----------
+    in_flight : int
+        Items that may be alive at once.
+    lanes : int
+        Items that could run at the same time on lanes.
+    most_ns : int
+        Items whose steps take longer on one thread do not run here.
+    hand_over_ns : int
+    read_item_ns : callable
+        Returns how long the steps of an item take on one thread, lately; 0 if that is not known.
+    starts_here : bool, default True
+        Otherwise the first items go to lanes.
+
+    Attributes
+    ----------
+    is_here : bool
+        True for the thread that asks, False for lanes.
+    left : int
+        Results until `advance` is to be called.
+    """
+
+    __slots__ = (
+        "_costs",
+        "_is_trial",
+        "_lanes",
+        "_least_gain_ns",
+        "_least_ns",
+        "_most_ns",
+        "_patience",
+        "_read_item_ns",
+        "_since_ns",
+        "_skipped",
+        "_stay",
+        "_waits",
+        "_window",
+        "_windows",
+        "is_here",
+        "left",
+    )
+
+    def __init__(
+        self,
+        in_flight: int,
+        lanes: int,
+        most_ns: int,
+        hand_over_ns: int,
+        read_item_ns: Callable[[], int],
+        *,
+        starts_here: bool = True,
+    ) -> None:
+        self._most_ns = most_ns
+        self._read_item_ns = read_item_ns
+        self._lanes = lanes
+        self._least_gain_ns = GAIN_HAND_OVERS * hand_over_ns
+        self._skipped = in_flight  # they were admitted the other way, or fill the lanes
+        self._window = max(LEAST_WINDOW, 4 * in_flight)
+        self._patience = LEAST_PATIENCE
+        self._since_ns = 0
+        self._costs: dict[bool, float] = {}
+        self._least_ns = inf
+        self._is_trial = False
+        self._stay, self._windows = LEAST_STAY, TRIAL
+        self._use(True)
+        if not starts_here:
+            self.refuse()
+
+    def refuse(self) -> None:
+        """Use lanes for some items: the last one could not run here."""
+        self._use(False)
+        self._waits, self.left = True, self._patience
+        self._patience = min(2 * self._patience, MOST_PATIENCE)
+
+    def advance(self, now_ns: int) -> None:
+        """Begin or end a window, or a time without one."""
+        if self._waits:
+            if 0 < self._read_item_ns() < self._most_ns:
+                self._use(True)
+            else:  # lanes would be idle until the others have ended, for nothing
+                self.refuse()
+        elif not self._since_ns:
+            self._since_ns, self.left = now_ns, self._window
+        else:
+            if self.is_here:
+                self._patience = LEAST_PATIENCE
+            cost_ns = (now_ns - self._since_ns) / self._window
+            self._since_ns, self.left = now_ns, self._window
+            self._end_window(cost_ns)
+
+    def _end_window(self, cost_ns: float) -> None:
+        """Choose the way of the next window.
+
+        Of several windows the least cost counts: other programs only add to it.
+        """
+        self._least_ns = min(self._least_ns, cost_ns)
+        self._windows -= 1
+        if self._windows > 0:
+            return
+        cost_ns, self._least_ns = self._least_ns, inf
+        here_ns = self._read_item_ns()
+        before = self._costs.get(not self.is_here)
+        self._costs[self.is_here] = cost_ns
+        if self._is_trial:
+            self._is_trial = False
+            is_better = before is None or cost_ns < before
+            self._stay = LEAST_STAY if is_better else min(2 * self._stay, MOST_STAY)
+            self._windows = self._stay
+            if not is_better:
+                self._use(not self.is_here)
+        elif self._may_gain(cost_ns, here_ns) if self.is_here else 0 < here_ns < self._most_ns:
+            self._is_trial = True
+            self._windows = TRIAL
+            self._use(not self.is_here)
+        else:
+            self._windows = LEAST_STAY
+
+    def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
+        """Return whether lanes could save what they cost, given the time of an item here."""
+        others_ns = max(0.0, cost_ns - here_ns)  # of the source, the consumer and the session
+        on_lanes_ns = max(others_ns, here_ns / self._lanes)
+        return cost_ns - on_lanes_ns > self._least_gain_ns
+
+    def _use(self, is_here: bool) -> None:
+        self.is_here, self._waits = is_here, False
+        self._since_ns, self.left = 0, self._skipped

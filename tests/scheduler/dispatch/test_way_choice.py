@@ -1,0 +1,99 @@
+"""The choice between running items where they are asked for, and on lanes: on a told clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from plait.scheduler.dispatch.way_choice import (
+    LEAST_PATIENCE,
+    LEAST_WINDOW,
+    MOST_PATIENCE,
+    TRIAL,
+    WayChoice,
+)
+
+US = 1000
+HAND_OVER_NS = 10 * US
+Costs = Callable[[bool, int], float]
+"""The µs from one result to the next, by way and by item."""
+
+
+class Stream:
+    """A stream of items on a clock of its own."""
+
+    def __init__(self, here_us: float, costs: Costs, *, lanes: int = 1, **options: bool) -> None:
+        self.here_us, self._costs = here_us, costs
+        self.now_ns = 1
+        self.ways: list[bool] = []
+        self.choice = WayChoice(
+            2, lanes, 1000 * US, HAND_OVER_NS, lambda: int(self.here_us * US), **options
+        )
+
+    def run(self, items: int) -> list[bool]:
+        """Return which of some items ran where they were asked for."""
+        begin = len(self.ways)
+        for item in range(begin, begin + items):
+            is_here = self.choice.is_here
+            self.ways.append(is_here)
+            self.now_ns += int(self._costs(is_here, item) * US)
+            self.choice.left -= 1
+            if not self.choice.left:
+                self.choice.advance(self.now_ns)
+        return self.ways[begin:]
+
+
+def test_items_that_are_nearly_all_of_the_time_stay_here_without_a_trial() -> None:
+    stream = Stream(200, lambda is_here, _: 210 if is_here else 1e6)
+    assert all(stream.run(2000))
+
+
+def test_short_items_are_not_even_tried_on_many_lanes() -> None:
+    stream = Stream(10, lambda is_here, _: 25 if is_here else 1e6, lanes=8)
+    assert all(stream.run(2000))
+
+
+def test_the_faster_way_is_found_and_kept() -> None:
+    for faster in (True, False):
+        stream = Stream(200, lambda way, _, best=faster: 300 if way is best else 400, lanes=2)  # type: ignore[misc]
+        later = stream.run(20_000)[10_000:]
+        assert sum(one is faster for one in later) > 0.97 * len(later)
+
+
+def test_it_follows_a_change_in_both_directions() -> None:
+    stream = Stream(200, lambda is_here, item: 400 if is_here == (item < 20_000) else 300, lanes=2)
+    stream.run(15_000)
+    assert sum(stream.run(1000)) < 100
+    stream.run(15_000)
+    assert sum(stream.run(1000)) > 900
+
+
+def test_other_programs_that_hold_up_some_items_change_nothing() -> None:
+    stream = Stream(
+        200, lambda is_here, item: (300 if is_here else 400) + 5e4 * (item % 90 == 0), lanes=2
+    )
+    later = stream.run(20_000)[10_000:]
+    assert sum(later) > 0.97 * len(later)
+
+
+def test_items_too_long_for_this_thread_stay_on_lanes() -> None:
+    stream = Stream(5000, lambda *_: 5000, lanes=2, starts_here=False)
+    assert not any(stream.run(3000))
+    stream.here_us = 10
+    assert any(stream.run(MOST_PATIENCE + 1))
+
+
+def test_patience_grows_with_each_refusal_and_ends_with_a_window_here() -> None:
+    stream = Stream(10, lambda *_: 25)
+    for patience in (LEAST_PATIENCE * 2**n for n in range(9)):
+        stream.choice.refuse()
+        assert stream.run(min(patience, MOST_PATIENCE) + 1)[-2:] == [False, True]
+    stream.run(TRIAL * (LEAST_WINDOW + 2))
+    stream.choice.refuse()
+    assert next(n for n in count(1) if stream.run(1)[0]) == LEAST_PATIENCE + 1
+
+
+@pytest.mark.parametrize("starts_here", [True, False])
+def test_the_first_way_is_as_asked(starts_here: bool) -> None:
+    assert Stream(10, lambda *_: 25, starts_here=starts_here).run(1) == [starts_here]
