@@ -1,4 +1,4 @@
-"""Where the rows of a batch lie in each tensor of a graph, and which nodes mix them.
+"""Analysis of rows: where those of a batch lie in each tensor, and which nodes mix them.
 
 Graphs for any number of rows are run with rows of one item or of several, however many there are.
 That is right only if each row is computed from its own row of the inputs. A rule per operator says
