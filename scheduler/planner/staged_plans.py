@@ -33,6 +33,7 @@ from ..shapes.sync_points import (
     infer_known,
 )
 from ..shapes.whole import SWITCH_SIZE, switches_of, with_whole_nodes
+from .known_values import evaluate_known
 from .replanning import replan_graph, replan_within
 
 KEPT_STAGES = 256
@@ -196,6 +197,8 @@ class StagedGraph:
         only.
     variables : Mapping of str to Node, optional
         The inputs that are what a session's variables hold: plans read them where they lie.
+    is_root : bool, default False
+        True for all of the plan's graph.
 
     Attributes
     ----------
@@ -204,9 +207,16 @@ class StagedGraph:
     """
 
     def __init__(
-        self, plan: Plan, graph: Graph, kept: Kept, variables: Variables | None = None
+        self,
+        plan: Plan,
+        graph: Graph,
+        kept: Kept,
+        variables: Variables | None = None,
+        *,
+        is_root: bool = False,
     ) -> None:
         self.graph = graph
+        self._is_root = is_root
         self._variables = variables or {}
         self._plan = plan
         self._kept = kept
@@ -246,6 +256,7 @@ class StagedGraph:
         PlanError
             If an operator does not tell its shapes, or no device supports it.
         """
+        self._evaluate_known()
         bounded = self.make_ahead()
         # One stage for whatever comes beats one for each of the values.
         if bounded is not None:
@@ -274,6 +285,7 @@ class StagedGraph:
             return None
         # Asked once: what the answer rests on, the graph and its bounds, does not change.
         self._may_be_bounded = False
+        self._evaluate_known()
         plan, graph = self._plan, self.graph
         bounds = fed_bounds(graph, plan.computed)
         if bounds is None:
@@ -287,6 +299,13 @@ class StagedGraph:
         if held and all(_runs_at_boundary(graph, node, plan.computed) for node in held):
             return BoundaryStage(plan, graph, self._kept, held)
         return None
+
+    def _evaluate_known(self) -> None:
+        """Evaluate nodes that depend on constants alone, once for all stages."""
+        if self._is_root:
+            self._is_root = False
+            plan = evaluate_known(self._plan)
+            self._plan, self.graph = plan, without_state(plan.graph)
 
     def _is_bounded_call(self, node: Node, known: Mapping[str, Array]) -> bool:
         """True for a call whose results have bounds, given the shapes of its inputs."""
@@ -337,7 +356,8 @@ class StagedGraph:
 def entry_of(plan: Plan, max_in_flight: int) -> StagedGraph:
     """Return the graph of a plan whose shapes depend on values, for so many items at once."""
     whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
-    return StagedGraph(whole, without_state(plan.graph), OrderedDict(), plan.graph.variables)
+    graph = without_state(plan.graph)
+    return StagedGraph(whole, graph, OrderedDict(), plan.graph.variables, is_root=True)
 
 
 Kept: TypeAlias = OrderedDict[tuple[StagedGraph, Facts], Stage]

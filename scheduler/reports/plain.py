@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from ...devices.evaluating import KIND
 from ...graph.infer import cost_of
 from ...graph.ir import Graph
 from ...graph.passes import Applied
 from ...version import VERSION
+from ..planner.known_values import list_known_nodes
 from ..plans.partition import Decision
 from ..plans.placement import Step, Transfer
 from ..plans.plan import Plan
@@ -49,7 +51,7 @@ def to_dict(plan: Plan) -> dict[str, Any]:
         "predicted": None if prediction is None else asdict(prediction),
         "decision": None if plan.decision is None else _convert_decision(plan.decision),
         "bodies": {queue: to_dict(body) for queue, body in plan.bodies.items()},
-        "at_open": None if plan.prologue is None else _convert_prologue(plan.prologue),
+        "at_open": _convert_nodes_at_open(plan),
         "nodes": dict(_convert_nodes(plan)),
         "subgraphs": list(_convert_subgraphs(plan)),
         "transfers": [asdict(work) for work in list_transfers(plan)],
@@ -90,7 +92,11 @@ def _convert_decision(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _convert_prologue(once: Plan) -> dict[str, Any]:
+def _convert_nodes_at_open(plan: Plan) -> dict[str, Any] | None:
+    once = plan.prologue
+    if once is None:
+        known = {node.name: KIND for node in list_known_nodes(plan)}
+        return {"nodes": known, "outputs": {}, "seconds": None} if known else None
     graph, prediction = once.graph, predict(once)
     return {
         "nodes": dict(once.assignment),

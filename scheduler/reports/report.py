@@ -24,6 +24,7 @@ from ...graph.traits import RUNTIME
 from ..costs.costs import PYTHON_S
 from ..dispatch.core_shares import shares_of_cores
 from ..planner.joined_stages import planned_ahead
+from ..planner.known_values import list_known_nodes
 from ..planner.replanning import split_ahead
 from ..plans.partition import Subgraph
 from ..plans.placement import Transfer
@@ -51,13 +52,15 @@ LISTED_REASONS = 6
 
 def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
     """Write the report. `spell` formats suggested arguments of `plan`."""
-    plan = planned_ahead(plan)
+    whole, plan = plan, planned_ahead(plan)
     parts = [_describe_plan(plan)]
     if plan.applied:
         parts.append(list_passes(plan.applied))
     parts.append(list_dead_nodes(plan.dead))
     if plan.prologue is not None:
         parts.append(_describe_prologue(plan.prologue))
+    else:
+        parts.append(_list_known_nodes(whole))
     parts.append(_list_subgraphs(plan))
     if plan.memory is not None:
         parts += [_list_transfers(plan), describe_memory(plan, plan.memory)]
@@ -174,6 +177,14 @@ def _describe_prologue(once: Plan) -> Iterator[str]:
     )
     for subgraph in once.subgraphs[:LISTED_STEPS]:
         yield f"  {subgraph.device}: {_list_operators(subgraph)}"
+
+
+def _list_known_nodes(plan: Plan) -> Iterator[str]:
+    known = list_known_nodes(plan)
+    if known:
+        listed = ", ".join(node.name for node in known[:LISTED_NODES])
+        more = ", ..." * (len(known) > LISTED_NODES)
+        yield f"at open: {counted(len(known), 'node')} run once: {listed}{more}"
 
 
 def _format_spec(spec: TensorSpec) -> str:

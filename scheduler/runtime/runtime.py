@@ -18,6 +18,7 @@ from ...graph.tensor import Array
 from ..dispatch.hand_over import get_hand_over_ns, measure_hand_over
 from ..dispatch.inline_policy import ON_LOOP, Estimates, InlineLimit
 from ..errors import forked_session_error
+from ..planner.known_values import evaluate_known
 from ..plans.plan import Plan
 from ..profile.timestamps import Timestamps
 from .async_calls import Await, await_here
@@ -255,6 +256,7 @@ class Runtime:
             if not opened:
                 await self._staged_runner.prepare(entry, self.plan.variants)
         else:
+            await self._driver.on_thread(partial(evaluate_known, self.plan))
             return
         for slots in opened:
             await self._watch.on_thread(slots.fill)

@@ -14,6 +14,7 @@ from ....graph.errors import ShapeError
 from ....graph.tensor import Array
 from ...errors import PlanError
 from ...planner.joined_stages import join_stages
+from ...planner.known_values import evaluate_known
 from ...planner.replanning import replan_beside
 from ...planner.staged_plans import StagedGraph, entry_of
 from ...plans.plan import Plan
@@ -272,6 +273,7 @@ def _planned(plan: Plan, key: Key) -> Plan:
     if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.replan(key[1])
     shapes = _shapes_of(plan, key)
+    plan = evaluate_known(plan)
     try:
         made = plan.for_shapes(shapes, key[1])
     except ShapeError as error:  # which may be said of a node deep inside
@@ -293,7 +295,7 @@ def _shares(plan: Plan) -> bool:
 
 def _shared(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots beside which others run."""
-    return replan_beside(plan, _shapes_of(plan, key), key[1])
+    return replan_beside(evaluate_known(plan), _shapes_of(plan, key), key[1])
 
 
 def _shapes_of(plan: Plan, key: Key) -> Shapes:

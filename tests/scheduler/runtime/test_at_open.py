@@ -145,13 +145,13 @@ async def test_shapes_within_bounds_share_what_was_computed(
     assert device.runs["relu"] == 1
 
 
-async def test_shapes_that_vary_freely_have_a_section_each() -> None:
+async def test_shapes_that_vary_freely_read_what_was_evaluated_before() -> None:
     device = Counting()
     async with pl.Session(unfolded(weighted("n"), [device])) as session:
         for length in (2, 3, 2):
             found = await session.run(rows(1, length))
             np.testing.assert_allclose(found["y"], by_numpy(rows(1, length)), rtol=1e-5)
-    assert device.runs["relu"] == 2
+    assert device.runs["relu"] == 0  # by numpy, when the session was opened
 
 
 async def test_each_replica_computes_for_itself() -> None:

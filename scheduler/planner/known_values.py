@@ -1,0 +1,77 @@
+"""Values that follow from constants alone, in graphs with open lengths.
+
+A plan of known lengths has a prologue, which computes them when it is opened. A graph that is
+planned anew for lengths as they come would compute them in each of its plans, or for each item. So
+they are computed once, when a session opens, and are constants in all of these plans.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+
+from ...devices.evaluating import can_evaluate, evaluate
+from ...devices.host import physical_memory
+from ...graph.infer import asking
+from ...graph.ir import Graph, Node, call_of
+from ...graph.passes.merging import with_nodes
+from ...graph.tensor import Array
+from ..plans.plan import Plan
+from .prologue import split_prologue
+
+SHARE = 0.25
+"""The share of the host's memory that values may take; larger ones are computed per item."""
+
+_known: dict[int, tuple[weakref.ref[Graph], Graph]] = {}
+"""Graphs with their values as constants, by the identity of the graph without."""
+
+
+def list_known_nodes(plan: Plan) -> tuple[Node, ...]:
+    """List the nodes of an open plan that run once, before its first item.
+
+    With limits of memory there are none: only plans of known lengths check memory.
+    """
+    if plan.is_static or plan.request.memory_limits:
+        return ()
+    parts = split_prologue(plan.graph)
+    if parts is None:
+        return ()
+    once = parts.prologue
+    unknown = set[str]()  # numpy may lack a kernel: devices compute these for each item
+    for node in once.nodes:
+        if not can_evaluate(node.op) or not unknown.isdisjoint(node.inputs):
+            unknown.update(filter(None, node.outputs))
+    nbytes = sum(spec.nbytes for spec in once.tensors.values())
+    if nbytes > SHARE * (physical_memory() or nbytes / SHARE):
+        return ()
+    return tuple(node for node in once.nodes if unknown.isdisjoint(node.outputs))
+
+
+def evaluate_known(plan: Plan) -> Plan:
+    """Return the plan with constants in place of the nodes that run once.
+
+    It has a graph and a request to plan by, and no partition for that graph. Blocks, so call it on
+    a thread.
+    """
+    graph = plan.graph
+    key = id(graph)
+    found = _known.get(key)
+    if found is not None and found[0]() is graph:
+        return replace(plan, graph=found[1])
+    nodes = list_known_nodes(plan)
+    if not nodes:
+        return plan
+    made = _evaluate(graph, nodes)
+    _known[key] = weakref.ref(graph, lambda _: _known.pop(key, None)), made
+    return replace(plan, graph=made)
+
+
+def _evaluate(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
+    values: dict[str, Array] = dict(graph.constants)
+    for node in nodes:
+        if all(name in values for name in node.inputs if name):
+            call = call_of(node, graph.tensors, values)
+            with asking(node, call):
+                values.update(evaluate(node, call, graph.output_specs(node)) or {})
+    left = [node for node in graph.nodes if values.keys().isdisjoint(filter(None, node.outputs))]
+    return with_nodes(graph, left, values)
