@@ -3,7 +3,8 @@
 Each item goes through two Python functions: trivial ones, array functions of 12 µs, 90 µs and 1 ms,
 and functions of 90 µs that hold the interpreter. Sides: a loop, a `ThreadPoolExecutor` with a
 thread for each core, and plait on ``cpu`` and on two replicas, through the trio and the blocking
-session. Sides take turns; medians of wall and of processor time per item. The cost of a hand-over
+session. Sides take turns; medians of wall and of processor time per item, and the median time from
+one result to the next, in which other programs hardly show. The cost of a hand-over
 between two threads on this machine, measured in the same run by a lock that goes to and fro, stands
 beside them, and so does the load.
 
@@ -26,7 +27,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import plait as pl
@@ -118,30 +120,43 @@ def feed(items: int) -> Iterator[dict[str, Array]]:
         yield {"x": x}
 
 
-def run_loop(function: Function, items: int) -> None:
+def run_loop(function: Function, items: int) -> list[int]:
+    ends = []
     for inputs in feed(items):
         function(function(inputs["x"]))
+        ends.append(time.perf_counter_ns())
+    return ends
 
 
-def run_pool(pool: ThreadPoolExecutor, function: Function, items: int) -> None:
+def run_pool(pool: ThreadPoolExecutor, function: Function, items: int) -> list[int]:
     pending: deque[Future[Array]] = deque()
+    ends = []
     for inputs in feed(items):
         if len(pending) == 2 * CORES:
             pending.popleft().result()
+            ends.append(time.perf_counter_ns())
         pending.append(pool.submit(lambda x: function(function(x)), inputs["x"]))
     for one in pending:
         one.result()
+        ends.append(time.perf_counter_ns())
+    return ends
 
 
-def run_blocking(session: pl.BlockingSession, items: int) -> None:
+def run_blocking(session: pl.BlockingSession, items: int) -> list[int]:
+    ends = []
     for item in session.stream(feed(items)):
         item["y"]
+        ends.append(time.perf_counter_ns())
+    return ends
 
 
-async def run_trio(session: pl.Session, items: int) -> None:
+async def run_trio(session: pl.Session, items: int) -> list[int]:
+    ends = []
     async with session.stream(feed(items)) as results:
         async for item in results:
             item["y"]
+            ends.append(time.perf_counter_ns())
+    return ends
 
 
 def measure_hand_over(rounds: int = 2000) -> dict[str, float]:
@@ -166,6 +181,21 @@ def measure_hand_over(rounds: int = 2000) -> dict[str, float]:
     return {"wall_us": wall / rounds * 1e6, "cpu_us": spent / rounds * 1e6}
 
 
+class Turn(NamedTuple):
+    """Figures of some items, in µs an item."""
+
+    wall_us: float
+    cpu_us: float
+    between_us: float
+
+    @classmethod
+    def since(cls, start: float, cpu: float, ends: list[int]) -> Turn:
+        """Return the figures of items that began at a time and ended at these, in ns."""
+        spent, cpu_spent = time.perf_counter() - start, time.process_time() - cpu
+        between = statistics.median(b - a for a, b in pairwise(ends))
+        return cls(spent / len(ends) * 1e6, cpu_spent / len(ends) * 1e6, between / 1e3)
+
+
 class Sides:
     """The sides of a row, each of which runs a number of items."""
 
@@ -175,25 +205,23 @@ class Sides:
         self._pool = ThreadPoolExecutor(CORES)
         self._sessions = {at: pl.BlockingSession(plan) for at, plan in self.plans.items()}
 
-    def run(self, side: str, items: int) -> tuple[float, float]:
-        """Return the seconds of wall and of processor time."""
+    def run(self, side: str, items: int) -> Turn:
         if side.startswith("trio "):
             return trio.run(self._time_trio, self.plans[side[5:]], items)
         start, cpu = time.perf_counter(), time.process_time()
         if side == "loop":
-            run_loop(self._function, items)
+            ends = run_loop(self._function, items)
         elif side == "pool":
-            run_pool(self._pool, self._function, items)
+            ends = run_pool(self._pool, self._function, items)
         else:
-            run_blocking(self._sessions[side.removeprefix("blocking ")], items)
-        return time.perf_counter() - start, time.process_time() - cpu
+            ends = run_blocking(self._sessions[side.removeprefix("blocking ")], items)
+        return Turn.since(start, cpu, ends)
 
-    async def _time_trio(self, plan: pl.Plan, items: int) -> tuple[float, float]:
+    async def _time_trio(self, plan: pl.Plan, items: int) -> Turn:
         async with pl.Session(plan) as session:
             await run_trio(session, 50)
             start, cpu = time.perf_counter(), time.process_time()
-            await run_trio(session, items)
-            return time.perf_counter() - start, time.process_time() - cpu
+            return Turn.since(start, cpu, await run_trio(session, items))
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -207,30 +235,32 @@ SIDES = ["loop", "pool", "trio cpu", "trio cpu:0..1", "blocking cpu", "blocking 
 def measure_row(name: str, rounds: int) -> dict[str, Any]:
     sides = Sides(name, ROWS[name]())
     try:
-        least = sides.run("loop", 20)[0] / 20
+        least = sides.run("loop", 20).wall_us * 1e-6
         items = max(50, int(AT_LEAST_S / least / 4)) if least < 1e-4 else int(AT_LEAST_S / least)
         items = max(30, min(items, 4000))
-        times: dict[str, list[tuple[float, float]]] = {side: [] for side in SIDES}
+        turns: dict[str, list[Turn]] = {side: [] for side in SIDES}
         for _ in range(rounds):
             for side in SIDES:
-                wall, cpu = sides.run(side, items)
-                times[side].append((wall / items * 1e6, cpu / items * 1e6))
+                turns[side].append(sides.run(side, items))
     finally:
         sides.close()
-    figures = {
-        side: {
-            "wall_us": round(statistics.median(wall for wall, _ in found), 1),
-            "cpu_us": round(statistics.median(cpu for _, cpu in found), 1),
-            "of_loop": round(
-                statistics.median(
-                    a / b for (a, _), (b, _) in zip(found, times["loop"], strict=True)
-                ),
-                2,
-            ),
-        }
-        for side, found in times.items()
+    return {
+        "items": items,
+        **{side: summarize(found, turns["loop"]) for side, found in turns.items()},
     }
-    return {"items": items, **figures}
+
+
+def summarize(found: list[Turn], loop: list[Turn]) -> dict[str, float]:
+    """Return the medians of a side, and of its multiples of the loop in the same round."""
+    figures = {
+        name: round(statistics.median(getattr(turn, name) for turn in found), 1)
+        for name in Turn._fields
+    }
+    pairs = list(zip(found, loop, strict=True))
+    for name in ("wall", "cpu"):
+        ratios = (getattr(a, f"{name}_us") / getattr(b, f"{name}_us") for a, b in pairs)
+        figures[f"{name}_of_loop"] = round(statistics.median(ratios), 2)
+    return figures
 
 
 def main() -> None:
@@ -250,9 +280,11 @@ def main() -> None:
             rows[name] = {"hand_over": hand_over, "load": load, **figures}
             print(f"{name}: load {load:.1f}, a hand-over {hand_over['wall_us'] / 2:.1f} µs")
             for side in SIDES:
-                wall, cpu, ratio = figures[side].values()
+                wall, cpu, between, ratio, cpu_ratio = figures[side].values()
                 print(
-                    f"  {side:18} {wall:9.1f} µs  cpu {cpu:9.1f}  {ratio:6.2f} x loop", flush=True
+                    f"  {side:18} {wall:9.1f} µs, {ratio:6.2f} x loop; cpu {cpu:9.1f}, "
+                    f"{cpu_ratio:6.2f} x; between results {between:9.1f}",
+                    flush=True,
                 )
     finally:
         for one in busy:

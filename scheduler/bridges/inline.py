@@ -7,7 +7,6 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
-from ..dispatch.hand_over import get_hand_over_ns
 from ..dispatch.inline_policy import InlineLimit
 from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
@@ -54,9 +53,7 @@ class StreamHere:
         self._carrier = carrier_of(loop.session) if self._may_run else None
         lanes = len(loop.session.plan.every_device)
         most_ns = limit.most_ns(one_lane=lanes == 1)
-        self._ways = WayChoice(
-            options.max_in_flight, lanes, most_ns, get_hand_over_ns(), self._read_item_ns
-        )
+        self._ways = WayChoice(options.max_in_flight, lanes, most_ns, self._read_item_ns)
         self._loop = loop
         self._names = options.names
         self._limit = limit

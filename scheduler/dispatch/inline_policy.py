@@ -23,6 +23,7 @@ from ...devices.host import may_run_anywhere
 from ...devices.sim.clock import virtual_clock
 from ..plans.placement import Step, Transfer
 from .hand_over import get_hand_over_ns
+from .preemption import meter
 
 
 class InlineLimit(NamedTuple):
@@ -61,6 +62,9 @@ WAITED = InlineLimit(32, 512)
 MOST_TIMES = 4
 """A run counts for this multiple of the estimate at most: others may have held it up."""
 
+DOUBTFUL = 64
+"""A run that is unusually long is looked into if it took longer, in hand-overs."""
+
 MEMORY = 8
 """About so many runs are remembered."""
 
@@ -92,13 +96,14 @@ class Estimates:
         Kernels need not have been seen for an item to be brief: for one that is the only one.
     """
 
-    __slots__ = ("_brief_ns", "_ns", "_patience", "_quick_ns", "_trials", "_unseen")
+    __slots__ = ("_brief_ns", "_doubtful_ns", "_ns", "_patience", "_quick_ns", "_trials", "_unseen")
 
     def __init__(
         self, seconds: Sequence[float], surprising: Collection[int] = (), *, believes: bool = False
     ) -> None:
         self._quick_ns = get_hand_over_ns()  # within this time another thread would be awake
         self._brief_ns = ON_LOOP.several * self._quick_ns
+        self._doubtful_ns = min(DOUBTFUL * self._quick_ns, SLOW_NS)
         # Not quick before it was seen.
         least = self._quick_ns + self._quick_ns // MEMORY
         most = STREAMED.one_lane * self._quick_ns  # a prediction may be wrong by any factor
@@ -109,12 +114,15 @@ class Estimates:
 
     def note(self, step: int, ns: int) -> None:
         """Take note of how long a run took."""
+        before = self._ns[step]
+        most = MOST_TIMES * before + self._quick_ns
+        if ns > most and ns > self._doubtful_ns and meter.excuses(ns):
+            return  # it waited for a core
         if ns > SLOW_NS and step in self._patience:
             self._distrust(step)
         elif self._trials[step] > 0:
             self._trials[step] -= 1
-        before = self._ns[step]
-        self._ns[step] += (min(ns, MOST_TIMES * before + self._quick_ns) - before) // MEMORY
+        self._ns[step] += (min(ns, most) - before) // MEMORY
         self._unseen.discard(step)
 
     def is_quick(self, step: int) -> bool:

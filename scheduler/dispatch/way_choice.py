@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from .hand_over import get_hand_over_ns, note_hand_over
+
 LEAST_PATIENCE, MOST_PATIENCE = 4, 1024
 """The number of items that go to lanes after one could not run here; doubled each time."""
 
@@ -41,7 +43,6 @@ class WayChoice:
         Items that could run at the same time on lanes.
     most_ns : int
         Items whose steps take longer on one thread do not run here.
-    hand_over_ns : int
     read_item_ns : callable
         Returns how long the steps of an item take on one thread, lately; 0 if that is not known.
     starts_here : bool, default True
@@ -59,7 +60,6 @@ class WayChoice:
         "_costs",
         "_is_trial",
         "_lanes",
-        "_least_gain_ns",
         "_least_ns",
         "_most_ns",
         "_patience",
@@ -79,7 +79,6 @@ class WayChoice:
         in_flight: int,
         lanes: int,
         most_ns: int,
-        hand_over_ns: int,
         read_item_ns: Callable[[], int],
         *,
         starts_here: bool = True,
@@ -87,7 +86,6 @@ class WayChoice:
         self._most_ns = most_ns
         self._read_item_ns = read_item_ns
         self._lanes = lanes
-        self._least_gain_ns = GAIN_HAND_OVERS * hand_over_ns
         self._skipped = in_flight  # they were admitted the other way, or fill the lanes
         self._window = max(LEAST_WINDOW, 4 * in_flight)
         self._patience = LEAST_PATIENCE
@@ -134,6 +132,8 @@ class WayChoice:
         cost_ns, self._least_ns = self._least_ns, inf
         here_ns = self._read_item_ns()
         before = self._costs.get(not self.is_here)
+        if not self.is_here and before is not None:
+            note_hand_over((cost_ns - self._least_on_lanes_ns(before, here_ns)) / GAIN_HAND_OVERS)
         self._costs[self.is_here] = cost_ns
         if self._is_trial:
             self._is_trial = False
@@ -151,9 +151,13 @@ class WayChoice:
 
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
         """Return whether lanes could save what they cost, given the time of an item here."""
+        gain_ns = cost_ns - self._least_on_lanes_ns(cost_ns, here_ns)
+        return gain_ns > GAIN_HAND_OVERS * get_hand_over_ns()
+
+    def _least_on_lanes_ns(self, cost_ns: float, here_ns: int) -> float:
+        """Return the time from one result to the next if hand-overs were free."""
         others_ns = max(0.0, cost_ns - here_ns)  # of the source, the consumer and the session
-        on_lanes_ns = max(others_ns, here_ns / self._lanes)
-        return cost_ns - on_lanes_ns > self._least_gain_ns
+        return max(others_ns, here_ns / self._lanes)
 
     def _use(self, is_here: bool) -> None:
         self.is_here, self._waits = is_here, False

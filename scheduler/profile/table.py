@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph.errors import Argument, Fix, Spelling
 from ...graph.escaping import listing
 from ...graph.printing import counted, rate_text, seconds_text
+from ..dispatch.hand_over import describe_hand_over
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -118,6 +119,8 @@ def _describe_totals(profile: Profile, spell: Spelling) -> Iterator[str]:
             + (f"; {batches.dropped} more were dropped" if batches.dropped else "")
         )
     yield f"two devices or more at work: {figures['overlap']:.0%} of the busy time"
+    if hand_over := describe_hand_over():
+        yield hand_over
 
 
 def _tabulate_attribution(profile: Profile) -> Iterator[str]:

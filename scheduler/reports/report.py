@@ -23,6 +23,7 @@ from ...graph.tensor import TensorSpec
 from ...graph.traits import RUNTIME
 from ..costs.costs import PYTHON_S
 from ..dispatch.core_shares import shares_of_cores
+from ..dispatch.hand_over import describe_hand_over
 from ..planner.joined_stages import planned_ahead
 from ..planner.known_values import list_known_nodes
 from ..planner.replanning import split_ahead
@@ -108,6 +109,8 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
         stream = f"; a stream {rate_text(prediction.items_per_s)}" if plan.in_flight > 1 else ""
         yield f"  predicted: one item {seconds_text(prediction.seconds)}{stream}"
         yield from _describe_guesses(plan)
+    if hand_over := describe_hand_over():
+        yield f"  {hand_over}"
     shares = shares_of_cores(plan)
     for name in plan.devices:
         device = plan.prototypes[name]

@@ -15,7 +15,7 @@ from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told, register_loop
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
-from ..dispatch.hand_over import get_hand_over_ns, measure_hand_over
+from ..dispatch.hand_over import measure_hand_over
 from ..dispatch.inline_policy import ON_LOOP, Estimates, InlineLimit
 from ..errors import forked_session_error
 from ..planner.known_values import evaluate_known
@@ -161,7 +161,6 @@ class Runtime:
         self.spares = InputStagingPool(plan)
         self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
         self._admissions = Admissions(self._breakdown)
-        self._hand_over_ns = get_hand_over_ns()
         self._estimates: Estimates | None = None  # of the plan that an item was last looked at for
         self.is_inherited = False
         self.needs_its_loop = True
@@ -226,7 +225,7 @@ class Runtime:
             self.needs_its_loop = is_watched or self._driver.is_virtual or self.keys.are_read
             await self.variables.open()
             if not self._driver.has_loop_alone:  # for one item it is not worth its while
-                self._hand_over_ns = await self._driver.on_thread(measure_hand_over)
+                await self._driver.on_thread(measure_hand_over)
             await self._open_plan()
             self._announce_overlap()
             self._driver.context.run(row_server.set, self._row_batches)
@@ -375,7 +374,7 @@ class Runtime:
         # On one lane nothing runs side by side: to stay on this thread loses nothing.
         is_on_one_lane = len(open_plan.used_lanes) == 1 and shape_plans.variants == 1
         self._estimates = open_plan.estimates
-        longest_ns = self._hand_over_ns * (limit.one_lane if is_on_one_lane else limit.several)
+        longest_ns = limit.most_ns(one_lane=is_on_one_lane)
         if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
             return None
         # A device of this session alone is idle when the session is.

@@ -14,6 +14,7 @@ from functools import partial
 
 from ....devices.event import Event
 from ...dispatch.inline_policy import SLOW_NS
+from ...dispatch.preemption import REFRESH_NS, meter
 from ...dispatch.progress import ItemProgress
 from ...plans.placement import Outline
 from ..opened.open_plan import OpenPlan
@@ -244,6 +245,8 @@ class Execution:
             spent_ns = ended - started
             if event.error is None or spent_ns > SLOW_NS:  # others may have been cut short
                 self._open_plan.estimates.note(step, spent_ns)
+            if ended - meter.read_at_ns > REFRESH_NS:
+                meter.refresh()
         if ready:
             self._offer(ready)
         if self._guard is not None and event.error is None and step in self._guard.releasing:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from ....graph.tensor import Array
 from ...costs.host import HOST_BYTES_PER_S, INLINE_BYTES
 from ...dispatch.inline_policy import SLOW_NS, Estimates
+from ...dispatch.preemption import REFRESH_NS, meter
 
 Call: TypeAlias = Callable[[], object]
 """Runs a step on the calling thread; its lane rests."""
@@ -33,6 +34,8 @@ def run_steps(calls: Sequence[Call], estimates: Estimates, times: array[int]) ->
         What the first one raises that fails.
     """
     place = 0
+    if perf_counter_ns() - meter.read_at_ns > REFRESH_NS:
+        meter.refresh()
     for step, call in enumerate(calls):
         started = ended = perf_counter_ns()
         times[place] = times[place + 1] = started

@@ -15,7 +15,6 @@ import trio
 
 from ....devices.forking import give_up_in_children
 from ....graph.errors import InternalError
-from ...dispatch.hand_over import get_hand_over_ns
 from ...dispatch.inline_policy import STREAMED_ON_LOOP
 from ...dispatch.way_choice import WayChoice
 from ...errors import forked_session_error
@@ -98,7 +97,6 @@ class Results:
             options.max_in_flight,
             lanes,
             most_ns,
-            get_hand_over_ns(),
             self._read_item_ns,
             starts_here=False,
         )

@@ -1,4 +1,4 @@
-"""The choice between running items where they are asked for, and on lanes: on a told clock."""
+"""The choice between running items where they are asked for, and on lanes: on a clock of the tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
+from plait.scheduler.dispatch import way_choice
 from plait.scheduler.dispatch.way_choice import (
+    GAIN_HAND_OVERS,
     LEAST_PATIENCE,
     LEAST_WINDOW,
     MOST_PATIENCE,
@@ -15,7 +17,6 @@ from plait.scheduler.dispatch.way_choice import (
 )
 
 US = 1000
-HAND_OVER_NS = 10 * US
 Costs = Callable[[bool, int], float]
 """The µs from one result to the next, by way and by item."""
 
@@ -27,9 +28,7 @@ class Stream:
         self.here_us, self._costs = here_us, costs
         self.now_ns = 1
         self.ways: list[bool] = []
-        self.choice = WayChoice(
-            2, lanes, 1000 * US, HAND_OVER_NS, lambda: int(self.here_us * US), **options
-        )
+        self.choice = WayChoice(2, lanes, 1000 * US, lambda: int(self.here_us * US), **options)
 
     def run(self, items: int) -> list[bool]:
         """Return which of some items ran where they were asked for."""
@@ -75,6 +74,14 @@ def test_other_programs_that_hold_up_some_items_change_nothing() -> None:
     )
     later = stream.run(20_000)[10_000:]
     assert sum(later) > 0.97 * len(later)
+
+
+def test_a_trial_of_lanes_measures_what_a_hand_over_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[float] = []
+    monkeypatch.setattr(way_choice, "note_hand_over", noted.append)
+    # 300 µs here, of which 100 for the source: on two lanes 100 if hand-overs were free
+    Stream(200, lambda is_here, _: 300 if is_here else 400, lanes=2).run(200)
+    assert noted[0] == pytest.approx(300 * US / GAIN_HAND_OVERS, rel=0.01)
 
 
 def test_items_too_long_for_this_thread_stay_on_lanes() -> None:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import plait as pl
+import pytest
 from fake_devices import PrivateDevice
 from plait.graph.ir import Graph
 from plait.graph.printing import seconds_text
+from plait.scheduler.dispatch import hand_over
 
 
 def graph(*shape: int | str) -> Graph:
@@ -50,6 +52,14 @@ def test_the_report_lists_every_node_when_asked() -> None:
 
 def test_a_plan_prints_as_its_report() -> None:
     assert str(split()) == split().report()
+
+
+def test_the_report_says_what_a_hand_over_costs_where_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "hand-over" not in split().report()
+    monkeypatch.setattr(hand_over, "_measured_ns", 12_345)
+    assert "a hand-over costs 12.3 µs here" in split().report()
 
 
 def test_the_report_says_when_memory_is_not_planned_yet() -> None:
