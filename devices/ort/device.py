@@ -26,7 +26,15 @@ from .providers import Place, place_of
 from .runtime import newest_opset, runtime
 from .session import Sessions
 from .support import Answers
-from .threads import ONE_THREAD, WORTH_S, Threads, speedup, threads_for, work_s
+from .threads import (
+    ONE_THREAD,
+    WORTH_S,
+    Threads,
+    is_machine_loaded,
+    speedup,
+    threads_for,
+    work_s,
+)
 
 
 class OrtDevice(HostDevice):
@@ -141,8 +149,9 @@ class OrtDevice(HostDevice):
         return threads_for(seconds, most, spinning=spinning)
 
     def _spins(self, cores: int) -> bool:
-        found: bool = self.options.get("spinning", cores >= core_count())
-        return found
+        if "spinning" not in self.options:
+            return cores >= core_count() and not is_machine_loaded(cores)
+        return bool(self.options["spinning"])
 
     def _most(self, cores: int) -> int:
         bound = self.options.get("affinity")

@@ -14,6 +14,7 @@ programs get no more of them than their work is worth, and small ones none.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from math import inf
 
@@ -22,9 +23,10 @@ from ...graph.ir import Graph
 from ..kinds import guess
 from ..model import family
 
-WORTH_S = {True: 1e-4, False: 1e-3}
-"""So much work on one core is worth a thread that spins, or one that sleeps: networks of 0.6 ms
-gain nothing from a second one that spins, of 2.6 ms nothing from one that sleeps."""
+WORTH_S = {True: 5e-4, False: 1e-3}
+"""The seconds of work on one core for each thread that spins, or sleeps. Networks of 0.6 ms gain
+nothing from a second one that spins, and it takes its core from others; networks of 2.6 ms gain
+nothing from one that sleeps."""
 
 PARALLEL = {True: 0.85, False: 0.4}
 """Which share of a network's work spinning and sleeping threads divide (the means of the above)."""
@@ -56,6 +58,16 @@ def speedup(threads: Threads) -> float:
     """Return by what factor a program is faster than on one thread (Amdahl's law)."""
     parallel = PARALLEL[threads.spinning]
     return 1 / (1 - parallel + parallel / threads.count)
+
+
+def is_machine_loaded(cores: int) -> bool:
+    """Return whether other programs want the cores: threads that spin would take them away.
+
+    Two programs for each core in the mean of the last minute. ``PLAIT_FIGURES=off`` assumes none.
+    """
+    if os.environ.get("PLAIT_FIGURES") == "off" or not hasattr(os, "getloadavg"):
+        return False
+    return os.getloadavg()[0] >= 2 * cores
 
 
 def work_s(graph: Graph, device: str, enough_s: float = inf) -> float:

@@ -36,9 +36,9 @@ _noted_ns = 0
 def get_hand_over_ns() -> int:
     """Return the time from the release of a lock until another thread is at work.
 
-    The greater of two figures: the time of a bare lock, measured while nothing else happened, and the
-    price that streams paid for each hand-over of an item, with the waits for the interpreter and
-    for a core.
+    The greater of two figures: the time of a bare lock, measured while nothing else happened, and
+    the price that streams paid for each hand-over of an item, with the waits for the interpreter
+    and for a core.
     """
     return max(_measured_ns, _noted_ns) or NOMINAL_NS
 

@@ -99,6 +99,24 @@ def test_many_small_programs_have_one_pool_between_them_that_is_none() -> None:
     assert first.model is second.model
 
 
+def test_no_thread_spins_while_other_programs_want_the_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spins = []
+    for figures, load in (("off", 99.0), ("on", 1.9), ("on", 2.0)):
+        monkeypatch.setenv("PLAIT_FIGURES", figures)
+        monkeypatch.setattr("os.getloadavg", lambda of=load: (of * 4, 0.0, 0.0))
+        device = OrtDevice(threads=2)
+        spins.append(device._threads_for(doubling(), 4).spinning)
+    assert spins == [True, True, False]
+    assert OrtDevice(threads=2, spinning=True)._threads_for(doubling(), 1).spinning
+
+
+def test_a_network_of_half_a_millisecond_has_one_thread() -> None:
+    assert threads_for(0.9e-3, 8, spinning=True) == ONE_THREAD
+    assert threads_for(1e-3, 8, spinning=True) == Threads(2, True)
+
+
 @given(st.floats(0, 1, allow_nan=False), st.integers(1, 64), st.booleans())
 def test_more_work_never_has_fewer_threads_nor_more_than_there_are(
     seconds: float, most: int, spinning: bool

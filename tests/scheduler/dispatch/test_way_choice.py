@@ -1,4 +1,4 @@
-"""The choice between running items where they are asked for, and on lanes: on a clock of the tests."""
+"""The choice between running items here and on lanes, on a clock of the tests."""
 
 from __future__ import annotations
 
