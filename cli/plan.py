@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..devices.automatic import AUTO
 from ..graph.errors import named_text
 from .cluster import joined, ray_option
 from .completion import (
@@ -68,7 +69,7 @@ class PlanArguments:
     model : Path or bytes
         Bytes where it came in on the standard input.
     devices : tuple of str
-        Empty where none are named: the cpu, or those of the saved plan.
+        Empty where none are named: those of the saved plan, or ``"auto"``.
     shapes : Mapping of str to tuple of int
     costs : Path or None
     options : Mapping
@@ -138,7 +139,9 @@ class PlanArguments:
         DeviceUnavailableError
             If this machine lacks one of those.
         """
-        names = self.devices or ("cpu",)
+        from ..scheduler.plans.replicas import expand_auto
+
+        names = [str(name) for name in expand_auto(self.devices or (AUTO,))]
         strange = ", ".join(name for name in self.device_options if name not in names)
         if strange:
             raise CommandError(
@@ -313,10 +316,10 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
     option(
         "Devices",
         "--devices",
-        show_default="cpu",
+        show_default=AUTO,
         shell_complete=complete_devices,
         metavar="NAMES",
-        help="Devices in order of preference, such as worker:0,cpu.",
+        help="Devices in order of preference, such as worker:0,cpu. auto: all that compute here.",
     ),
     option(
         "Devices",

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 from ..graph.errors import PlaitError
 from .registry import find, names
 
 AUTO = "auto"
+EXACT = "exact"
+"""Stands for `cpu`: results of numpy differ between machines by rounding at most."""
+
+VARIABLE = "PLAIT_DEVICES"
+"""The variable of the environment that lists other devices for ``"auto"``, by commas."""
 
 
-@cache
 def find_automatic_devices() -> tuple[str, ...]:
     """Return the devices that are installed and compute here, in order of preference.
 
     GPUs by CUDA, then ONNX Runtime, or compiled kernels where that is missing, then numpy. OpenCL
     is left out: its devices may be this processor, slower than numpy on it.
     """
+    listed = os.environ.get(VARIABLE, "")
+    return tuple(name for name in listed.split(",") if name) or _find_usable_devices()
+
+
+@cache
+def _find_usable_devices() -> tuple[str, ...]:
     gpus = [name for name in names() if name.startswith("cuda:") and _is_usable(name)]
     fast = next((name for name in ("ort", "compiled") if _is_usable(name)), None)
     return (*gpus, *([fast] if fast else []), "cpu")

@@ -36,6 +36,7 @@ settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile("fixed")  # unless the command line says --hypothesis-profile=search
 os.environ.setdefault("PLAIT_KERNEL_CACHE", "off")  # tests compile what they test
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # oracles do not report their use either
+os.environ.setdefault("PLAIT_DEVICES", "cpu")  # "auto" is the same on all machines
 os.environ.setdefault("PLAIT_FIGURES", "off")  # what is chosen does not depend on the machine
 os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # PoCL takes half as long
 os.environ.setdefault("PLAIT_CHECK_PASSES", "1")  # a pass that breaks a graph is named

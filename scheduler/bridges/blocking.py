@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import trio
 
+from ...devices.automatic import AUTO
 from ...devices.device import Device
 from ...devices.lane import is_work
 from ...graph.ir import Graph
@@ -33,7 +34,7 @@ T = TypeVar("T")
 def run(
     graph: Graph | Plan,
     inputs: Mapping[str, Any],
-    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    devices: str | Device | Iterable[str | Device] = AUTO,
     *,
     pin: Pins | None = None,
     bounds: Mapping[str, int | tuple[int, int]] | None = None,
@@ -46,7 +47,7 @@ def run(
 def run(
     graph: Graph | Plan,
     inputs: Mapping[str, Any],
-    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    devices: str | Device | Iterable[str | Device] = AUTO,
     *,
     pin: Pins | None = None,
     bounds: Mapping[str, int | tuple[int, int]] | None = None,
@@ -58,7 +59,7 @@ def run(
 def run(
     graph: Graph | Plan,
     inputs: Mapping[str, Any],
-    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    devices: str | Device | Iterable[str | Device] = AUTO,
     *,
     pin: Pins | None = None,
     bounds: Mapping[str, int | tuple[int, int]] | None = None,
@@ -105,7 +106,7 @@ def run(
     """
     if not isinstance(graph, Plan):
         planned = _plans.find(graph, devices, pin, bounds)
-    elif pin is None and bounds is None and devices == ("cpu",):
+    elif pin is None and bounds is None and devices == AUTO:
         planned = graph
     else:
         raise PlanError(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from importlib.util import find_spec
 from types import TracebackType
 from typing import Any
 
+from ...devices.automatic import AUTO
 from ...graph.errors import GraphError
 from ...graph.ir import Graph
 from ..bridges.blocking_session import BlockingSession
@@ -121,14 +121,13 @@ class Pipeline:
         self._steps, self._built = tuple(steps), built
         self._session: BlockingSession | None = None
 
-    def plan(self, devices: Iterable[str] | str | None = None, **options: Any) -> Plan:
+    def plan(self, devices: Iterable[str] | str = AUTO, **options: Any) -> Plan:
         """Plan the graph, for throughput, with the pipeline's pins and bounds.
 
         Parameters
         ----------
-        devices : str or iterable of str, optional
-            ONNX Runtime, if it is installed, and this process by default; those that steps ask for
-            are added.
+        devices : str or iterable of str, default "auto"
+            Those that steps ask for are added.
         **options
             As for `plait.plan`.
 
@@ -137,7 +136,7 @@ class Pipeline:
         PlaitError
             Any error of planning.
         """
-        chosen = list(_choose_devices() if devices is None else _to_list(devices))
+        chosen = _to_list(devices)
         chosen += [one for one in dict.fromkeys(self.pins.values()) if one not in chosen]
         given = {
             "bounds": self.bounds or None,
@@ -275,10 +274,6 @@ class Pipeline:
     def _types_of(self, step: str) -> str:
         found = [spec for value, spec in sorted(self._built.specs.items()) if value.step == step]
         return ", ".join("an object" if str(spec) == "object[]" else str(spec) for spec in found)
-
-
-def _choose_devices() -> list[str]:
-    return ["ort", "cpu"] if find_spec("onnxruntime") else ["cpu"]
 
 
 def _to_list(devices: Iterable[str] | str) -> list[str]:

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -187,10 +186,9 @@ def call_on_example(function: Callable[..., Any], arguments: Iterable[Any], step
 
 def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, ...]:
     """Run a model on arrays, and return its outputs in order."""
-    devices = ("ort", "cpu") if find_spec("onnxruntime") else ("cpu",)
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
     try:
-        found = run(model, arrays, devices)
+        found = run(model, arrays)
     except PlaitError as error:
         raise GraphError(
             f"the model does not take the example: {error.what}",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from ...devices.automatic import AUTO
 from ...devices.device import Device
 from ...graph.check import check
 from ...graph.ir import Graph
@@ -49,7 +50,7 @@ def _collector_paused() -> Iterator[None]:
 @_collector_paused()
 def plan(
     graph: Graph,
-    devices: str | Device | Iterable[str | Device] = ("cpu",),
+    devices: str | Device | Iterable[str | Device] = AUTO,
     *,
     pin: Pins | None = None,
     shapes: Shapes | None = None,
@@ -70,11 +71,13 @@ def plan(
     Parameters
     ----------
     graph : Graph
-    devices : str, Device, or iterable of them, default ("cpu",)
+    devices : str, Device, or iterable of them, default "auto"
         In order of preference, which decides where costs do not. ``"auto"`` stands for all that are
         installed and compute here: CUDA devices, ``"ort"``, or ``"compiled"`` without ONNX Runtime,
-        and ``"cpu"``. A range, ``"worker:0..3"``, stands
-        for replicas: the plan for the first device runs on all of them, each item on one. ``"ort"``
+        and ``"cpu"``; the environment's ``PLAIT_DEVICES`` lists others, by commas. ``"exact"`` is
+        ``"cpu"``, numpy alone, whose results differ least between machines. A range,
+        ``"worker:0..3"``, stands for replicas: the plan for the first device runs on all of them,
+        each item on one. ``"ort"``
         and ``"cpu"`` become ranges if a stream is predicted to gain; Python functions may then run
         for two items at once. ``"cpu:0"``, or a pin, prevents that.
     pin : Mapping of str to str, optional

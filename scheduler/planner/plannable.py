@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from ...devices.automatic import AUTO
 from ...graph.ir import Graph
 from ..errors import SessionError
 from ..plans.plan import Plan
@@ -43,7 +42,7 @@ def to_plan(given: Plannable | Any) -> Plan:
     if isinstance(given, Graph):
         from .api import plan
 
-        return plan(given, AUTO)
+        return plan(given)
     if isinstance(given, PlansItself):
         return given.plan()
     raise SessionError(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from ...devices.automatic import AUTO, find_automatic_devices
+from ...devices.automatic import AUTO, EXACT, find_automatic_devices
 from ...devices.device import Capabilities, Device, is_device
 from ...devices.host import core_count
 from ...devices.kinds import device_kind, model_of
@@ -58,12 +58,10 @@ def grouped(devices: str | Device | Iterable[str | Device]) -> tuple[list[str | 
     PlanError
         If one is in two of them, or they are not alike.
     """
-    if isinstance(devices, str) or not isinstance(devices, Iterable):
-        devices = [devices]
     listed: list[str | Device] = []
     # Planning sees the first of each range alone; who runs which item is for the dispatcher.
     groups: list[tuple[str, ...]] = []
-    for device in _expand_auto(devices):
+    for device in expand_auto(devices):
         names = members(device) if isinstance(device, str) else ()
         listed.append(names[0] if names else device)
         if len(names) > 1:
@@ -76,12 +74,15 @@ def grouped(devices: str | Device | Iterable[str | Device]) -> tuple[list[str | 
     return listed, tuple(groups)
 
 
-def _expand_auto(devices: Iterable[str | Device]) -> Iterator[str | Device]:
-    """Yield devices, with those of this machine in place of ``"auto"``."""
+def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str | Device]:
+    """Yield one device or several, with names in place of ``"auto"`` and ``"exact"``."""
+    if isinstance(devices, str) or not isinstance(devices, Iterable):
+        devices = [devices]
     listed = list(devices)
     for device in listed:
-        if isinstance(device, str) and device == AUTO:
-            yield from (one for one in find_automatic_devices() if one not in listed)
+        if isinstance(device, str) and device in (AUTO, EXACT):
+            meant = find_automatic_devices() if device == AUTO else ("cpu",)
+            yield from (one for one in meant if one not in listed)
         else:
             yield device
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ...devices.automatic import AUTO
 from ...devices.device import Device, Scaling
 from ...devices.errors import DeviceError
 from ...devices.host import core_count
@@ -33,7 +34,7 @@ from ..planner.api import plan
 from ..planner.request import costs_of
 from ..planner.scaling_out import on_replicas, scaling, why_single
 from ..plans.plan import Plan
-from ..plans.replicas import replicas_of
+from ..plans.replicas import expand_auto, replicas_of
 from ..plans.request import Objective
 from .trial import Trial
 from .tuned import Tuned
@@ -54,7 +55,7 @@ Progress = Callable[[str], object]
 
 def tune(
     graph: Graph,
-    devices: Devices,
+    devices: Devices = AUTO,
     *,
     feeds: Mapping[str, Any],
     costs: Costs | str | os.PathLike[str] | None = None,
@@ -73,7 +74,7 @@ def tune(
     Parameters
     ----------
     graph : Graph
-    devices : str, Device, or iterable of them
+    devices : str, Device, or iterable of them, default "auto"
         As in `plan`.
     feeds : Mapping of str to array
         A typical item, which is run many times. The plan is for its shapes, unless `bounds` are
@@ -123,9 +124,7 @@ def tune(
         )
     if not isinstance(feeds, Mapping):
         raise PlanError(f"feeds is {feeds!r}", fix="map the graph's inputs to arrays: one item")
-    listed: list[str | Device] = (
-        [*devices] if isinstance(devices, Iterable) and not isinstance(devices, str) else [devices]
-    )
+    listed = [*expand_auto(devices)]
     is_streamed = objective == "throughput"
     if max_in_flight is None:
         max_in_flight = core_count() + WAITING if is_streamed else 1

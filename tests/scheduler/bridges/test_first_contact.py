@@ -127,14 +127,27 @@ def test_a_trio_session_in_a_plain_with_block_names_the_blocking_one() -> None:
 def test_auto_stands_for_the_devices_of_this_machine(
     there: set[str], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PLAIT_DEVICES")
     monkeypatch.setattr(automatic, "names", lambda: ("cpu", "ort", "cuda:0", "cuda:1", "opencl:0"))
     monkeypatch.setattr(automatic, "_is_usable", there.__contains__)
-    assert find_automatic_devices.__wrapped__() == expected
+    automatic._find_usable_devices.cache_clear()
+    assert find_automatic_devices() == expected
+    automatic._find_usable_devices.cache_clear()
 
 
-def test_auto_is_planned_as_those_devices_and_adds_to_others() -> None:
+def test_the_environment_lists_other_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLAIT_DEVICES", "compiled,cpu")
+    assert pl.plan(make_graph()).device_names == ("compiled", "cpu")
+    assert pl.plan(make_graph(), "exact").device_names == ("cpu",)
+
+
+def test_auto_is_the_default_and_is_planned_as_those_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PLAIT_DEVICES")
     here = find_automatic_devices()
     assert pl.plan(make_graph(), "auto").device_names == here
+    assert pl.plan(make_graph()).device_names == here
     others = pl.plan(make_graph(), ["worker:0", "auto"]).device_names
     assert others == ("worker:0", *here)
     assert pl.plan(make_graph(), ["cpu", "auto"]).device_names[0] == "cpu"
