@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         step,
         tune,
     )
+    from .scheduler.runtime import events
 
 __version__ = VERSION
 
@@ -169,6 +170,7 @@ __all__ = [
     "devices",
     "diff",
     "each",
+    "events",
     "freeze",
     "gradients",
     "join",
@@ -220,6 +222,7 @@ __getattr__, __dir__ = lazily(  # numpy and trio too come with the first name th
         " SessionError Simulation Tuned UnsupportedOpError diff load_plan modelled_device plan"
         " quantize run simulate tune",
         ".scheduler.ray": ".",
+        ".scheduler.runtime.events": ".",
         ".scheduler.sources": ".",
     },
 )

@@ -48,6 +48,7 @@ def lazily(
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *places})
+        known = vars(sys.modules[package])
+        return sorted({*known.get("__all__", known), *places})
 
     return find, names

@@ -16,13 +16,6 @@ import argparse
 import numpy as np
 import plait as pl
 import trio
-from plait.scheduler.runtime.events import (
-    DeviceLost,
-    DeviceRestored,
-    ItemDone,
-    ItemReplayed,
-    SessionEvent,
-)
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client import start_http_server as serve
 
@@ -51,20 +44,20 @@ class Metrics:
             "plait_memory_bytes", "Bytes of open plans", ["memory"], registry=registry
         )
 
-    def observe(self, event: SessionEvent) -> None:
+    def observe(self, event: pl.events.SessionEvent) -> None:
         """Count an event; this is called on the session's loop and returns at once."""
         match event:
-            case ItemDone(latency_s=latency_s, error=None):
+            case pl.events.ItemDone(latency_s=latency_s, error=None):
                 self.items.labels("done").inc()
                 self.latency.observe(latency_s)
-            case ItemDone():
+            case pl.events.ItemDone():
                 self.items.labels("failed").inc()
-            case DeviceLost(device=device):
+            case pl.events.DeviceLost(device=device):
                 self.lost.labels(device).inc()
                 self.up.labels(device).set(0)
-            case DeviceRestored(device=device):
+            case pl.events.DeviceRestored(device=device):
                 self.up.labels(device).set(1)
-            case ItemReplayed(device=device):
+            case pl.events.ItemReplayed(device=device):
                 self.replays.labels(device).inc()
 
     def read(self, session: pl.Session) -> None:

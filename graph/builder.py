@@ -55,6 +55,10 @@ class GraphBuilder:
         self._outputs: dict[str, str] = {}
         self.own_lengths = OwnLengths()
 
+    def __repr__(self) -> str:
+        counts = f"inputs {len(self._inputs)}, outputs {len(self._outputs)}"
+        return f"<GraphBuilder {self.name!r}: {counts}, nodes {len(self._nodes)}>"
+
     def input(
         self, name: str, dtype: DTypeLike, shape: Sequence[Dim], precision: int | None = None
     ) -> Tensor:

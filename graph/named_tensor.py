@@ -212,7 +212,8 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         __getattr__ = _operator_method
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *method_names()})
+        # Methods of the name, which is text, would hide those of the tensor in completions.
+        return sorted({*super().__dir__()} - {*dir(str)} | {*vars(Tensor), *method_names()})
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Print it in IPython and notebooks; errors and `print` have the name alone."""

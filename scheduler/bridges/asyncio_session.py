@@ -7,15 +7,17 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Never, TypeVar, Unpack, overload
 
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import ON_LOOP
 from ..errors import SessionError
+from ..keywords import make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
 from ..runtime.items.feeds import to_feeds
+from ..runtime.plan_holder import PlanHolder
 from ..runtime.session import Session, borrowed
 from ..runtime.status import Status
 from ..runtime.streaming.options import StreamArguments, stream_options
@@ -29,7 +31,7 @@ from .loop_thread import LoopJob, LoopThread, SessionArguments
 T = TypeVar("T")
 
 
-class AsyncioSession:
+class AsyncioSession(PlanHolder):
     """An open plan, like `Session`: owns devices, arenas and lanes within ``async with``.
 
     Parameters
@@ -124,6 +126,7 @@ class AsyncioSession:
         fetches: Fetches | None = None,
         *,
         deadline_s: float | None = None,
+        **unknown: Never,
     ) -> Any:
         """Run one item and return its outputs, or the fetched tensors, like `Session.run`.
 
@@ -135,6 +138,8 @@ class AsyncioSession:
             Any error of running.
         """
         loop = self._open_loop()
+        if unknown:
+            raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
         if type(inputs) is not dict:
             inputs = to_feeds(self.plan.graph, inputs, fetches)
         if deadline_s is None:

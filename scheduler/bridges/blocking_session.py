@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Never, TypeVar, Unpack, overload
 
 import trio
 
@@ -16,11 +16,13 @@ from ...devices.lane import is_work
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import WAITED
 from ..errors import SessionError
+from ..keywords import make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
 from ..runtime.items.feeds import to_feeds
 from ..runtime.items.input_staging import copied
+from ..runtime.plan_holder import PlanHolder
 from ..runtime.queue import Queue, check_priority
 from ..runtime.session import Session, borrowed, run_in_turn
 from ..runtime.status import Status
@@ -37,7 +39,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class BlockingSession:
+class BlockingSession(PlanHolder):
     """An open plan, like `Session`: owns devices, arenas and lanes until it is closed.
 
     Parameters
@@ -102,6 +104,7 @@ class BlockingSession:
         fetches: Fetches | None = None,
         *,
         deadline_s: float | None = None,
+        **unknown: Never,
     ) -> Any:
         """Run one item and return its outputs, or the fetched tensors, like `Session.run`.
 
@@ -113,6 +116,8 @@ class BlockingSession:
             Any error of running.
         """
         check_no_trio()
+        if unknown:
+            raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
         if type(inputs) is not dict:
             inputs = to_feeds(self.plan.graph, inputs, fetches)
         session = self._loop.session

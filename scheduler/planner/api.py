@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
+from typing import Never
 
 from ...devices.automatic import AUTO
 from ...devices.device import Device
@@ -16,6 +18,7 @@ from ...graph.operators.each import bodies_in
 from ...graph.passes import PASSES, Applied, Pass, dead_nodes, selected
 from ...graph.randomness import with_random_key
 from ..costs import Costs
+from ..keywords import make_keyword_error
 from ..plans.plan import Plan
 from ..plans.request import Objective, On, Pins, PlanRequest, Strategy
 from ..plans.shapes import NO_BOUNDS, Shapes
@@ -56,7 +59,7 @@ def plan(
     shapes: Shapes | None = None,
     bounds: Mapping[str, int | tuple[int, int]] | None = None,
     max_in_flight: int = 1,
-    passes: Sequence[Pass | str] = PASSES,
+    passes: Sequence[Pass | str] | None = None,
     strategy: Strategy = "auto",
     objective: Objective = "latency",
     costs: Costs | str | os.PathLike[str] | None = None,
@@ -65,6 +68,7 @@ def plan(
     inputs_on: On = None,
     outputs_on: On = None,
     precision: Precision = None,
+    **unknown: Never,
 ) -> Plan:
     """Assign nodes to devices and tensors to memory.
 
@@ -94,10 +98,10 @@ def plan(
         planned once, for all lengths.
     max_in_flight : int, default 1
         The number of items for which memory is planned; replicas have equal shares, rounded up.
-    passes : sequence of callable or str, default `plait.graph.passes.PASSES`
-        Functions that simplify the graph first, or names of plait's own passes: ``["-fold_scale"]``
-        means all of these except one. Passes may change how floats are rounded; ``()`` leaves every
-        node as it is.
+    passes : sequence of callable or str, optional
+        Functions that simplify the graph first, or names of plait's own passes, all by default:
+        ``["-fold_scale"]`` means all of these except one. Passes may change how floats are rounded;
+        ``()`` leaves every node as it is.
     strategy : {"auto", "preference", "tengine"}, default "auto"
         ``"auto"`` compares many partitions by their predicted times, and never takes one that is
         slower than the best device alone. ``"preference"`` gives each node to the first device that
@@ -150,6 +154,9 @@ def plan(
     >>> made.variants, made.max_in_flight
     (4, 2)
     """
+    if unknown:
+        raise make_keyword_error(unknown, "plan", [*signature(plan).parameters][1:-1])
+    passes = PASSES if passes is None else passes
     check_arguments(graph, pin, shapes, max_in_flight, passes)
     graph, chosen = with_random_key(check(graph)), selected(passes)
     request, replicas = make_request(

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, NoReturn, overload
+from typing import Any, Never, NoReturn, overload
 
 import trio
 
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import WAITED, InlineLimit
 from ..errors import SessionError, forked_session_error
+from ..keywords import make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan
@@ -26,6 +27,7 @@ from .items.feeds import to_feeds
 from .items.item import Results as ItemResults
 from .items.item_run import run_now, run_one
 from .items.keys import Keys
+from .plan_holder import PlanHolder
 from .queue import QueuePlace
 from .runtime import Runtime
 from .status import Status
@@ -37,7 +39,7 @@ from .variables.carried import Carried
 from .variables.files import load_values, save_values
 
 
-class Session:
+class Session(PlanHolder):
     """An open plan: owns devices, arenas and lanes within ``async with``.
 
     Parameters
@@ -89,7 +91,11 @@ class Session:
         on_event: Observer | None = None,
         faults: FaultPolicy | None = None,
         seed: int = 0,
+        **unknown: Never,
     ) -> None:
+        if unknown:
+            known = ("measure", "trace", "on_event", "faults", "seed")
+            raise make_keyword_error(unknown, type(self).__name__, known)
         self.plan = to_plan(plan)
         self._measure, self._trace = measure, trace
         self._announcer = Announcer(on_event)
@@ -169,6 +175,7 @@ class Session:
         fetches: Fetches | None = None,
         *,
         deadline_s: float | None = None,
+        **unknown: Never,
     ) -> Any:
         """Run one item and return copies of its outputs by name, or of the fetched tensors.
 
@@ -201,6 +208,8 @@ class Session:
         DeviceError
             If a device fails.
         """
+        if unknown:
+            raise make_keyword_error(unknown, "run", ("fetches", "deadline_s"))
         if type(inputs) is not dict:
             inputs = to_feeds(self.plan.graph, inputs, fetches)
         return await run_one(self._open_runtime(), inputs, fetches, deadline_s)
@@ -221,6 +230,7 @@ class Session:
         fetches: Fetches | None = None,
         keep: Keep | None = None,
         drop: Drop | None = None,
+        **unknown: Never,
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source, several at a time.
 
@@ -296,6 +306,7 @@ class Session:
                 "fetches": fetches,
                 "keep": keep,
                 "drop": drop,
+                **unknown,  # type: ignore[typeddict-item]  # refused there
             },
         )
         self._streams += 1

@@ -181,5 +181,5 @@ async def _stream(session: Session, items: int, in_flight: int) -> Sequence[Reco
     """Run items through a session, and return their records."""
     graph = session.plan.graph
     feeds = {name: np.zeros(graph.tensors[name].static_shape, np.float32) for name in graph.inputs}
-    await stream_items(session, feeds, items, in_flight)
+    await stream_items(session, [feeds], items, in_flight)
     return session.profile().records[-items:]

@@ -183,7 +183,7 @@ def beginning(planned: Plan) -> Graph:
 
 async def work(session: Session, feeds: Mapping[str, Array], items: int) -> int:
     """Run items one by one; return for how many ns devices worked, whatever passed in between."""
-    await stream_items(session, feeds, items, in_flight=1)
+    await stream_items(session, [feeds], items, in_flight=1)
     return sum(map(_worked_ns, session.profile().records[-items:]))
 
 

@@ -36,7 +36,7 @@ from ..planner.scaling_out import on_replicas, scaling, why_single
 from ..plans.plan import Plan
 from ..plans.replicas import expand_auto, replicas_of
 from ..plans.request import Objective
-from .trial import Trial
+from .trial import Items, Trial
 from .tuned import Tuned
 
 MOST_ROUNDS = 3
@@ -57,7 +57,7 @@ def tune(
     graph: Graph,
     devices: Devices = AUTO,
     *,
-    feeds: Mapping[str, Any],
+    feeds: Mapping[str, Any] | Items,
     costs: Costs | str | os.PathLike[str] | None = None,
     objective: Objective = "latency",
     max_in_flight: int | None = None,
@@ -76,9 +76,9 @@ def tune(
     graph : Graph
     devices : str, Device, or iterable of them, default "auto"
         As in `plan`.
-    feeds : Mapping of str to array
-        A typical item, which is run many times. The plan is for its shapes, unless `bounds` are
-        given.
+    feeds : Mapping of str to array, or sequence of these
+        A typical item, or several that take turns. The plan is for their shapes, if these are all
+        the same and no `bounds` are given.
     costs : Costs or path, optional
         Earlier measurements.
     objective : {"latency", "throughput"}, default "latency"
@@ -122,16 +122,22 @@ def tune(
             f"tune() is given {' and '.join(decided)}, which it decides",
             fix="leave that out: shapes are those of the feeds",
         )
-    if not isinstance(feeds, Mapping):
-        raise PlanError(f"feeds is {feeds!r}", fix="map the graph's inputs to arrays: one item")
+    is_one = isinstance(feeds, Mapping) or not isinstance(feeds, Iterable)
+    items: list[Any] = [feeds] if is_one else [*feeds]
+    if not items or not all(isinstance(item, Mapping) for item in items):
+        raise PlanError(
+            "feeds is neither an item nor a list of items", fix="map the graph's inputs to arrays"
+        )
     listed = [*expand_auto(devices)]
     is_streamed = objective == "throughput"
     if max_in_flight is None:
         max_in_flight = core_count() + WAITING if is_streamed else 1
     options |= {"objective": objective, "max_in_flight": max_in_flight}
     if not options.get("bounds"):
-        options["shapes"] = {name: np.shape(feeds[name]) for name in graph.inputs if name in feeds}
-    tuning = _Tuning(graph, listed, feeds, is_streamed, options, progress or _be_quiet)
+        shapes = [{n: np.shape(item[n]) for n in graph.inputs if n in item} for item in items]
+        if all(one == shapes[0] for one in shapes):
+            options["shapes"] = shapes[0]
+    tuning = _Tuning(graph, listed, items, is_streamed, options, progress or _be_quiet)
     return block_on(
         lambda: tuning.run(costs),
         "plait.tune()",
@@ -149,7 +155,7 @@ class _Tuning:
 
     graph: Graph
     devices: Sequence[str | Device]
-    feeds: Mapping[str, Any]
+    feeds: Items
     is_streamed: bool
     options: Mapping[str, Any]
     progress: Progress

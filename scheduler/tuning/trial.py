@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import cycle, islice
+from typing import Any, NamedTuple, TypeAlias
 
 from ..costs import Costs
 from ..plans.plan import Plan
@@ -23,6 +24,9 @@ FEWEST, MOST = 5, 200
 
 TURN_S = 0.2
 """For how long a turn runs, about, if its items are not too few or too many."""
+
+
+Items: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class TimedTurn(NamedTuple):
@@ -72,7 +76,7 @@ class Trial:
     plan: Plan = field(repr=False)
     is_streamed: bool
     is_priced: bool = True
-    turns: tuple[TimedTurn, ...] = ()
+    turns: tuple[TimedTurn, ...] = field(default=(), repr=False)
     profile: Profile | None = field(default=None, repr=False)
 
     @property
@@ -98,14 +102,14 @@ class Trial:
         every = self.best.latencies_s
         return every[min(int(quantile * len(every)), len(every) - 1)]
 
-    async def turned(self, feeds: Mapping[str, Any]) -> Trial:
+    async def turned(self, feeds: Items) -> Trial:
         """Return the trial with one more turn."""
         profile = await run_items(self.plan, feeds, is_streamed=self.is_streamed)
         turn = _turn(profile.records)
         best = profile if self._counts(turn) < self.seconds else self.profile
         return replace(self, turns=(*self.turns, turn), profile=best)
 
-    async def costs(self, feeds: Mapping[str, Any]) -> Costs:
+    async def costs(self, feeds: Items) -> Costs:
         """Return what nodes, subgraphs and copies take, one item at a time."""
         wholes = None if self.is_streamed else self.profile
         if wholes is None:
@@ -115,7 +119,7 @@ class Trial:
 
 
 async def run_items(
-    plan: Plan, feeds: Mapping[str, Any], *, is_streamed: bool, measure: bool = False
+    plan: Plan, feeds: Items, *, is_streamed: bool, measure: bool = False
 ) -> Profile:
     """Return the profile of a session's items, without those that warm it up."""
     at_once = plan.in_flight if is_streamed else 1
@@ -131,19 +135,17 @@ async def run_items(
     return replace(profile, records=profile.records[-count:])
 
 
-async def _run(session: Session, feeds: Mapping[str, Any], count: int, at_once: int) -> None:
+async def _run(session: Session, feeds: Items, count: int, at_once: int) -> None:
     if at_once == 1:
-        for _ in range(count):
-            await session.run(feeds)
+        for item in islice(cycle(feeds), count):
+            await session.run(item)
         return
     await stream_items(session, feeds, count, at_once)
 
 
-async def stream_items(
-    session: Session, feeds: Mapping[str, Any], count: int, in_flight: int
-) -> None:
-    """Stream the same item so many times; raises what one fails with."""
-    async with session.stream([feeds] * count, max_in_flight=in_flight) as results:
+async def stream_items(session: Session, feeds: Items, count: int, in_flight: int) -> None:
+    """Stream `count` items, in turns; raises the error of one that fails."""
+    async with session.stream(islice(cycle(feeds), count), max_in_flight=in_flight) as results:
         async for item in results:
             _ = item.outputs  # a failure is raised here
 

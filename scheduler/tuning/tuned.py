@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 from ...devices.device import Configured
@@ -22,7 +23,7 @@ _COLUMNS = (
 _LEFT = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned:
     """The outcome of `plait.tune`.
 
@@ -54,7 +55,7 @@ class Tuned:
     """
 
     plan: Plan
-    costs: Costs = field(repr=False)
+    costs: Costs
     trials: tuple[Trial, ...]
     best: Trial
     rounds: int
@@ -130,6 +131,13 @@ class Tuned:
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        best, count = self.best, len(self.trials)
+        return f"<Tuned: {best.name!r}, {best.items_per_s:.4g} items/s, the best of {count} trials>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.table())}</pre>"
 
 
 def _predicted_text(seconds: float | None, is_rate: bool) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 
 from ....graph.state import assigns
 from ...errors import SessionError
+from ...keywords import make_keyword_error
 from ...planner.request import MOST_IN_FLIGHT
 from ...plans.fetches import Fetched, Fetches
 from ...plans.plan import Plan
@@ -140,6 +141,9 @@ class StreamOptions:
 def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
     """Return checked options; by default as many items, or batches, as the plan has slots."""
     given = {name: value for name, value in arguments.items() if value is not None}
+    known = StreamArguments.__annotations__
+    if unknown := given.keys() - known:
+        raise make_keyword_error(sorted(unknown), "stream", known)
     if arguments.get("batch") is not None and plan.ends.devices:
         raise SessionError(
             "arrays that are handed over or taken on devices are not stacked there",

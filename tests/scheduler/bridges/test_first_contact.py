@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,66 @@ def test_a_trio_session_in_a_plain_with_block_names_the_blocking_one() -> None:
     with pytest.raises(pl.SessionError, match=r"async with.*\n.*BlockingSession"):
         with pl.Session(make_graph()):
             pass
+
+
+@pytest.mark.parametrize(
+    ("keyword", "fix"),
+    [
+        ("timeout", "deadline_s="),
+        ("batch_size", "batch="),
+        ("num_workers", "worker:0..3"),
+        ("max_in_flihgt", "max_in_flight="),
+    ],
+)
+def test_keywords_of_other_libraries_get_the_word_of_plait(keyword: str, fix: str) -> None:
+    given: dict[str, Any] = {keyword: 2}
+    with pytest.raises(pl.PlanError, match=rf"plan\(\) takes no {keyword}=(.|\n)*{fix}"):
+        pl.plan(make_graph(), **given)
+    with pytest.raises(pl.SessionError, match=rf"Session\(\) takes no {keyword}="):
+        pl.BlockingSession(make_graph(), **given)
+    with pl.BlockingSession(make_graph()) as session:
+        with pytest.raises(pl.SessionError, match=rf"run\(\) takes no {keyword}="):
+            session.run({"x": X}, **given)
+        with (
+            pytest.raises(pl.SessionError, match=rf"stream\(\) takes no {keyword}=(.|\n)*{fix}"),
+            session.stream([], **given),
+        ):
+            pass
+
+
+def test_sessions_and_builders_print_in_a_line_with_their_inputs() -> None:
+    with pl.BlockingSession(make_graph()) as session:
+        assert repr(session) == "<BlockingSession 'relu' on cpu: x -> y>"
+        assert (list(session.inputs), list(session.outputs)) == (["x"], ["y"])
+    assert repr(pl.GraphBuilder("b")) == "<GraphBuilder 'b': inputs 0, outputs 0, nodes 0>"
+
+
+def test_completions_list_what_belongs_to_a_module_and_to_a_tensor() -> None:
+    assert set(dir(pl)) == set(pl.__all__)
+    listed = dir(pl.GraphBuilder().input("x", "float32", (2,)))
+    assert {"relu", "sum", "shape"} <= set(listed)
+    assert not {"capitalize", "casefold", "zfill"} & set(listed)
+    assert " at 0x" not in str(inspect.signature(pl.plan))
+
+
+def test_tuning_takes_several_items_in_turn_and_prints_in_a_line() -> None:
+    shown: list[int] = []
+
+    spec = pl.TensorSpec("float32", ("n",))
+
+    @pl.operator(spec, inputs=[spec])
+    def look(x: Any) -> Any:
+        shown.append(len(x))
+        return x + 1
+
+    b = pl.GraphBuilder("g")
+    b.output("y", b.call(look, b.input("x", "float32", ("n",))))
+    tuned = pl.tune(b.build(), ["cpu"], feeds=[{"x": np.ones(n, "f4")} for n in (2, 3)])
+    assert {2, 3} == set(shown)
+    assert repr(tuned).startswith("<Tuned: 'all on cpu")
+    assert "<pre>" in tuned._repr_html_()
+    with pytest.raises(pl.PlanError, match="neither an item nor a list"):
+        pl.tune(b.build(), ["cpu"], feeds=3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

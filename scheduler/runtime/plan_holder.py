@@ -1,0 +1,29 @@
+"""Attributes that sessions of all kinds have by their plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...graph.tensor import TensorSpec
+from ..plans.plan import Plan
+
+
+class PlanHolder:
+    """Shows the inputs and outputs of the plan of a session."""
+
+    plan: Plan
+
+    @property
+    def inputs(self) -> Mapping[str, TensorSpec]:
+        """The specs of the inputs, by name."""
+        return self.plan.inputs
+
+    @property
+    def outputs(self) -> Mapping[str, TensorSpec]:
+        """The specs of the outputs, by name."""
+        return self.plan.outputs
+
+    def __repr__(self) -> str:
+        fed, found = (", ".join(specs) for specs in (self.inputs, self.outputs))
+        devices = ", ".join(self.plan.device_names)
+        return f"<{type(self).__name__} {self.plan.graph.name!r} on {devices}: {fed} -> {found}>"
