@@ -20,6 +20,7 @@ from ..graph.names import did_you_mean
 from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.tensor import Array, TensorSpec, holds_bytes
 from .errors import CommandError
+from .lengths import propose_lengths
 from .members import array_name
 from .pictures import SUFFIXES, read_image, takes_pixels
 
@@ -191,7 +192,7 @@ class ItemSource:
     fill : bool
         True when inputs that nobody gave are random too.
     lengths : Mapping of str to int, optional
-        Of the symbols in shapes, where random arrays have them; 1 where it is not said.
+        Of the symbols in shapes, where random arrays have them; others are proposed by name.
     unneeded : set of str, optional
         What may be given beside the graph's inputs.
 
@@ -258,7 +259,7 @@ class ItemSource:
             if name == RANDOM_KEY:
                 arrays.setdefault(name, np.array([self._seed, index], np.uint64))
             elif name not in arrays:
-                arrays[name] = random_array(self._static(name, specs[name]), generator)
+                arrays[name] = random_array(self._fix_lengths(name, specs), generator)
         return arrays
 
     def _take(self, given: Given, seen: set[str]) -> set[str]:
@@ -289,19 +290,23 @@ class ItemSource:
         found = read_arrays(file, name, self._graph)
         return {name: array for name, array in found.items() if name not in self._unneeded}
 
-    def _static(self, name: str, spec: TensorSpec) -> TensorSpec:
+    def _fix_lengths(self, name: str, specs: Mapping[str, TensorSpec]) -> TensorSpec:
+        spec = specs[name]
         if spec.shape is None:
             raise CommandError(
                 f"the rank of input {name!r} is not known", fix=f"--shape {name}=LENGTH,LENGTH,..."
             )
-        shape = [self._lengths.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.shape]
-        symbols = [dim for dim in shape if isinstance(dim, str)]
-        if symbols:
-            note = f"input {name!r}: {', '.join(symbols)} taken as 1; --shape {name}=... sets them"
+        lengths = {**propose_lengths(specs.values(), self._lengths), **self._lengths}
+        shape = [lengths[dim] if isinstance(dim, str) else dim for dim in spec.shape]
+        proposed = [dim for dim in spec.shape if isinstance(dim, str) and dim not in self._lengths]
+        if proposed:
+            listed = ", ".join(f"{symbol} = {lengths[symbol]}" for symbol in proposed)
+            written = ",".join(map(str, shape))
+            note = f"input {name!r}: {listed} proposed; --shape {name}={written} sets others"
             # It is the same for every item.
             if note not in self.notes:
                 self.notes.append(note)
-        return TensorSpec(spec.dtype, [1 if isinstance(dim, str) else dim for dim in shape])
+        return TensorSpec(spec.dtype, shape)
 
 
 def _common_length(sequences: Sequence[Given]) -> int | None:

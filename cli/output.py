@@ -58,8 +58,9 @@ def print_summary(arrays: Mapping[str, Array]) -> None:
 
 
 def _shorten_values(array: Array) -> str:
+    is_long = array.size > LISTED
     with np.printoptions(threshold=8, edgeitems=3, precision=4, linewidth=1 << 20):
-        return " ".join(str(array).split())
+        return " ".join(str(array.ravel() if is_long else array).split())
 
 
 def _to_json(array: Array) -> Any:

@@ -132,10 +132,10 @@ def test_random_inputs_depend_on_the_seed_only(folder: Path) -> None:
     assert mean(1) == mean(1) != mean(2)
 
 
-def test_run_notes_symbolic_dimensions_that_it_takes_as_one(folder: Path) -> None:
+def test_run_notes_symbolic_dimensions_that_it_proposes(folder: Path) -> None:
     result = plait(folder, "run", "affine.plait", "--input", "random")
     assert "float32[1, 3]" in result.stdout
-    assert "note: input 'x': n taken as 1; --shape x=... sets them" in result.stderr
+    assert "note: input 'x': n = 1 proposed; --shape x=1,3 sets others" in result.stderr
 
 
 def test_shape_sets_symbolic_dimensions(folder: Path) -> None:

@@ -18,6 +18,7 @@ from plait.cli.inputs import (
     random_array,
     read_arrays,
 )
+from plait.cli.lengths import propose_lengths
 from plait.cli.parsing import parse_devices, parse_pins, parse_shapes
 from plait.graph.dtypes import dtype_of
 from plait.graph.errors import PlaitError
@@ -224,12 +225,37 @@ def test_random_items_are_the_same_for_the_same_seed_and_number(graph: pl.Graph)
     assert not np.array_equal(one.item(3)["x"], other.item(3)["x"])
 
 
-def test_a_symbol_that_nothing_binds_is_one_and_noted_once(graph: pl.Graph) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "shape", "expected"),
+    [
+        ("float32", ("batch", 3, "height", "width"), {"batch": 1, "height": 320, "width": 320}),
+        ("float32", ("?0", 3, "?1", "?2"), {"?0": 1, "?1": 320, "?2": 320}),
+        ("float32", ("d", 3, 48, "w0"), {"d": 1, "w0": 320}),
+        ("uint8", ("n", "rows", "columns", 3), {"n": 1, "rows": 320, "columns": 320}),
+        ("int64", ("batch_size", "sequence_length"), {"batch_size": 1, "sequence_length": 64}),
+        ("float32", ("b", "num_samples"), {"b": 1, "num_samples": 1}),
+        ("float32", ("b", "audio_samples"), {"b": 1, "audio_samples": 16_000}),
+        ("float32", ("k", 7), {"k": 1}),
+    ],
+)
+def test_open_lengths_are_proposed_from_names_and_positions(
+    dtype: str, shape: tuple[int | str, ...], expected: dict[str, int]
+) -> None:
+    assert propose_lengths([pl.TensorSpec(dtype, shape)], {}) == expected
+    assert propose_lengths([pl.TensorSpec(dtype, shape)], expected) == {}
+
+
+def test_a_symbol_of_two_inputs_has_one_length() -> None:
+    specs = [pl.TensorSpec("float32", shape) for shape in [("p", 2), (1, 3, "p", 8)]]
+    assert propose_lengths(specs, {}) == {"p": 320}
+
+
+def test_a_symbol_that_nothing_binds_is_proposed_and_noted_once(graph: pl.Graph) -> None:
     made = feeds(graph, "random")
     assert [array.shape for array in (made.item(0) | made.item(1)).values()] == [(1, 3), (1, 3)]
-    assert [note.split(";")[0] for note in made.notes] == [
-        "input 'x': n taken as 1",
-        "input 'y': n taken as 1",
+    assert made.notes == [
+        "input 'x': n = 1 proposed; --shape x=1,3 sets others",
+        "input 'y': n = 1 proposed; --shape y=1,3 sets others",
     ]
 
 
