@@ -90,10 +90,17 @@ class BoundedShapes:
         fed = {name: self._template.tensors[name] for name in self._template.inputs}
         shapes = {name: self._own.tensors[name].static_shape for name in fed}
         self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
-        # Shorter tensors take less, but may share bytes, and kernels need buffers, in other ways.
-        self._fit_if_agreed = not (scratch or self._sharing)
+        # Shorter tensors take less, but kernels may need buffers, and tensors share bytes, in other
+        # ways.
+        shares_alike = all(self._shares_at_all_lengths(sharing) for sharing in self._sharing)
+        self._fit_if_agreed = not scratch and shares_alike
         # Of the template: a shape that is read is a node there, and a constant at some lengths.
         self.only_calls = self._fit_if_agreed and all(map(calls_function, self._part.nodes))
+
+    @property
+    def has_formulas(self) -> bool:
+        """True once `specs_at` has the specs for all lengths from 2 to the longest."""
+        return self._fit_if_agreed and self._formulas.have_agreed
 
     def fit(self, shapes: Shapes) -> Plan | None:
         """Return the plan for inputs of these shapes; None if it does not fit.
@@ -195,6 +202,14 @@ class BoundedShapes:
             others = tuple(pair for pair in self._overlapping(node) if pair not in known)
             if runs or others:
                 yield _Sharing(place, frozenset(run[:4] for run in runs), others)
+
+    def _shares_at_all_lengths(self, sharing: _Sharing) -> bool:
+        """True if bytes are shared from the first on, by tensors with the same symbols."""
+        specs, own = self._template.tensors, self._own.tensors
+        starts_first = not any(start or begin for _, start, _, begin in sharing.runs)
+        return starts_first and all(
+            specs.get(a, own[a]) == specs.get(b, own[b]) for a, b in sharing.overwritten
+        )
 
     def _lies(self, node: Node, run: Run) -> bool:
         """True when the bytes that a node takes over lie where they belong."""

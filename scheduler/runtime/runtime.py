@@ -361,12 +361,20 @@ class Runtime:
         if shape_plans is None or not shape_plans.may_run_at_once:
             return None
         arrays = shape_plans.check(inputs)
-        slots, arrays = shape_plans.peek(shape_plans.count(max_in_flight), arrays, 0)
+        count = shape_plans.count(max_in_flight)
+        slots, arrays = shape_plans.peek(count, arrays, 0)
+        one_off = None
+        if slots is None:
+            slots = shape_plans.one_off(count, arrays, 0)
+            one_off = None if slots is None else slots.one_off
         slot = None if slots is None else slots.resting
         if slot is None:
             return None
         assert slots is not None
-        if slot.calls is None:
+        if one_off is not None:
+            if not one_off.may_run_at_once:
+                return None
+        elif slot.calls is None:
             is_one = shape_plans.plan.is_static or slots.open_plan.stages is not None
             shape_plans.may_run_at_once = not is_one  # nor for any item
             return None
@@ -378,15 +386,23 @@ class Runtime:
         if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
             return None
         # A device of this session alone is idle when the session is.
-        if open_plan.given is None:
-            return self._run_calls(open_plan, slot, arrays, marks)
-        held = open_plan.given.hold()
-        if held is None:  # it works for another session
-            return None
+        held = None
+        if open_plan.given is not None:
+            held = open_plan.given.hold()
+            if held is None:  # it works for another session
+                return None
         try:
+            if one_off is None:
+                self._open_plans.hit()
+            else:
+                begin_ns = self._driver.now_ns()
+                slot = one_off.shorten(slot, slots.following, arrays)
+                marks.prepare("binding", begin_ns, self._driver.now_ns())
+                self._open_plans.count(was_bound=False)
             return self._run_calls(open_plan, slot, arrays, marks)
         finally:
-            held.release()
+            if held is not None:
+                held.release()
 
     def _run_calls(
         self,
@@ -396,7 +412,6 @@ class Runtime:
         marks: Timestamps,
     ) -> Results:
         assert slot.calls is not None
-        self._open_plans.hit()
         marks.admitted_ns = self._driver.now_ns()
         for name, target in slot.feeds.targets.items():
             target[...] = arrays[name]  # lanes rest: nobody waits for the interpreter

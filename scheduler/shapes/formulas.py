@@ -50,6 +50,11 @@ class ShapeFormulas:
         self._agreed: set[tuple[int, ...]] = set()
         self._hold = own.nodes == template.nodes and self._say(self._largest, own)
 
+    @property
+    def have_agreed(self) -> bool:
+        """True once inference has said the same often enough."""
+        return self._hold and len(self._agreed) >= TRIALS
+
     def at(self, shapes: Shapes) -> Graph | None:
         """Return the graph for inputs of some shapes, which fit; None where it must be inferred."""
         lengths = self._agreed_lengths(shapes)
@@ -65,7 +70,7 @@ class ShapeFormulas:
 
     def _agreed_lengths(self, shapes: Shapes) -> Mapping[str, int] | None:
         """Return the lengths of symbols where inference would say no more than they do."""
-        if not self._hold or len(self._agreed) < TRIALS:
+        if not self.have_agreed:
             return None
         lengths = self._lengths(shapes)
         fit = all(LEAST <= lengths[s] <= largest for s, largest in self._largest.items())

@@ -19,7 +19,7 @@ from ....devices.device import (
 )
 from ....devices.donation import Donation
 from ....devices.errors import DeviceError
-from ....devices.host import HostDevice
+from ....devices.host import HostDevice, may_run_anywhere
 from ....devices.memory import Arena, View
 from ....devices.operator_instances import OperatorInstances
 from ....devices.program import BoundProgram
@@ -42,6 +42,9 @@ from ..row_feed import RowFeed
 from ..virtual_time import Launch, VirtualTimeDriver
 from .arenas import Arenas, Turned, copy_of
 from .slot import InlineRun
+
+FEW_NODES = 16
+"""Nodes that items bind to their lengths themselves; more are bound on a thread, and kept."""
 
 Key: TypeAlias = tuple[int, ...]
 """A step, and the copy of each region that it touches."""
@@ -185,11 +188,26 @@ class Bindings:
 
         So they are if whatever sees lengths is a function, which programs tell.
         """
-        return not self._row_edges and all(
-            not isinstance(one.step.work, Transfer)
-            and not one.step.owns
-            and not self._devices[one.step.device].capabilities.atomic_programs
-            for one in self._own
+        return self._are_free and not any(
+            self._devices[one.step.device].capabilities.atomic_programs for one in self._own
+        )
+
+    @property
+    def binds_briefly(self) -> bool:
+        """True if the steps of this plan alone are few nodes on devices of this process."""
+        nodes = 0
+        for one in self._own:
+            device = self._devices[one.step.device]
+            is_one = device.capabilities.atomic_programs
+            if isinstance(one.step.work, Transfer) or not may_run_anywhere(device):
+                return False
+            nodes += 1 if is_one else len(one.step.work.graph.nodes)
+        return self._are_free and nodes <= FEW_NODES
+
+    @property
+    def _are_free(self) -> bool:
+        return not self._row_edges and not any(
+            isinstance(one.step.work, Transfer) or one.step.owns for one in self._own
         )
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:

@@ -1,4 +1,4 @@
-"""Steps bound to lengths of inputs for one item, where nothing but calls of functions sees these.
+"""Steps bound to lengths of inputs for one item: calls of functions, or few nodes.
 
 The item runs on an open plan for lengths that are nowhere shorter, by programs that are bound again
 to the beginnings of tensors. Files are of such lengths: hardly two have the same, and to open a
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ....graph.ir import Graph
-from ....graph.tensor import Array, TensorSpec
+from ....graph.tensor import Array, TensorSpec, shorten_array
 from ...plans.stages import PlanStage
+from ..items.inline import Call
 from .binding import BoundStep
+from .slot import Slot
 from .stage_bindings import (
     KEPT_BOUND,
     BoundStage,
@@ -42,6 +45,10 @@ class OneOffLengths(StageBindings):
         Has the same steps, some of which are its own: those that see lengths.
     template : Graph
         Theirs with symbols, each of which is the length of an input.
+    least : int, default 0
+        The smallest length.
+    compiles : bool, default False
+        True where kernels see lengths, too; else functions alone do.
 
     Attributes
     ----------
@@ -49,9 +56,20 @@ class OneOffLengths(StageBindings):
         Up to these there is room.
     """
 
-    def __init__(self, open_plan: OpenPlan, made: OpenPlan, template: Graph) -> None:
+    def __init__(
+        self,
+        open_plan: OpenPlan,
+        made: OpenPlan,
+        template: Graph,
+        *,
+        least: int = 0,
+        compiles: bool = False,
+    ) -> None:
         self.longest = _lengths_in(template, open_plan)
-        self._whole = _OneOffStage(open_plan, made, template, tuple(self.longest))
+        self._least = least
+        self._whole = _OneOffStage(
+            open_plan, made, template, tuple(self.longest), compiles=compiles
+        )
         stage = PlanStage(open_plan.plan.graph, template, (), (), {})
         super().__init__(open_plan, [stage], [self._whole])
         self._counts: OrderedDict[tuple[int, ...], int] = OrderedDict()
@@ -63,12 +81,35 @@ class OneOffLengths(StageBindings):
         """
         lengths = self.of_inputs(arrays)
         count = self._counts.get(tuple(lengths.values()), 0)
-        return count < MOST_ITEMS and _is_within(lengths, self.longest)
+        is_long_enough = min(lengths.values(), default=0) >= self._least
+        return count < MOST_ITEMS and is_long_enough and _is_within(lengths, self.longest)
 
     def can_bind(self, slot: int) -> bool:
-        """Say whether nothing but functions sees lengths; to be asked of a slot that was made."""
+        """Return True if the steps can be bound to a slot that was made."""
         shorter = {symbol: max(length - 1, 0) for symbol, length in self.longest.items()}
         return self._whole.can_bind(shorter, slot)
+
+    @property
+    def may_run_at_once(self) -> bool:
+        """True where items may run on the thread that asks for them."""
+        return self._whole.may_run_at_once
+
+    def shorten(self, slot: Slot, index: int, arrays: Mapping[str, Array]) -> Slot:
+        """Return a slot, which has that index, with memory and calls for the lengths of one item.
+
+        Raises
+        ------
+        DeviceError, KernelError
+            If a device refuses.
+        """
+        with self.lock:
+            bound, _ = self.bind(0, self.of_inputs(arrays), index)
+            calls = self._whole.calls_of(bound, index)
+        results = {
+            name: shorten_array(array, bound.shapes[name]) if name in bound.shapes else array
+            for name, array in slot.results.items()
+        }
+        return replace(slot, feeds=slot.feeds.shortened(arrays), results=results, calls=calls)
 
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
         """Bind the steps to a slot for one item; the lock is held.
@@ -95,9 +136,16 @@ class _OneOffStage:
     """
 
     def __init__(
-        self, open_plan: OpenPlan, made: OpenPlan, template: Graph, symbols: tuple[str, ...]
+        self,
+        open_plan: OpenPlan,
+        made: OpenPlan,
+        template: Graph,
+        symbols: tuple[str, ...],
+        *,
+        compiles: bool,
     ) -> None:
         self._open_plan, self._made = open_plan, made
+        self._compiles = compiles
         self.symbols = symbols
         self._fetched = set(template.outputs)
         seen = made.touched | self._fetched
@@ -107,13 +155,19 @@ class _OneOffStage:
             if name in seen and not spec.is_static
         }
         self._slots: dict[int, OnSlot] = {}
+        self.may_run_at_once = False
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
         """Return None: nothing is kept."""
 
     def can_bind(self, lengths: Lengths, slot: int) -> bool:
-        """Say whether the steps can be bound to such lengths without compiling."""
-        return self._steps(self._specs(lengths), slot, compiles=False) is not None
+        """Return True if the steps can be bound to such lengths."""
+        steps = self._steps(self._specs(lengths), slot, compiles=self._compiles)
+        if steps is None:
+            return False
+        of_slot = {**self._slots[slot].steps, **steps}
+        self.may_run_at_once = self._open_plan.calls_of(of_slot.values()) is not None
+        return True
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
         """Bind the steps to a slot that was made."""
@@ -123,6 +177,13 @@ class _OneOffStage:
         fetched = self._fetched & specs.keys()
         return BoundStage(steps, {name: specs[name].static_shape for name in fetched})
 
+    def calls_of(self, bound: BoundStage, slot: int) -> tuple[Call, ...]:
+        """Return the calls of all steps of a slot, some of which were bound to lengths."""
+        steps = {**self._slots[slot].steps, **bound.steps}
+        calls = self._open_plan.calls_of(steps.values())
+        assert calls is not None, "they may be called"
+        return calls
+
     def _specs(self, lengths: Lengths) -> dict[str, TensorSpec]:
         return {name: _at(spec, lengths) for name, spec in self._varying.items()}
 
@@ -131,7 +192,10 @@ class _OneOffStage:
     ) -> dict[int, BoundStep] | None:
         on_slot = self._slots.get(slot)
         if on_slot is None:
-            on_slot = self._slots[slot] = self._open_plan.on_slot(slot)
+            on_slot = self._open_plan.on_slot(slot)
+            if self._compiles:  # `made` has models that serve many lengths
+                on_slot = OnSlot(on_slot.arenas, self._made.on_slot(slot).steps)
+            self._slots[slot] = on_slot
         return self._made.rebound(on_slot, specs, compiles=compiles)
 
     def bind_ahead(self) -> None:
@@ -148,7 +212,13 @@ def _at(spec: TensorSpec, lengths: Lengths) -> TensorSpec:
 
 
 def one_off_lengths(
-    known: OneOffLengths | None, base: OpenPlan, made: OpenPlan, slot: int
+    known: OneOffLengths | None,
+    base: OpenPlan,
+    made: OpenPlan,
+    slot: int,
+    *,
+    least: int = 0,
+    compiles: bool = False,
 ) -> OneOffLengths | None:
     """Return what binds items of any lengths up to the longest of an open plan so far.
 
@@ -160,6 +230,8 @@ def one_off_lengths(
         A plan for the largest lengths, or for the first ones, and one in its arenas.
     slot : int
         One that both have.
+    least, compiles
+        As of `OneOffLengths`.
     """
     template = base.plan.template
     assert template is not None, "others run in its arenas"
@@ -172,9 +244,9 @@ def one_off_lengths(
     ):
         return None
     if not _is_within(_lengths_in(template, made), longest):
-        found = OneOffLengths(made, made, template)
+        found = OneOffLengths(made, made, template, least=least, compiles=compiles)
     elif known is None:
-        found = OneOffLengths(base, made, template)
+        found = OneOffLengths(base, made, template, least=least, compiles=compiles)
     else:
         return known
     return found if found.can_bind(slot) else None

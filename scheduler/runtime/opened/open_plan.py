@@ -267,7 +267,7 @@ class OpenPlan:
                 results,
                 tuple(one.launch for one in steps),
                 tuple(one.inline for one in steps),
-                None if copying_ns is None else self._calls(steps),
+                None if copying_ns is None else self.calls_of(steps),
                 copying_ns or 0,
                 arrivals_of(self.plan, self._devices, view, self._driver),
                 departures_of(self.plan, self._devices, view, self._driver),
@@ -283,9 +283,17 @@ class OpenPlan:
     @property
     def only_calls(self) -> bool:
         """True where steps that are bound for this plan alone may be bound again by calls alone."""
+        return self._has_plain_slots and self._bindings.only_calls
+
+    @property
+    def binds_briefly(self) -> bool:
+        """True where an item may bind the steps of this plan alone to its lengths itself."""
+        return self._has_plain_slots and self._bindings.binds_briefly
+
+    @property
+    def _has_plain_slots(self) -> bool:
         # Devices and variables have slots of their own kinds, and measured times are of lengths.
-        is_more = self.plan.ends.devices or self.reads or self.keeps or self._measure
-        return not is_more and self._bindings.only_calls
+        return not (self.plan.ends.devices or self.reads or self.keeps or self._measure)
 
     @property
     def touched(self) -> frozenset[str]:
@@ -351,7 +359,7 @@ class OpenPlan:
         if self.stages is not None:
             self.stages.clear()
 
-    def _calls(self, bound: Collection[BoundStep]) -> tuple[Call, ...] | None:
+    def calls_of(self, bound: Collection[BoundStep]) -> tuple[Call, ...] | None:
         """Return what runs the steps one after the other, unless an item needs more than that.
 
         Devices given as objects may work for other sessions: one can be kept from that meanwhile.

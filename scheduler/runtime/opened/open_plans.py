@@ -266,6 +266,7 @@ class OpenPlans:
                 if found is not None:  # another item was ahead
                     _mark(marks, "binding", begin_ns, self._driver.now_ns())
                     return found
+                await self._dispose()
                 fit = partial(self._resized.make, base, within.shapes, base.following)
                 open_plan = await self._make((key, variant), fit)
                 if self._slots.get((within.key, variant)) is not base:
@@ -304,6 +305,11 @@ class OpenPlans:
         # Items that are there keep their slots until they have failed or ended.
         for key in [key for key, slots in self._slots.items() if slots.are_lost]:
             self._retire(key)
+
+    def discard(self, key: Hashable) -> None:
+        """Take the plans of a key out of use: another plan serves their items from now on."""
+        for found in [found for found in self._slots if found[0] == key]:
+            self._retire(found)
 
     def restore(self, device: str) -> None:
         """Take what stands in for other plans out of use: a device is back."""

@@ -9,7 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from ....devices.device import shares_constants
 from ....devices.errors import DeviceError
@@ -17,6 +17,7 @@ from ....devices.memory import HOST
 from ...planner.bounded_shapes import BoundedShapes
 from ...plans.placement import Transfer
 from ...plans.shapes import Shapes
+from ...shapes.formulas import LEAST
 from .one_off import one_off_lengths
 from .open_plan import OpenPlan
 from .slots import Slots
@@ -47,6 +48,7 @@ class ResizedPlans:
         self._taken = _SharedBytes()
         self._slots: OrderedDict[tuple[Hashable, int], _Kept] = OrderedDict()
         self._fittings: WeakKeyDictionary[Slots, BoundedShapes] = WeakKeyDictionary()
+        self._refused: WeakSet[Slots] = WeakSet()  # items cannot bind their steps
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -80,13 +82,20 @@ class ResizedPlans:
             return None
         made = base.open_plan.resized(fitted)
         only_calls = made.only_calls and fitting.only_calls
-        with suppress(DeviceError):  # it is tried again by who needs the slot
-            if only_calls:
+        has_formulas = fitting.has_formulas and made.binds_briefly and base not in self._refused
+        with suppress(DeviceError):  # the item that needs the slot tries again
+            if only_calls or has_formulas:
                 # Bound here once, steps that do not depend on lengths are there for all others.
                 base.open_plan.make_slot(following)
             made.make_slot(following)
             if only_calls:
                 base.one_off = one_off_lengths(base.one_off, base.open_plan, made, following)
+            elif has_formulas:
+                base.one_off = one_off_lengths(
+                    base.one_off, base.open_plan, made, following, least=LEAST, compiles=True
+                )
+                if base.one_off is None:
+                    self._refused.add(base)
         return made
 
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:

@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from ....devices.errors import DeviceMemoryError
 from ....graph.errors import ShapeError
 from ....graph.tensor import Array
 from ...errors import PlanError
@@ -19,13 +20,14 @@ from ...planner.replanning import replan_beside
 from ...planner.staged_plans import StagedGraph, entry_of
 from ...plans.plan import Plan
 from ...plans.request import unknown_plan_error
-from ...plans.shapes import Shapes
+from ...plans.shapes import Bounds, Shapes
 from ...plans.variants import variant
 from ...profile.timestamps import Timestamps
 from ...shapes.bounds import check_within, fed_bounds, undecided_error
 from ...shapes.fixed import is_mostly_fixed
 from ...shapes.specialise import bind_inputs
 from ..items.feeds import check_feeds
+from .ample_bounds import AmpleBounds, may_be_ample, plan_amply
 from .open_plans import KEPT_PLANS, OpenPlans
 from .provenance import BoundedParent
 from .slots import Slots
@@ -38,8 +40,17 @@ KEPT_SHAPES = 256
 _JOINED = "joined"
 """Marks the keys of plans for all stages."""
 
+_AMPLE = "ample"
+"""Marks the keys of plans that have room for longer inputs than those that came."""
+
+_AMPLE = "ample"
+"""Marks the keys of plans that have room for longer inputs."""
+
 _SHARED = "shared"
 """Marks the keys of plans beside which others run."""
+
+AmpleKey: TypeAlias = tuple[str, tuple[tuple[str, tuple[int, int]], ...], int, Hashable]
+"""A mark, the bounds of each symbol, the number of slots, and the plan's purpose."""
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int, Hashable]
 """The shapes of the inputs, the number of slots of each variant, and what the plan is for."""
@@ -81,8 +92,12 @@ class ShapePlanCache:
         self._plan_joined = lru_cache(KEPT_PLANS)(self._joined_plan)
         self._check_shapes = lru_cache(KEPT_SHAPES)(self._shapes_checked)
         self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_shared, plan))
+        self._planned_amply = lru_cache(KEPT_PLANS if plan.replicas else 0)(self._plan_amply)
+        self._ample: dict[int, AmpleBounds] = {}
+        self._most_nbytes = 0
         self._first: dict[int, Key] = {}
         self._shares = _shares(plan)
+        self._may_be_ample = not self._shares and may_be_ample(plan)
         self._is_bounded = bool(plan.computed) and fed_bounds(self._fed, plan.computed) is not None
 
     def count(self, max_in_flight: int) -> int:
@@ -105,7 +120,7 @@ class ShapePlanCache:
         """Return the slots of the one open plan that these inputs need, and what it is fed."""
         slots, fed = self.peek(count, arrays, index)
         if slots is None:
-            slots = self._one_off(count, arrays, index)
+            slots = self.one_off(count, arrays, index)
         if slots is not None and slots.stages is None:  # else items tell at their end
             self._open_plans.hit()
         return slots, fed
@@ -124,7 +139,7 @@ class ShapePlanCache:
             slots = self._open_plans.peek(self._key(arrays, count), index)
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
-    def _one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
+    def one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
         """Return slots of the plan in whose arenas others run, for an item of lengths of its own.
 
         To open a plan for some lengths pays if they come again; of files, each has others.
@@ -136,6 +151,8 @@ class ShapePlanCache:
             within = self._within(key, _shapes_of(self.plan, key))
         elif count in self._first:
             within = self._parent(self._first[count], key)
+        elif count in self._ample:
+            within = self._ample_parent(key, self._ample[count].find(self._shapes(key)))
         if within is None:
             return None
         return self._open_plans.one_off(key, partial(self._variant, key), index, within, arrays)
@@ -211,6 +228,7 @@ class ShapePlanCache:
             within = self._within(key, shapes)
         else:
             within = await self._beside(key, index, marks)
+            within = within or await self._within_ample(key, index, marks)
         make = partial(self._variant, key)
         slots = await self._open_plans.open(key, make, index, within=within, marks=marks)
         if slots is None:
@@ -251,6 +269,46 @@ class ShapePlanCache:
         self._first[key[1]] = first
         return parent
 
+    async def _within_ample(
+        self, key: Key, index: int, marks: Timestamps | None
+    ) -> BoundedParent | None:
+        """Return the open plan with room for these shapes; None while few shapes have come."""
+        if not self._may_be_ample:
+            return None
+        ample = self._ample.setdefault(key[1], AmpleBounds(self._fed))
+        before = ample.bounds
+        parent = self._ample_parent(key, ample.extend(self._shapes(key)))
+        if parent is None:
+            return None
+        if before and before != ample.bounds:
+            self._open_plans.discard(self._ample_key(before, key[1]))
+        try:
+            await self._open_plans.open(parent.key, parent.make, index, marks=marks)
+        except (PlanError, ShapeError, DeviceMemoryError):  # each shape gets its plan, as before
+            self._may_be_ample = False
+            self._ample.clear()
+            return None
+        return parent
+
+    def _ample_parent(self, key: Key, bounds: Bounds | None) -> BoundedParent | None:
+        if bounds is None:
+            return None
+        ample_key = self._ample_key(bounds, key[1])
+        make = partial(self._ample_variant, ample_key)
+        return BoundedParent(ample_key, make, self._shapes(key))
+
+    def _ample_key(self, bounds: Bounds, count: int) -> AmpleKey:
+        return _AMPLE, tuple(bounds.items()), count, self._purpose
+
+    def _ample_variant(self, key: AmpleKey, index: int) -> Plan:
+        return variant(self._planned_amply(key), index)
+
+    def _plan_amply(self, key: AmpleKey) -> Plan:
+        return plan_amply(evaluate_known(self.plan), dict(key[1]), key[2], self._most_nbytes)
+
+    def _shapes(self, key: Key) -> Shapes:
+        return _shapes_of(self.plan, key)
+
     def _parent(self, first: Key, key: Key) -> BoundedParent:
         shapes = _shapes_of(self.plan, key)
         return BoundedParent((_SHARED, first), partial(self._shared, first), shapes)
@@ -259,7 +317,10 @@ class ShapePlanCache:
         return variant(self._planned_shared(key), index)
 
     def _variant(self, key: Key, index: int) -> Plan:
-        return variant(self._planned(key), index)
+        planned = self._planned(key)
+        if planned.memory is not None:
+            self._most_nbytes = max(self._most_nbytes, planned.memory.nbytes)
+        return variant(planned, index)
 
     def _key(self, arrays: Mapping[str, Array], count: int) -> Key:
         return tuple(map(_shape, arrays.values())), count, self._purpose

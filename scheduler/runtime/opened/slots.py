@@ -145,7 +145,7 @@ class Slots:
         if one_off is None or not one_off.may_bind(arrays):
             return None
         made = self.beside(one_off.open_plan)
-        made.stages = one_off
+        made.stages = made.one_off = one_off
         return made
 
     def refuse(self) -> None:

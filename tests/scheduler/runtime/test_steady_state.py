@@ -14,6 +14,7 @@ import pytest
 import trio
 from plait.graph.tensor import Array
 from plait.scheduler.runtime.items.input_staging import InputStagingPool
+from plait.scheduler.runtime.opened import ample_bounds
 from resources import held, left_since
 from trio.testing import MockClock
 
@@ -113,8 +114,11 @@ async def test_nothing_is_kept_of_items(lengths: int) -> None:
         assert not left_since(things)
 
 
-async def test_plans_for_shapes_that_are_not_kept_leave_nothing_behind() -> None:
+async def test_plans_for_shapes_that_are_not_kept_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Every item needs a plan, and one is closed for it: with workers, arenas are shared files."""
+    monkeypatch.setattr(ample_bounds, "FEW_SHAPES", 1000)
     async with pl.Session(planned("n", second="worker:0"), trace=False) as session:
         await consume(session, ({"x": np.zeros(n, np.float32)} for n in range(1, 31)))
         things = held()

@@ -22,6 +22,7 @@ from plait.scheduler.planner.memory.prepared import GROWING
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.planner.replanning import replan_beside
 from plait.scheduler.plans.regions import Region
+from plait.scheduler.runtime.opened import binding
 from plait.scheduler.runtime.opened.arenas import OpenArenas
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
 from plait.scheduler.shapes.constraints import DynamicShapeConstraints
@@ -110,6 +111,7 @@ async def test_fixed_steps_are_bound_once(
         return opened[-1]
 
     monkeypatch.setattr(OpenPlan, "resized", watched)
+    monkeypatch.setattr(binding, "FEW_NODES", 0)  # else items bind steps to their own lengths
     graph = with_tail(two_steps())
     async with pl.Session(planned(graph, bounds=bounds)) as session:
         for length in LENGTHS:
