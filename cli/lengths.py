@@ -16,16 +16,16 @@ NAMED = (
     (r"past", 0),
     (r"seq|token|time|^t$|^s$|^l$|frames|steps", 64),
 )
-"""Patterns of a symbol, and the length that such an axis usually may have."""
+"""Patterns of a symbol, and a usual length of such an axis."""
 
 PIXELS = 320
-"""Of an image's height and width: a multiple of 32, by which networks of images divide them."""
+"""The height and width of images: a multiple of 32, by which most networks divide them."""
 
 
 def propose_lengths(specs: Iterable[TensorSpec], known: Mapping[str, int]) -> dict[str, int]:
     """Return a length for each symbol in shapes of inputs that `known` has none for.
 
-    A name such as ``"height"`` tells; otherwise an open axis beside three channels of a tensor with
+    A name such as ``"height"`` decides; otherwise an open axis beside three channels of a tensor with
     four axes is one of pixels, and others have length 1.
     """
     found: dict[str, int] = {}
@@ -40,10 +40,10 @@ def _propose(symbol: str, axis: int, spec: TensorSpec) -> int:
     for pattern, length in NAMED:
         if re.search(pattern, symbol.lower()):
             return length
-    return PIXELS if axis in _pixel_axes(spec) else 1
+    return PIXELS if axis in _find_pixel_axes(spec) else 1
 
 
-def _pixel_axes(spec: TensorSpec) -> tuple[int, ...]:
+def _find_pixel_axes(spec: TensorSpec) -> tuple[int, ...]:
     """Return the axes of height and width of a batch of images with known channels."""
     shape = spec.shape or ()
     if len(shape) != 4 or kind_of(spec.dtype) not in "fu":
