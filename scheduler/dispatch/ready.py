@@ -27,15 +27,20 @@ class ReadyQueue(Generic[T]):
         How many it is given at a time.
     """
 
-    __slots__ = ("_room", "_waiting")
+    __slots__ = ("_depth", "_room", "_waiting")
 
     def __init__(self, depth: int = 1) -> None:
-        self._room = depth
+        self._depth = self._room = depth
         self._waiting: list[tuple[int, int, T]] = []
 
     def __len__(self) -> int:
         """Return how many steps wait."""
         return len(self._waiting)
+
+    @property
+    def is_idle(self) -> bool:
+        """True while the lane has done all that it was given."""
+        return self._room == self._depth
 
     def offer(self, item: int, rank: int, step: T) -> bool:
         """Say whether the lane is given a step now; if not, `take` returns it in its turn.

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 from weakref import ref
 
+import trio
+
 from ..dispatch.rotation import Rotation
+from ..dispatch.unevenness import Unevenness
 from ..plans.replicas import Groups, variants
 from .items.item import ItemRun
+from .opened.lanes import OpenLane
+from .opened.open_plan import OpenPlan
+
+
+@dataclass(slots=True)
+class _Bound:
+    """An item on a variant.
+
+    The reference is weak: an item that is given up before it has started is never reported.
+    """
+
+    item_run: ref[ItemRun]
+    variant: int
+    has_started: bool = False
 
 
 class Dispatcher:
     """Gives each item to a variant of the plan; used on the trio thread only.
+
+    Items of similar length are bound when they are admitted. Items of very unequal length wait, in
+    order, until a lane for their first step is idle.
 
     Parameters
     ----------
@@ -19,35 +42,58 @@ class Dispatcher:
         The replicas.
     lost : collection of str
         The devices that are away; items go there last.
+    call : callable
+        Has the trio thread call a function; may be called on any thread.
     """
 
-    def __init__(self, groups: Groups, lost: Collection[str]) -> None:
+    def __init__(
+        self,
+        groups: Groups,
+        lost: Collection[str],
+        call: Callable[[Callable[[], object]], object] = lambda function: function(),
+    ) -> None:
         self._groups = groups
         self._lost = lost
+        self._call = call
         self._count = variants(groups)
         self._rotation = Rotation(self._count)
-        # Weakly: who gives an item up before it has started tells nobody. A list, for all of it is
-        # read at each choice, and a dictionary of weak keys takes three times as long to read.
-        self._given: list[tuple[ref[ItemRun], int]] = []
+        # A list: all of it is read at each choice, and a dictionary of weak keys takes three times
+        # as long to read.
+        self._bound: list[_Bound] = []
+        self._lanes: dict[int, OpenLane[Any]] = {}
+        self._unevenness = Unevenness()
+        self._order = trio.StrictFIFOLock()
+        self._waiting = trio.lowlevel.ParkingLot()
+        self._is_closing = False
+
+    def refuse(self) -> None:
+        """Let no item wait for a lane any more."""
+        self._is_closing = True
+        self._waiting.unpark_all()
 
     def choose(self, item_run: ItemRun) -> int:
-        """Return the variant with the fewest items under way, of equals the next in turn."""
+        """Return the variant with the fewest items under way, of equals the next in turn.
+
+        While items are bound late, those with an idle lane come first.
+        """
         if self._count == 1:
             return 0
         before: int | None = None
         under_way = [0] * self._count
-        given = []
-        for entry in self._given:
-            other, index = entry[0](), entry[1]
+        bound = []
+        for entry in self._bound:
+            other = entry.item_run()
             if other is item_run:  # it found no slot there, and is given a place anew
-                before = index
+                before = entry.variant
             elif other is not None and not other.is_over:
-                under_way[index] += 1
-                given.append(entry)
-        away = self._away() if self._lost else ()
+                under_way[entry.variant] += 1
+                bound.append(entry)
+        self._bound = bound
+        away = self._find_away() if self._lost else set[int]()
+        if self._binds_late:
+            away |= {index for index in range(self._count) if not self._has_room(index)}
         chosen = self._rotation.choose(under_way, away, before)
-        given.append((ref(item_run), chosen))
-        self._given = given
+        bound.append(_Bound(ref(item_run, self._forget), chosen))
         return chosen
 
     def move(self, item_run: ItemRun) -> int:
@@ -55,11 +101,82 @@ class Dispatcher:
 
         It stays while slots are held for consumers: these may be waiting for this very item.
         """
-        others = (other() for other, _ in self._given)
+        others = (entry.item_run() for entry in self._bound)
         is_held = any(one is not None and one.holds and not one.is_over for one in others)
         return item_run.variant if is_held else self.choose(item_run)
 
-    def _away(self) -> set[int]:
+    def start(self, item_run: ItemRun, open_plan: OpenPlan | None) -> None:
+        """Note that an item has begun; without a plan, one that goes through several plans."""
+        if self._count == 1:
+            return
+        for entry in self._bound:
+            if entry.item_run() is item_run:
+                entry.has_started = True
+        if open_plan is not None and open_plan.order.first:
+            self._lanes[item_run.variant] = open_plan.lane[open_plan.order.first[0]]
+
+    def end(self, open_plan: OpenPlan, times: Sequence[int]) -> None:
+        """Note the times of the steps of an item that has ended."""
+        if self._count == 1 or not open_plan.order.first:
+            return
+        first = open_plan.lane[open_plan.order.first[0]]
+        self._unevenness.note(
+            sum(
+                times[3 * step + 2] - times[3 * step + 1]
+                for step, lane in enumerate(open_plan.lane)
+                if lane is first
+            )
+        )
+
+    def look_again(self) -> None:
+        """Let items that wait for a lane look again: another one has ended."""
+        if self._waiting:
+            self._waiting.unpark_all()
+
+    def _forget(self, _: object) -> None:
+        if self._waiting:
+            self._call(self.look_again)
+
+    @property
+    def has_room(self) -> bool:
+        """True if the next item may be bound now."""
+        return not self._binds_late or any(map(self._has_room, range(self._count)))
+
+    async def wait_for_room(self) -> None:
+        """Wait until the next item may be bound; items that came before go first."""
+        if self.has_room and not self._order.locked():
+            return
+        async with self._order:
+            on_idle = partial(self._call, self.look_again)
+            try:
+                for lane in self._lanes.values():
+                    lane.on_idle = on_idle
+                while not self.has_room:  # read after `on_idle` is set: lanes may be idle by now
+                    await self._waiting.park()
+            finally:
+                for lane in self._lanes.values():
+                    lane.on_idle = None
+
+    @property
+    def _binds_late(self) -> bool:
+        if self._count == 1 or not self._unevenness.is_worth_waiting:
+            return False
+        if self._lost or self._is_closing:
+            return False
+        # The lane must tell the variants apart.
+        return len(set(self._lanes.values())) == self._count
+
+    def _has_room(self, variant: int) -> bool:
+        """Return whether a variant's lane is idle, and no item is on its way there."""
+        return self._lanes[variant].is_idle and not any(
+            entry.variant == variant
+            and not entry.has_started
+            and (item_run := entry.item_run()) is not None
+            and not item_run.is_over
+            for entry in self._bound
+        )
+
+    def _find_away(self) -> set[int]:
         """Return the variants that need a device which is lost."""
         groups, lost = self._groups, self._lost
         return {

@@ -132,7 +132,7 @@ class Runtime:
             measure=measure,
         )
         self._fetch_plans = FetchPlanCache(plan, self._open_plans, self._driver)
-        self._dispatcher = Dispatcher(plan.replicas, recovery.lost)
+        self._dispatcher = Dispatcher(plan.replicas, recovery.lost, self._driver.call)
         recovery.on_loss, recovery.on_return = self._lose, self._open_plans.restore
         self._item_runs = ItemsUnderWay()
         self._completion = ItemCompletion(
@@ -183,6 +183,7 @@ class Runtime:
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
+        self._dispatcher.look_again()
         self.recorder.count(error is not None)
         if self._announcer.is_heard:
             latency_ns = max(0, marks.landed_ns - marks.admitted_ns)  # not every item gets that far
@@ -302,6 +303,7 @@ class Runtime:
     def _refuse(self) -> None:
         """Start nothing more, and turn waiting tasks away."""
         self._launcher.refuse()
+        self._dispatcher.refuse()
         self._staged_runner.refuse()
         self._open_plans.refuse()
         self.variables.refuse()
@@ -447,6 +449,7 @@ class Runtime:
         with self._admission:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
             inputs = self.borrowed(inputs)
+            await self._dispatcher.wait_for_room()
             await self._start(shape_plans, inputs, max_in_flight, item_run)
 
     @trio.lowlevel.enable_ki_protection
@@ -483,6 +486,7 @@ class Runtime:
             arrays = await self._launcher.copying(arrays.values(), own)
             entry = shape_plans.entries[count]
             await self._staged_runner.start(item_run, arrays, entry, shape_plans.plan.graph)
+            self._dispatcher.start(item_run, None)
         else:
             await self._launcher.start(item_run, slots, arrays)
 
@@ -516,6 +520,8 @@ class Runtime:
         with self._admission:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
             arrays = shape_plans.check(inputs)
+            if not self._dispatcher.has_room:
+                return False
             item_run.variant = self._dispatcher.choose(item_run)
             count = shape_plans.count(max_in_flight)
             slots, arrays = shape_plans.find(count, arrays, item_run.variant)

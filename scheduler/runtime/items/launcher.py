@@ -183,6 +183,7 @@ class ItemLauncher:
         item_run.execution = execution
         self._item_runs.add(item_run)
         execution.start()
+        self._dispatcher.start(item_run, open_plan)
         self._driver.wake()
         # Devices work meanwhile. Nothing is copied where the item has ended on this thread; where
         # it is to be started again, that happens in a later turn of the loop.
@@ -259,6 +260,8 @@ class ItemLauncher:
         if turn.slot.row_feeds:
             assert item_run.execution is not None
             abandon_rows(turn.slot.row_feeds, item_run.execution.events)
+        if item_run.execution is not None and item_run.execution.is_complete:
+            self._dispatcher.end(slots.open_plan, item_run.execution.times)
         if self._replays.take(item_run):
             if not slots.open_plan.keeps:  # who assigns keeps its turn: it is started again
                 self._variables.leave(item_run)

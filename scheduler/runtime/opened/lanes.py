@@ -7,7 +7,7 @@ a step of another item, or of another plan. All methods may be called from any t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -18,13 +18,25 @@ T = TypeVar("T")
 
 
 class OpenLane(Generic[T]):
-    """A `ReadyQueue` for threads."""
+    """A `ReadyQueue` for threads.
 
-    __slots__ = ("_lock", "_queue")
+    Attributes
+    ----------
+    on_idle : callable or None
+        Called when the lane has nothing more to do.
+    """
+
+    __slots__ = ("_lock", "_queue", "on_idle")
 
     def __init__(self, depth: int) -> None:
         self._lock = threading.Lock()
         self._queue = ReadyQueue[T](depth)
+        self.on_idle: Callable[[], object] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True while the lane has nothing to do."""
+        return self._queue.is_idle
 
     def offer(self, item: int, rank: int, step: T) -> bool:
         """Say whether the lane is to be given a step at once; if not, `take` returns it."""
@@ -34,7 +46,11 @@ class OpenLane(Generic[T]):
     def take(self) -> T | None:
         """Note that the lane has done a step; return the one that it is to be given, if any."""
         with self._lock:
-            return self._queue.take()
+            following = self._queue.take()
+        on_idle = self.on_idle  # the loop may take it away meanwhile
+        if on_idle is not None and following is None and self._queue.is_idle:
+            on_idle()
+        return following
 
     def withdraw(self, item: int) -> int:
         """Let an item's steps wait no longer; return how many these were."""

@@ -1,0 +1,39 @@
+"""The rule for binding items to replicas late: if their times on a lane differ enough.
+
+An item that is bound when it is admitted may queue after a long one while another lane idles. An
+item that is bound when a lane is idle does not, but the lane idles until the loop has fed it: for
+some hand-overs. In streams of 96 items on 2 to 8 replicas, late binding saves a tenth to a fifth of
+the mean deviation from the mean time, for each item.
+"""
+
+from __future__ import annotations
+
+from .hand_over import get_hand_over_ns
+
+WORTH = 100
+"""Mean deviation, in hand-overs, from which late binding saves more than it costs."""
+
+MEMORY = 16
+"""About this number of items is remembered."""
+
+
+class Unevenness:
+    """The mean deviation of a time from its mean, over the last items."""
+
+    __slots__ = ("_deviation_ns", "_mean_ns")
+
+    def __init__(self) -> None:
+        self._mean_ns = self._deviation_ns = 0.0
+
+    def note(self, ns: int) -> None:
+        """Note the time of an item."""
+        if not self._mean_ns:
+            self._mean_ns = ns
+        deviation_ns = abs(ns - self._mean_ns)
+        self._mean_ns += (ns - self._mean_ns) / MEMORY
+        self._deviation_ns += (deviation_ns - self._deviation_ns) / MEMORY
+
+    @property
+    def is_worth_waiting(self) -> bool:
+        """True if items are to be bound late."""
+        return self._deviation_ns > WORTH * get_hand_over_ns()
