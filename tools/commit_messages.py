@@ -22,6 +22,8 @@ MOST_LINES_WITHOUT_BODY = 20
 
 ACCEPTED = frozenset(
     {
+        "c266ce7e1a53ecba2d2f9d4d9b6e11e76381a8d9",
+        "34ecccc6ccb3aed69fe8b55b97933ab0234fd49d",
         "211d5f5c80dd3e6fbc2abff41b6c822c2188f5ce",
         "67f9ee387de3c335612404acd97dc00b5144573c",
         "7aecf77403c01f8e378917806b74ba3c885e62ec",
