@@ -1,6 +1,7 @@
 """Differences of ONNX Runtime's kernels from ONNX, for which nodes go to other devices.
 
-Found by running ONNX's own node tests, and integers at the ends of their ranges, on version 1.31.1.
+Found on versions 1.31.1 and 1.32.0 by running ONNX's own node tests, integers at the ends of their
+ranges, and random nodes of all operators (tests/properties/test_ort_runs_what_it_supports.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from ...graph.operator import Call
 from ...graph.operators.attention import MASK, MASKED, SCORES, USED
 from ...graph.operators.inputs import integers, is_computed
 from ...graph.operators.movement import pads_by_axis
-from ...graph.tensor import TensorSpec
+from ...graph.resampling import resized_axes
+from ...graph.tensor import Shape, TensorSpec
 from .empty import is_empty, may_be_empty
 from .runtime import gives_empty_parts
 
@@ -106,24 +108,117 @@ def _may_reflect_again(call: Call) -> bool:
     )
 
 
+def _is_of_rank(least: int) -> Callable[[Call], bool]:
+    """Return a predicate: the first input has fewer axes."""
+    return lambda call: (call.spec(0).rank or 0) < least
+
+
+def _is_reduced_narrowly(call: Call) -> bool:
+    is_narrow = call.spec(0).dtype.name in ("float16", "bfloat16", "bool")
+    return is_narrow and call.attributes["reduction"] != "none"
+
+
+def _has_blocks_of_one_scale(call: Call) -> bool:
+    return bool(call.attributes["block_size"]) and _is_single(call.spec(1))
+
+
+def _has_empty_axes(call: Call) -> bool:
+    return call.has(1) and call.spec(1).shape == (0,)
+
+
+def _lacks_keys(call: Call) -> bool:
+    return any(call.spec(index).is_static and not call.spec(index).size for index in range(3))
+
+
+def _is_sampled_otherwise(call: Call) -> bool:
+    rank = call.spec(0).rank or 0
+    return rank < 4 or (rank > 4 and call.attributes["mode"] == "cubic")
+
+
+def _is_double(call: Call) -> bool:
+    return call.spec(0).dtype.name == "float64"
+
+
+def _is_cut_to_shape(call: Call) -> bool:
+    """True for a transposed convolution whose pads follow from the shape of its output."""
+    is_auto = call.attributes["auto_pad"] != "NOTSET"
+    is_filled = any(call.attributes["output_padding"] or ())
+    return call.attributes["output_shape"] is not None or (is_auto and is_filled)
+
+
+def _has_wide_zero_points(call: Call) -> bool:
+    """True for zero points of several axes, or of the columns of a batch of matrices."""
+    wide = _several(2)(call) or (call.has(2) and (call.spec(2).rank or 0) > 1)
+    return wide or (call.has(3) and not _is_single(call.inputs[3]) and call.spec(1).rank != 2)
+
+
+def _has_wide_scales(call: Call) -> bool:
+    given = [call.inputs[index] for index in (1, 2, 6, 7)]
+    wide = _several(1, 2, 6, 7)(call) or any(spec and (spec.rank or 0) > 1 for spec in given)
+    return wide or (_several(4, 5)(call) and call.spec(3).rank != 2)
+
+
+def _resizes_other_axes(call: Call) -> bool:
+    """True where interpolated axes are not the last two or three, or those before channels."""
+    mode, shape = call.attributes["mode"], call.spec(0).shape
+    if mode == "nearest" or shape is None:
+        return False
+    rank = len(shape)
+    if rank == 2 or (rank == 3 and mode == "linear"):
+        return False
+    scaled = _scaled_axes(call, shape)
+    layouts = [{2, 3}, {1, 2}] if mode == "linear" else [{2, 3}]
+    layouts = layouts if rank == 4 else [{2, 3, 4}] if mode == "linear" else []
+    return rank not in (4, 5) or not any(scaled <= layout for layout in layouts)
+
+
+def _scaled_axes(call: Call, shape: Shape) -> set[int]:
+    """Return the axes that Resize may give another length or scale."""
+    axes = resized_axes(call.attributes, len(shape))
+    scales, sizes = (call.value(index) if call.has(index) else None for index in (2, 3))
+    if scales is not None and scales.size == len(axes):
+        return {axis for axis, scale in zip(axes, scales, strict=True) if scale != 1}
+    if sizes is not None and call.attributes["keep_aspect_ratio_policy"] == "stretch":
+        return {axis for axis, size in zip(axes, sizes, strict=True) if size != shape[axis]}
+    return set(axes) if scales is not None or sizes is not None else set()
+
+
+def _has_no_frame(call: Call) -> bool:
+    return not call.has(2) and not call.has(3)
+
+
 _SCALAR_AXES = Difference(_has_scalar_axes, "axes that are a scalar fail")
 _DIVIDING = Difference(_may_trap, "integer division by 0 fails, and by -1 may end the process")
+_BLOCKS = Difference(_has_blocks_of_one_scale, "blocks of a single scale fail")
 _OF_BOOLEANS = Difference(
     lambda call: call.spec(0).dtype.kind == "b" or _has_scalar_axes(call),
     "booleans without elements fail, and so do axes that are a scalar",
 )
 _DIFFERENCES: Mapping[str, Difference] = {
     "Attention": Difference(
-        _keeps_or_shortens_mask, "scores lack what is causal, and masks of fewer keys fail"
+        lambda call: _keeps_or_shortens_mask(call) or _lacks_keys(call),
+        "scores lack what is causal; masks of fewer keys, and no keys, fail",
     ),
     "ConvInteger": Difference(_several(2, 3), "zero points are one for all"),
+    "ConvTranspose": Difference(_is_cut_to_shape, "it expects other shapes"),
+    "DequantizeLinear": _BLOCKS,
     "Div": _DIVIDING,
+    "GridSample": Difference(_is_sampled_otherwise, "it fails for one axis, and cubic for three"),
+    "GRU": Difference(_is_double, "it fails in float64"),
+    "InstanceNormalization": Difference(_is_of_rank(3), "inputs without spatial axes fail"),
     "LRN": Difference(lambda call: call.spec(0).rank != 4, "inputs of other ranks than 4 fail"),
-    "MatMulInteger": Difference(_several(2), "zero points of a are one for all"),
+    "LSTM": Difference(_is_double, "it fails in float64"),
+    "MatMulInteger": Difference(
+        _has_wide_zero_points, "zero points of a are one for all, of b those of one matrix"
+    ),
     "MaxUnpool": Difference(lambda call: call.has(2), "indices count in the smaller shape"),
     "Mod": _DIVIDING,
-    "Pad": Difference(_may_reflect_again, "what is reflected more than once fails"),
-    "QLinearMatMul": Difference(_several(1, 2, 6, 7), "scales of a and y are one for all"),
+    "Pad": Difference(
+        lambda call: call.spec(0).rank == 0 or _may_reflect_again(call),
+        "scalars fail, and so does what is reflected more than once",
+    ),
+    "QLinearMatMul": Difference(_has_wide_scales, "scales of a and y are one for all"),
+    "QuantizeLinear": _BLOCKS,
     "ReduceL1": _SCALAR_AXES,
     "ReduceL2": _SCALAR_AXES,
     "ReduceLogSum": _SCALAR_AXES,
@@ -134,6 +229,14 @@ _DIFFERENCES: Mapping[str, Difference] = {
     "ReduceProd": _SCALAR_AXES,
     "ReduceSum": _SCALAR_AXES,
     "ReduceSumSquare": _SCALAR_AXES,
-    "Resize": Difference(_scales_to_corners, "corners are aligned to lengths that are rounded"),
+    "Resize": Difference(
+        lambda call: _scales_to_corners(call) or _resizes_other_axes(call),
+        "corners are aligned to lengths that are rounded, and only images are interpolated",
+    ),
+    "STFT": Difference(_has_no_frame, "without a window and its length it fails"),
+    "ScatterElements": Difference(_is_reduced_narrowly, "16-bit floats and booleans fail"),
+    "ScatterND": Difference(_is_reduced_narrowly, "16-bit floats and booleans fail"),
+    "Slice": Difference(lambda call: call.spec(0).rank == 0, "scalars fail"),
+    "Squeeze": Difference(_has_empty_axes, "it takes no axes for all axes"),
     "Split": Difference(_may_run_out, "equal parts that need more than there is fail"),
 }

@@ -11,6 +11,7 @@ from ...graph.ir import Graph, Node
 from ...graph.operator import Call
 from ...graph.tensor import TensorSpec
 from .differences import difference
+from .explicit_pads import with_explicit_pads
 from .faster_forms import with_faster_forms
 from .integer_biases import with_integer_biases
 from .masks import with_whole_masks
@@ -89,9 +90,13 @@ class Engine:
 
     def formed(self, graph: Graph) -> Graph:
         """Return a graph in forms that are computed exactly, and fast; nested graphs apart."""
-        for form in (with_whole_masks, with_integer_biases, without_saturation, with_faster_forms):
+        for form in _FORMS:
             graph = form(graph)
         return graph
 
 
+_FORMS = (
+    *(with_whole_masks, with_explicit_pads, with_integer_biases, without_saturation),
+    with_faster_forms,
+)
 PROCESSOR = Engine("ort")

@@ -75,6 +75,9 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
         spec if name else None
         for name, spec in zip(node.outputs, infer_node(node, call), strict=True)
     ]
+    for spec in (*call.inputs, *outputs):
+        if spec is not None and spec.dtype.kind == "c":
+            return Support(False, f"{engine.kind!r} devices have no {spec.dtype.name}")
     if computes_nothing(node, outputs):
         return Support(True, "there is nothing to compute")
     if makes_of_nothing(node, call) and _unbound([spec for spec in outputs if spec]) is None:

@@ -282,6 +282,18 @@ def value_proto(name: str, spec: TensorSpec) -> Any:
     return ValueInfoProto(name=name, type=TypeProto(tensor_type=tensor))
 
 
+def _input_names(node: Node, names: Mapping[str, str]) -> list[str]:
+    """Return the names of a node's inputs, without absent ones at the end.
+
+    ONNX allows empty names there, but some kernels of ONNX Runtime 1.32 (DFT, LayerNormalization)
+    count the names and read an input that is absent, which ends the process.
+    """
+    found = [names.get(name, "") for name in uncaptured(node)]
+    while found and not found[-1] and node.op not in CONTROL_FLOW:
+        found.pop()
+    return found
+
+
 class _Writer:
     """Writes nodes; names of tensors are told apart over all graphs."""
 
@@ -302,7 +314,7 @@ class _Writer:
             name=path,
             domain=domain,
             op_type=op_type,
-            input=[names.get(name, "") for name in uncaptured(node)],
+            input=_input_names(node, names),
             output=[names.get(name, "") for name in node.outputs],
             attribute=[*attribute_protos(node), *graphs],
         )
