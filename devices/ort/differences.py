@@ -18,6 +18,7 @@ from ...graph.operators.movement import pads_by_axis
 from ...graph.resampling import resized_axes
 from ...graph.tensor import Shape, TensorSpec
 from .empty import is_empty, may_be_empty
+from .explicit_pads import is_dilated_same
 from .runtime import gives_empty_parts
 
 
@@ -190,6 +191,9 @@ def _has_no_frame(call: Call) -> bool:
 _SCALAR_AXES = Difference(_has_scalar_axes, "axes that are a scalar fail")
 _DIVIDING = Difference(_may_trap, "integer division by 0 fails, and by -1 may end the process")
 _BLOCKS = Difference(_has_blocks_of_one_scale, "blocks of a single scale fail")
+_DILATED = Difference(
+    lambda call: is_dilated_same(call.attributes), "padding of dilated windows follows another rule"
+)
 _OF_BOOLEANS = Difference(
     lambda call: call.spec(0).dtype.kind == "b" or _has_scalar_axes(call),
     "booleans without elements fail, and so do axes that are a scalar",
@@ -199,6 +203,7 @@ _DIFFERENCES: Mapping[str, Difference] = {
         lambda call: _keeps_or_shortens_mask(call) or _lacks_keys(call),
         "scores lack what is causal; masks of fewer keys, and no keys, fail",
     ),
+    "AveragePool": _DILATED,
     "ConvInteger": Difference(_several(2, 3), "zero points are one for all"),
     "ConvTranspose": Difference(_is_cut_to_shape, "it expects other shapes"),
     "DequantizeLinear": _BLOCKS,
@@ -207,10 +212,12 @@ _DIFFERENCES: Mapping[str, Difference] = {
     "GRU": Difference(_is_double, "it fails in float64"),
     "InstanceNormalization": Difference(_is_of_rank(3), "inputs without spatial axes fail"),
     "LRN": Difference(lambda call: call.spec(0).rank != 4, "inputs of other ranks than 4 fail"),
+    "LpPool": _DILATED,
     "LSTM": Difference(_is_double, "it fails in float64"),
     "MatMulInteger": Difference(
         _has_wide_zero_points, "zero points of a are one for all, of b those of one matrix"
     ),
+    "MaxPool": _DILATED,
     "MaxUnpool": Difference(lambda call: call.has(2), "indices count in the smaller shape"),
     "Mod": _DIVIDING,
     "Pad": Difference(

@@ -1,7 +1,7 @@
-"""Padding by numbers, for windows that are dilated and padded by `SAME`.
+"""Padding by numbers, for convolutions that are dilated and padded by `SAME`.
 
-The kernels of ONNX Runtime refuse both at once while they run (Conv, ConvInteger), or compute the
-wrong shape (AveragePool, MaxPool, LpPool), up to 1.32.0. PyTorch exports such convolutions.
+The kernels of ONNX Runtime refuse both at once while they run, up to 1.32.0. PyTorch exports such
+convolutions.
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...graph.ir import Graph, Node
+from ...graph.attribute import Attributes
 from ...graph.passes.rewriting import Rewriter
 from ...graph.windows import resolve_window
 
-_WEIGHTS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
-_WINDOWS = (*_WEIGHTS, "AveragePool", "LpPool", "MaxPool")
-
 
 def with_explicit_pads(graph: Graph) -> Graph:
-    """Return a graph that computes the same, with numbers as pads of dilated windows."""
-    if not any(map(_is_concerned, graph.nodes)):
+    """Return a graph that computes the same, with numbers as pads of dilated convolutions."""
+    nodes = [node for node in graph.nodes if _is_concerned(node)]
+    if not nodes:
         return graph
     rewriter = Rewriter(graph)
-    for node in filter(_is_concerned, rewriter.find(*_WINDOWS)):
+    for node in nodes:
         shape = rewriter.tensors[node.inputs[0]].static_shape
-        kernel = node.attributes["kernel_shape"]
-        if kernel is None:
-            kernel = rewriter.tensors[node.inputs[_WEIGHTS[node.op]]].static_shape[2:]
+        weights = node.inputs[node.operator.inputs.split().index("w")]
+        kernel = rewriter.tensors[weights].static_shape[2:]
         window, _ = resolve_window(shape[2:], node.attributes, kernel)
         assert window is not None, "shapes are known"
         pads = (*window.pads_begin, *window.pads_end)
@@ -35,6 +33,13 @@ def with_explicit_pads(graph: Graph) -> Graph:
 
 
 def _is_concerned(node: Node) -> bool:
-    if node.op not in _WINDOWS or not node.attributes["auto_pad"].startswith("SAME"):
+    """Return True for a dilated convolution with SAME padding, that is not a transposed one."""
+    if "w" not in node.operator.inputs.split() or "output_shape" in node.attributes:
         return False
-    return any(dilation != 1 for dilation in node.attributes.get("dilations") or ())
+    return is_dilated_same(node.attributes)
+
+
+def is_dilated_same(attributes: Attributes) -> bool:
+    """Return True if a window is dilated and its padding follows from lengths."""
+    dilations = attributes.get("dilations") or ()
+    return attributes.get("auto_pad", "").startswith("SAME") and any(d != 1 for d in dilations)
