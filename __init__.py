@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     )
     from .graph.gradients import gradients
     from .graph.printing import to_dot
+    from .graph.registry import unregister
     from .scheduler import (
         AsyncioSession,
         BlockingMicroBatches,
@@ -194,6 +195,7 @@ __all__ = [
     "to_dot",
     "topological_layers",
     "tune",
+    "unregister",
     "weights_of",
     "with_weights",
 ]
@@ -214,6 +216,7 @@ __getattr__, __dir__ = lazily(  # numpy and trio too come with the first name th
         ".graph.gradients": "gradients",
         ".graph.learning": ".",
         ".graph.printing": "to_dot",
+        ".graph.registry": "unregister",
         ".scheduler": "AsyncioSession BlockingMicroBatches BlockingSession Carried Costs"
         " DeadlineError DeviceModel DoesNotFitError Each FaultPolicy FeedError FetchError Item"
         " Join JoinStatus SourceError PipelineStep Stamped each join pipeline step"

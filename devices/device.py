@@ -24,7 +24,7 @@ from ..graph.dtypes import TEXT, has_objects
 from ..graph.infer import asking
 from ..graph.ir import Graph, Node
 from ..graph.nested import awaited
-from ..graph.operator import Call, Specs
+from ..graph.operator import Call, Specs, strip_bounded_form
 from ..graph.tensor import TensorSpec
 from .errors import DeviceError, DeviceLostError
 from .event import Event
@@ -555,7 +555,8 @@ def support(graph: Graph, node: Node, device: Device) -> Support:
     bounded = node.operator.bounded
     asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)
     with asking(node, call):
-        return device.supports(asked, call)
+        answer = device.supports(asked, call)
+    return answer._replace(reason=strip_bounded_form(answer.reason))
 
 
 def why_not(device: Device, graph: Graph, node: Node) -> str | None:

@@ -77,6 +77,9 @@ class _Registered(NamedTuple):
     options: Options
 
 
+_NAME = re.compile(r"[^\s:,=]+(:[^\s:,=]+)*:?")
+"""Command lines separate devices by commas, and options by blanks and equal signs."""
+
 _registered: Registry[str, _Registered] = Registry(
     lambda name: DeviceError(
         f"device {name!r} is registered already", fix=f"unregister({name!r}) first"
@@ -115,10 +118,10 @@ def register(
     'npu:0'
     >>> pl.devices.unregister("npu")
     """
-    if not isinstance(name, str) or not name.partition(":")[0]:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise DeviceError(
             f"{name!r} is not the name of a device",
-            fix="use a kind, 'npu', or an exact name, 'npu:0'",
+            fix="use a kind, 'npu', or an exact name, 'npu:0', without blanks and commas",
         )
     for what, value in (("factory", factory), ("instances", instances or tuple)):
         if not callable(value):

@@ -113,7 +113,7 @@ class GraphBuilder:
         /,
         *inputs: str | Array | float | None,
         name: str | None = None,
-        outputs: int | Sequence[str] = 1,
+        outputs: int | Sequence[str] | None = None,
         **attributes: Any,
     ) -> Any:
         """Add a node and return its output, or a tuple of outputs.
@@ -127,8 +127,8 @@ class GraphBuilder:
             first tensor. None stands for an absent optional input.
         name : str, optional
             The node's name; made from the operator's by default.
-        outputs : int or sequence of str, default 1
-            The number of outputs, or their names; a tuple is returned unless it is the integer 1.
+        outputs : int or sequence of str, optional
+            Their number, by default that of those that are not optional, or names; for 1 no tuple.
         **attributes
             The operator's attributes; defaults are filled in.
 
@@ -145,12 +145,13 @@ class GraphBuilder:
         at = f"node {name!r} ({op})" if name else f"{op} node"
         operator = find_operator(op, at=at)
         complete = operator.complete(attributes, at)
+        outputs = operator.usual_outputs if outputs is None else outputs
         n_outputs = outputs if isinstance(outputs, int) else len(outputs)
         present = [value is not None for value in inputs]
         operator.check_arity(len(inputs), present, n_outputs, at)
         before = len(self._tensors)
         try:
-            return self._append(op, inputs, name, outputs, complete, at)
+            return self._append(op, operator.widen_counts(inputs), name, outputs, complete, at)
         except Exception:
             while len(self._tensors) > before:  # dicts keep their order: the newest goes first
                 self._constants.pop(self._tensors.popitem()[0], None)
@@ -229,17 +230,8 @@ class GraphBuilder:
         ShapeError
             If values and graph do not fit together.
         """
-        return add_each(
-            self,
-            values,
-            body,
-            name or self._fresh("each"),
-            batch,
-            max_delay_s,
-            on_error,
-            keep,
-            drop,
-        )
+        label = name or self._fresh("each")
+        return add_each(self, values, body, label, batch, max_delay_s, on_error, keep, drop)
 
     def reduce(
         self,

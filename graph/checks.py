@@ -119,7 +119,7 @@ class Amount:
         # What is absent, or not known before a run, passes: it is checked again once it is known.
         if isinstance(self._value, tuple):
             for index, each in enumerate(self._value):
-                element = f"{self._argument}, element {index},"
+                element = f"{self._argument.removesuffix(',')}, element {index},"
                 self._check.that(holds(each, number), element, f"{sign}{number}", each)
         elif self._value is not None:
             got = self._value

@@ -15,6 +15,8 @@ from inspect import isasyncgenfunction, isclass, iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
@@ -228,6 +230,21 @@ class Operator:
                 fix=f"ask for {self.outputs}",
             )
 
+    def widen_counts(self, inputs: Sequence[Any]) -> list[Any]:
+        """Return inputs with plain integers as int64 where the operator counts or names an axis."""
+        formals = self.inputs.split()[: len(inputs)]
+        counted = [formal.rstrip("?") in _COUNTS for formal in formals]
+        counted += [False] * (len(inputs) - len(formals))
+        return [
+            np.int64(value) if is_count and type(value) is int else value
+            for value, is_count in zip(inputs, counted, strict=True)
+        ]
+
+    @property
+    def usual_outputs(self) -> int:
+        """How many outputs a node has by default: those that are not optional, at least one."""
+        return max(_arity(self.outputs)[0], 1)
+
     def complete(self, given: Mapping[str, Any], at: object) -> Attributes:
         """Return the attributes with types checked and defaults filled in.
 
@@ -261,7 +278,11 @@ _operators: Registry[str, Operator] = Registry(
     own=_import_families,
     group=OPERATORS,
     counts=True,
+    function_of=lambda operator: operator.function,
 )
+_BOUNDED = "Bounded."
+_COUNTS = ("axis", "k")
+"""Inputs that are integers whatever the dtype of the first tensor."""
 _registered: ContextVar[list[str] | None] = ContextVar("plait registered", default=None)
 _PACKAGE = __name__.partition(".")[0]
 
@@ -363,7 +384,17 @@ def define(
 
 def bounded_name(name: str) -> str:
     """Return the name of the operator that computes into buffers of an upper bound."""
-    return f"Bounded.{name}"
+    return f"{_BOUNDED}{name}"
+
+
+def is_bounded_form(op: str) -> bool:
+    """Return True for an operator of plans that writes up to the largest length of another one."""
+    return op.startswith(_BOUNDED)
+
+
+def strip_bounded_form(text: str) -> str:
+    """Return a text in which bounded forms have the names of their operators."""
+    return text.replace(_BOUNDED, "")
 
 
 def _with_shapes(bound: InferRule) -> InferRule:
@@ -394,22 +425,10 @@ def register_operator(operator: Operator) -> None:
     if not operator.module.startswith(f"{_PACKAGE}."):
         _operators.import_own()
         load_own(OPERATORS, operator.name)
-    known = _operators.get(operator.name)
-    # A cell that is run again would else be refused by what it defined itself.
-    if known is not None and _redefines(operator, known):
-        del _operators[operator.name]
     _operators.register(operator.name, operator)
     noted = _registered.get()
     if noted is not None:
         noted.append(operator.name)
-
-
-def _redefines(new: Operator, old: Operator) -> bool:
-    """True when a function of a script or notebook is defined again, as notebook cells are."""
-    if new.function is None or old.function is None:
-        return False
-    here, there = ((f.__module__, f.__qualname__) for f in (new.function, old.function))
-    return here == there and here[0] == "__main__"
 
 
 _aliases: dict[str, str] = {}

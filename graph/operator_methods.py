@@ -43,7 +43,7 @@ class Method(NamedTuple):
         if self.reduces:
             return f"{self.op} along an axis, several, or all, which are dropped by default."
         operator = find_operator(self.op)
-        outputs = operator.outputs.split()[: n_outputs(operator)]
+        outputs = operator.outputs.split()[: operator.usual_outputs]
         first = bare(operator.inputs.split()[0])
         return f"{self.op} with this tensor as {first}; returns {', '.join(map(bare, outputs))}."
 
@@ -92,7 +92,7 @@ def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **gi
                 raise OperatorError(f"{op} is given its input {formal} twice", fix="pass it once")
             inputs += [None] * (place + 1 - len(inputs))
             inputs[place] = given.pop(formal)
-    return x.builder.op(op, x, *inputs, name=name, outputs=n_outputs(operator), **given)
+    return x.builder.op(op, x, *inputs, name=name, **given)
 
 
 def reduce(x: Tensor, op: str, axis: Any = None, keepdims: bool = False, **given: Any) -> Any:
@@ -134,11 +134,6 @@ def _parameter(name: str, default: Any, kind: Any = Parameter.POSITIONAL_OR_KEYW
 def bare(formal: str) -> str:
     """Return the name of a formal input without its mark."""
     return formal.rstrip("?*+")
-
-
-def n_outputs(operator: Operator) -> int:
-    """Return how many outputs a method returns: those that are not optional, at least one."""
-    return max(sum(one[-1] != "?" for one in operator.outputs.split()), 1)
 
 
 def _others(operator: Operator) -> list[str]:

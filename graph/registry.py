@@ -1,10 +1,11 @@
-"""Registries: what there is of a kind, by name, each registered once; and a count of changes."""
+"""Registries: the entries of a kind, by name, each registered once; and a count of changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
+from weakref import ref
 
 from .errors import GraphError, OperatorError, PlaitError
 from .installed import load_for, load_own, offered
@@ -31,6 +32,49 @@ V = TypeVar("V")
 def _nothing() -> None: ...
 
 
+def _get_itself(entry: object) -> object:
+    return entry
+
+
+def is_redefinition(new: object, old: object) -> bool:
+    """Return True if both are functions of one name in one module, such as a cell that runs again.
+
+    Functions that another function makes are several: it may make them for different cases.
+    """
+    names = [(getattr(f, "__module__", ""), getattr(f, "__qualname__", "")) for f in (new, old)]
+    return names[0] == names[1] and all(names[0]) and "<" not in names[0][1]
+
+
+def unregister(function: Callable[..., object]) -> None:
+    """Remove all that a function was registered as.
+
+    That is an operator, a kernel, a definition, a gradient, a decomposition or a generator of code,
+    or several of them. A function of the same name in the same module replaces it without this.
+
+    Raises
+    ------
+    GraphError
+        If the function is not registered.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices.kernels.registry import kernel
+    >>> @kernel("Relu", when=lambda call: call.spec(0).rank == 7)
+    ... def relu_of_seven_axes(xp, inputs, outputs, attributes):
+    ...     xp.maximum(inputs[0], 0, out=outputs[0])
+    >>> pl.unregister(relu_of_seven_axes)
+    """
+    removed = [registry.remove_function(function) for ref in _registries if (registry := ref())]
+    if not any(removed):
+        name = getattr(function, "__qualname__", repr(function))
+        raise GraphError(f"{name} is not registered", fix="pass the decorated function")
+    note_registration()
+
+
+_registries: list[ref[Registry[Any, Any]]] = []
+
+
 class Registry(dict[K, V]):
     """Entries by name: as a dict those that are registered by now, more by `find` and `all`.
 
@@ -44,6 +88,8 @@ class Registry(dict[K, V]):
         The entry points whose modules register the entries of a name, or of its parts before a dot.
     counts : bool, default False
         Whether plans made before may not fit any more.
+    function_of : callable, optional
+        Returns the function of an entry; a later one of its name and module replaces the entry.
 
     Examples
     --------
@@ -62,13 +108,18 @@ class Registry(dict[K, V]):
         own: Callable[[], object] = _nothing,
         group: str = "",
         counts: bool = False,
+        function_of: Callable[[V], object] = _get_itself,
     ) -> None:
         super().__init__()
         self._taken, self._own, self._group, self._counts = taken, own, group, counts
+        self._function_of = function_of
+        _registries.append(ref(self, _registries.remove))
 
     def register(self, name: K, entry: V) -> None:
         """Add an entry; raise if there is one of that name."""
-        if name in self:
+        if name in self and not is_redefinition(
+            self._function_of(entry), self._function_of(self[name])
+        ):
             taken = self._taken
             if isinstance(taken, str):
                 raise GraphError(taken.format(name), fix="remove one")
@@ -76,6 +127,13 @@ class Registry(dict[K, V]):
         self[name] = entry
         if self._counts:
             note_registration()
+
+    def remove_function(self, function: object) -> bool:
+        """Remove the entries of a function; return True if there were any."""
+        names = [name for name, entry in self.items() if self._function_of(entry) is function]
+        for name in names:
+            del self[name]
+        return bool(names)
 
     def find(self, name: K) -> V | None:
         """Return the entry of a name, None where there is none; what may register it is imported.
@@ -121,3 +179,31 @@ class Registry(dict[K, V]):
         known = [*map(str, self), *also, *installed]
         told = otherwise or f"there are: {', '.join(known)}"
         return kind(f"there is no {what} {name!r}", at=at, fix=did_you_mean(name, known, told))
+
+
+class ListRegistry(Registry[K, list[V]]):
+    """Several entries for each name."""
+
+    def add(self, name: K, entry: V) -> None:
+        """Add an entry, in the place of one that it redefines."""
+        listed = self.setdefault(name, [])
+        for place, old in enumerate(listed):
+            if is_redefinition(self._function(entry), self._function(old)):
+                listed[place] = entry
+                return
+        listed.append(entry)
+
+    def remove_function(self, function: object) -> bool:
+        """Remove the entries of a function; return True if there were any."""
+        is_found = False
+        for name, listed in list(self.items()):
+            kept = [entry for entry in listed if self._function(entry) is not function]
+            is_found = is_found or len(kept) < len(listed)
+            if kept:
+                listed[:] = kept
+            else:
+                del self[name]
+        return is_found
+
+    def _function(self, entry: V) -> object:
+        return self._function_of([entry])

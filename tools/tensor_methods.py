@@ -14,7 +14,7 @@ from pathlib import Path
 from plait import Tensor
 from plait.graph.attribute import Attribute, Kind
 from plait.graph.operator import Operator, find_operator
-from plait.graph.operator_methods import Method, method_names, n_outputs
+from plait.graph.operator_methods import Method, method_names
 
 STUB = Path(__file__).parents[1] / "graph" / "tensor_methods.pyi"
 LONGEST = 100
@@ -78,7 +78,7 @@ def is_own(method: Method) -> bool:
 def method_lines(name: str, method: Method) -> Iterator[str]:
     """Yield a method, on one line or with a line for each argument."""
     operator = find_operator(method.op)
-    count = n_outputs(operator)
+    count = operator.usual_outputs
     yields = "Tensor" if count == 1 else f"tuple[{', '.join(['Tensor'] * count)}]"
     arguments = ["self", *argument_texts(method, operator)]
     line = f"    def {name}({', '.join(arguments)}) -> {yields}:"

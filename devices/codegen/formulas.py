@@ -46,7 +46,9 @@ class Rule(NamedTuple):
     unless: Question | None
 
 
-_rules: Registry[str, Rule] = Registry("two formulas of {!r}", group=CODEGEN)
+_rules: Registry[str, Rule] = Registry(
+    "two formulas of {!r}", group=CODEGEN, function_of=lambda rule: rule.formula
+)
 
 
 def all_inputs(call: Call) -> Sequence[Operand]:

@@ -30,7 +30,9 @@ class _Entry(NamedTuple):
     float64: Condition
 
 
-_generators: Registry[str, _Entry] = Registry("two generators for {!r}", group=CODEGEN)
+_generators: Registry[str, _Entry] = Registry(
+    "two generators for {!r}", group=CODEGEN, function_of=lambda entry: entry.generator
+)
 
 
 def never(call: Call) -> bool:

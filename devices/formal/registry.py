@@ -38,7 +38,9 @@ class Definition:
     wants_outputs: bool
 
 
-_definitions: Registry[str, Definition] = Registry("two definitions of {!r}", group=DEFINITIONS)
+_definitions: Registry[str, Definition] = Registry(
+    "two definitions of {!r}", group=DEFINITIONS, function_of=lambda entry: entry.function
+)
 
 
 def definition(op: str) -> Callable[[_Function], _Function]:

@@ -22,7 +22,7 @@ import numpy as np
 from ...graph.errors import GraphError, OperatorError
 from ...graph.installed import KERNELS, load_for, load_own
 from ...graph.operator import Call, Specs
-from ...graph.registry import Registry, note_registration
+from ...graph.registry import ListRegistry, Registry, note_registration
 from ...graph.tensor import Array, TensorSpec
 from .families import FAMILIES, FAMILY_OF
 from .steps import Step
@@ -97,9 +97,10 @@ _kernels: Registry[tuple[str, str], Kernel] = Registry(
     lambda key: GraphError(
         f"two kernels for {key[0]!r} on {key[1]!r}",
         fix="remove one, or say by when= or score= which of them serves for what",
-    )
+    ),
+    function_of=lambda kernel: kernel.function,
 )
-_others: dict[str, list[Kernel]] = {}
+_others: ListRegistry[str, Kernel] = ListRegistry(function_of=lambda listed: listed[0].function)
 """Beside the usual ones, by operator."""
 
 
@@ -157,7 +158,7 @@ def kernel(
         made = Kernel(op, device, function, scratch, binds, when, score, host)
         # Those that serve for some calls are listed, as many as there are.
         if not made.is_usual:
-            _others.setdefault(op, []).append(made)
+            _others.add(op, made)
             return function
         _kernels.register((op, device), made)
         return function

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...graph.dims import normalize_axis
 from ...graph.ir import Node
-from ...graph.operator import Call
+from ...graph.operator import Call, is_bounded_form
 from ...graph.operators.attention import MASK, MASKED, SCORES, USED
 from ...graph.operators.inputs import integers, is_computed
 from ...graph.operators.movement import pads_by_axis
@@ -23,19 +23,19 @@ from .runtime import gives_empty_parts
 
 
 class Difference(NamedTuple):
-    """The calls of an operator that are concerned, and what is different for them."""
+    """The calls of an operator that are concerned, and the difference."""
 
     concerns: Callable[[Call], bool]
     what: str
 
     def __call__(self, call: Call) -> str | None:
-        """Return what is different for a call; None where nothing is."""
+        """Return the difference for a call, or None."""
         return self.what if self.concerns(call) else None
 
 
 def difference(node: Node, call: Call) -> str | None:
-    """Return what ONNX Runtime would do otherwise; None if it does as the other devices do."""
-    if node.operator.bounded is not None:
+    """Return how ONNX Runtime differs from the other devices, or None."""
+    if node.operator.bounded is not None or is_bounded_form(node.op):
         return "the length of its output depends on values"
     if node.operator.effects:
         return "it has effects"
@@ -127,7 +127,7 @@ def _has_empty_axes(call: Call) -> bool:
     return call.has(1) and call.spec(1).shape == (0,)
 
 
-def _lacks_keys(call: Call) -> bool:
+def _has_no_keys(call: Call) -> bool:
     return any(call.spec(index).is_static and not call.spec(index).size for index in range(3))
 
 
@@ -141,7 +141,7 @@ def _is_double(call: Call) -> bool:
 
 
 def _is_cut_to_shape(call: Call) -> bool:
-    """True for a transposed convolution whose pads follow from the shape of its output."""
+    """True for a transposed convolution with pads that follow from the shape of its output."""
     is_auto = call.attributes["auto_pad"] != "NOTSET"
     is_filled = any(call.attributes["output_padding"] or ())
     return call.attributes["output_shape"] is not None or (is_auto and is_filled)
@@ -159,7 +159,7 @@ def _has_wide_scales(call: Call) -> bool:
     return wide or (_several(4, 5)(call) and call.spec(3).rank != 2)
 
 
-def _resizes_other_axes(call: Call) -> bool:
+def _is_no_image(call: Call) -> bool:
     """True where interpolated axes are not the last two or three, or those before channels."""
     mode, shape = call.attributes["mode"], call.spec(0).shape
     if mode == "nearest" or shape is None:
@@ -167,13 +167,13 @@ def _resizes_other_axes(call: Call) -> bool:
     rank = len(shape)
     if rank == 2 or (rank == 3 and mode == "linear"):
         return False
-    scaled = _scaled_axes(call, shape)
+    scaled = _find_scaled_axes(call, shape)
     layouts = [{2, 3}, {1, 2}] if mode == "linear" else [{2, 3}]
     layouts = layouts if rank == 4 else [{2, 3, 4}] if mode == "linear" else []
     return rank not in (4, 5) or not any(scaled <= layout for layout in layouts)
 
 
-def _scaled_axes(call: Call, shape: Shape) -> set[int]:
+def _find_scaled_axes(call: Call, shape: Shape) -> set[int]:
     """Return the axes that Resize may give another length or scale."""
     axes = resized_axes(call.attributes, len(shape))
     scales, sizes = (call.value(index) if call.has(index) else None for index in (2, 3))
@@ -200,7 +200,7 @@ _OF_BOOLEANS = Difference(
 )
 _DIFFERENCES: Mapping[str, Difference] = {
     "Attention": Difference(
-        lambda call: _keeps_or_shortens_mask(call) or _lacks_keys(call),
+        lambda call: _keeps_or_shortens_mask(call) or _has_no_keys(call),
         "scores lack what is causal; masks of fewer keys, and no keys, fail",
     ),
     "AveragePool": _DILATED,
@@ -237,7 +237,7 @@ _DIFFERENCES: Mapping[str, Difference] = {
     "ReduceSum": _SCALAR_AXES,
     "ReduceSumSquare": _SCALAR_AXES,
     "Resize": Difference(
-        lambda call: _scales_to_corners(call) or _resizes_other_axes(call),
+        lambda call: _scales_to_corners(call) or _is_no_image(call),
         "corners are aligned to lengths that are rounded, and only images are interpolated",
     ),
     "STFT": Difference(_has_no_frame, "without a window and its length it fails"),

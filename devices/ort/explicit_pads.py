@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...graph.ir import Graph, Node
 from ...graph.attribute import Attributes
+from ...graph.ir import Graph, Node
 from ...graph.passes.rewriting import Rewriter
 from ...graph.windows import resolve_window
 

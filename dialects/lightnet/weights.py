@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import GraphError
+from ...graph.errors import GraphError, ParseError
+from ...graph.formats.sources import Source, content_of
 from ...graph.tensor import Array
 from .entries import fail
 
@@ -30,8 +31,8 @@ _COUNT = re.compile("[0-9]{1,18}")
 _WORD = re.compile("[0-9a-fA-F]+")
 
 
-def read_weights(data: bytes, at: str = "weights") -> dict[str, Array]:
-    r"""Return the tensors that a file of weights holds, each as a vector.
+def read_weights(source: Source, at: str = "weights") -> dict[str, Array]:
+    r"""Return the tensors of a file of weights, given as a path or its bytes, each as a vector.
 
     Raises
     ------
@@ -43,6 +44,7 @@ def read_weights(data: bytes, at: str = "weights") -> dict[str, Array]:
     >>> read_weights(b"1\nw 0 2 3f800000 c0000000")
     {'w': array([ 1., -2.], dtype=float32)}
     """
+    data, at = content_of(source, at, ParseError)
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:

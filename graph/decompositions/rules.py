@@ -16,7 +16,7 @@ import numpy as np
 from ..attribute import Attributes
 from ..dtypes import kind_of
 from ..ir import Node
-from ..registry import Registry
+from ..registry import ListRegistry
 from ..tensor import Array, Shape, TensorSpec
 
 if TYPE_CHECKING:  # passes import the rules
@@ -47,7 +47,9 @@ def _import_families() -> None:
     from . import families  # noqa: F401
 
 
-_rules: Registry[str, list[Decomposition]] = Registry(own=_import_families)
+_rules: ListRegistry[str, Decomposition] = ListRegistry(
+    own=_import_families, function_of=lambda listed: listed[0].write
+)
 
 
 def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
@@ -65,7 +67,7 @@ def decomposition(*ops: str, wide: bool = True) -> Callable[[R], R]:
 
     def decorate(rule: R) -> R:
         for op in ops:
-            _rules.all().setdefault(op, []).append(Decomposition(rule, wide))
+            _rules.all().add(op, Decomposition(rule, wide))
         return rule
 
     return decorate

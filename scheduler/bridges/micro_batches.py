@@ -13,6 +13,7 @@ import trio
 
 from ...graph.tensor import Array
 from ..errors import SessionError
+from ..plans.uncopied import Uncopied
 from ..runtime.session import Session, carrier_of
 from ..runtime.streaming.batch_server import BatchLimits, BatchServer, open_batches
 from ..runtime.streaming.batch_status import MicroBatchesStatus
@@ -28,7 +29,7 @@ Caller: TypeAlias = Callable[[Callable[[], Awaitable[Outputs]]], Awaitable[Outpu
 """Awaits something on the loop of the batches."""
 
 
-class MicroBatches:
+class MicroBatches(Uncopied):
     """Runs single items of many tasks in batches, within ``async with``.
 
     Items are stacked along the first axis of each input, and outputs are split there. A batch
@@ -73,6 +74,8 @@ class MicroBatches:
     each alone, so that only faulty items fail; if the graph has effects, which would happen twice,
     all items fail. The result of a row must not depend on other rows.
     """
+
+    INSTEAD = "make one for each session, of a plan that is copied or saved"
 
     def __init__(
         self,
@@ -155,7 +158,7 @@ class MicroBatches:
         return _opened(self._server).status()
 
 
-class BlockingMicroBatches:
+class BlockingMicroBatches(Uncopied):
     """Runs single items of many threads in batches, within ``with``.
 
     Parameters
@@ -184,6 +187,8 @@ class BlockingMicroBatches:
     ...     print(batches.run({"x": np.array([[3]], "float32")})["y"])
     [[6.]]
     """
+
+    INSTEAD = MicroBatches.INSTEAD
 
     def __init__(
         self,

@@ -97,6 +97,26 @@ class Plan:
     unneeded: frozenset[str] = frozenset()
     """Inputs that the plan was rid of by `fetching`; they may be fed all the same."""
 
+    def __copy__(self) -> Plan:
+        """Return the plan itself: it does not change."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        """Return the plan itself."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return its file, to be loaded by `plait.load_plan`, as any that was saved.
+
+        Raises
+        ------
+        PlanError, GraphError
+            As `save`.
+        """
+        from ..reports.plan_file import dump_plan, load_plan
+
+        return load_plan, (dump_plan(self),)
+
     def __repr__(self) -> str:
         """Return a line, however large the plan: `report` tells more."""
         size = (

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 
 from ...graph.tensor import TensorSpec
 from ..plans.plan import Plan
+from ..plans.uncopied import Uncopied
 
 
-class PlanHolder:
+class PlanHolder(Uncopied):
     """Shows the inputs and outputs of the plan of a session."""
+
+    INSTEAD = "copy or save its plan, and open a session with that"
 
     plan: Plan
 

@@ -518,11 +518,11 @@ def test_a_notebook_cell_may_define_its_operator_again(forget_operators: None) -
     assert function(1) == 3
 
 
-def test_a_module_may_not_define_an_operator_twice(forget_operators: None) -> None:
+def test_two_functions_of_a_module_may_not_define_an_operator(forget_operators: None) -> None:
     scope: dict[str, Any] = {"__name__": "some.module", "operator": operator}
     exec("@operator(name='some.f')\ndef f(x): ...", scope)
     with pytest.raises(GraphError, match="defined twice"):
-        exec("@operator(name='some.f')\ndef f(x): ...", scope)
+        exec("@operator(name='some.f')\ndef g(x): ...", scope)
 
 
 @pytest.mark.parametrize("outputs", ["float32", ["float32"], [TensorSpec("int8", ()), None]])

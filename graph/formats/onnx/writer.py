@@ -282,7 +282,7 @@ def value_proto(name: str, spec: TensorSpec) -> Any:
     return ValueInfoProto(name=name, type=TypeProto(tensor_type=tensor))
 
 
-def _input_names(node: Node, names: Mapping[str, str]) -> list[str]:
+def _list_inputs(node: Node, names: Mapping[str, str]) -> list[str]:
     """Return the names of a node's inputs, without absent ones at the end.
 
     ONNX allows empty names there, but some kernels of ONNX Runtime 1.32 (DFT, LayerNormalization)
@@ -314,7 +314,7 @@ class _Writer:
             name=path,
             domain=domain,
             op_type=op_type,
-            input=_input_names(node, names),
+            input=_list_inputs(node, names),
             output=[names.get(name, "") for name in node.outputs],
             attribute=[*attribute_protos(node), *graphs],
         )

@@ -24,7 +24,8 @@ FLOATS = np.array([1.0, 2.0], np.float32)
 def _forget_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels()  # those that are imported later would be forgotten too
     monkeypatch.setattr(registry, "_kernels", copy(registry._kernels))
-    monkeypatch.setattr(registry, "_others", {})
+    monkeypatch.setattr(registry, "_others", copy(registry._others))
+    registry._others.clear()
 
 
 def add(value: float, **options: Any) -> Callable[..., None]:
