@@ -23,7 +23,8 @@ from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.bounded_call import BOUNDED_CALL, CALLS, calls_function
 from ..graph.operators.control import CONTROL_FLOW
 from ..graph.operators.reduce_rows import REDUCED_CALL
-from ..graph.python import CUDA, HOST, AsArray
+from ..graph.python import AsArray
+from ..graph.python_options import CUDA, HOST
 from ..graph.tensor import Array, TensorSpec
 from . import nested
 from .device import Support, scratch_name

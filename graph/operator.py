@@ -164,6 +164,9 @@ class Operator:
         import it.
     arrays : str
         Where the arrays lie that its function takes and returns: ``"host"`` or ``"cuda"``.
+    ordered : bool or None
+        Whether its function is called for one item after the other, in order; None if its effects,
+        or the state that it visibly keeps, decide that.
     """
 
     name: str
@@ -189,6 +192,7 @@ class Operator:
     declared: Specs = ()
     by_value: Callable[[], bytes] | None = field(default=None, compare=False)
     arrays: str = "host"
+    ordered: bool | None = None
 
     @property
     def is_async(self) -> bool:

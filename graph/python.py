@@ -24,6 +24,7 @@ from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
 from .generators import check_has_rows, yields_rows
 from .operator import Call, InferRule, Operator, elements, register_operator
 from .operator_lifecycle import OperatorLifecycle, check_class, run_of
+from .python_options import check_arrays, check_order, choose_concurrency
 from .tensor import Array, Dim, TensorSpec, is_same_dtype, symbols_of
 from .traits import NO_TRAITS, Trait
 
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 AsArray: TypeAlias = Callable[[Any], Array]
 """Makes what a function returned an array."""
-
-HOST, CUDA = "host", "cuda"
-ARRAYS = (HOST, CUDA)
-"""Where the arrays of functions may lie."""
 
 _by_function: dict[Callable[..., Any], Operator] = {}
 
@@ -52,6 +49,7 @@ def operator(
     concurrency: int | None = None,
     by_value: bool | Sent = False,
     arrays: str = "host",
+    ordered: bool | None = None,
 ) -> Callable[[Function], Function]:
     """Turn a function over numpy arrays, or a class with a method `run`, into an operator.
 
@@ -86,9 +84,9 @@ def operator(
         The operator's name, ``module.function`` by default. A saved graph holds this name.
     effects : bool, default False
         True if the function must run even if nothing reads its outputs, and for one item after the
-        other. Other functions may run on any thread, and for several items at once if devices have
-        replicas. Async functions with effects are called for one item at a time, unless
-        `concurrency` is given.
+        other, in order. Other functions may run on any thread, and for several items at once if
+        devices have replicas. Async functions with effects are called for one item at a time,
+        unless `concurrency` is given.
     traits : Trait, optional
         Facts that passes rely on, from `plait.graph.traits`: with ``ELEMENTWISE``, a Transpose may
         be moved from before the function to behind it.
@@ -103,6 +101,11 @@ def operator(
         Where the arrays lie that the function takes and returns. With ``"cuda"`` it gets CuPy's,
         on a GPU, may return any library's there, such as PyTorch's, and runs on the device
         ``worker:cuda:N`` only.
+    ordered : bool, optional
+        Whether the function is called for one item after the other, in the order of the items, even
+        if devices have replicas: for functions that keep something from one item to the next. All
+        other work of the items overlaps. By default, functions with effects are ordered, and those
+        that visibly keep state: in a global, or in a variable of an enclosing function.
 
     Raises
     ------
@@ -129,8 +132,8 @@ def operator(
 
     def decorate(function: Function) -> Function:
         made = _make(function, name, outputs, inputs, n_outputs, effects, traits)
-        limit = _checked_concurrency(made, concurrency)
-        _check_arrays(made, arrays)
+        limit = choose_concurrency(made, concurrency)
+        check_arrays(made, arrays)
         value: Callable[[], bytes] | None = None
         if not isinstance(by_value, bool):
             value = by_value
@@ -138,10 +141,11 @@ def operator(
             from .by_value import pickling
 
             options: dict[str, Any] = {"traits": traits, "concurrency": concurrency}
-            options |= {"effects": effects, "arrays": arrays}
+            options |= {"effects": effects, "arrays": arrays, "ordered": ordered}
             specs = {"outputs": outputs, "inputs": inputs, "n_outputs": n_outputs}
             value = pickling(function, {"name": made.name, **specs, **options})
         made = replace(made, module=module, concurrency=limit, by_value=value, arrays=arrays)
+        made = replace(made, ordered=check_order(made, ordered, concurrency))
         register_operator(made)
         _by_function[function] = made
         return function
@@ -184,38 +188,6 @@ def _check_function(function: Any) -> None:
         raise OperatorError(
             f"{function.__qualname__} is asynchronous",
             fix="make it ordinary, or decorate an async function instead of a class",
-        )
-
-
-def _checked_concurrency(made: Operator, given: int | None) -> int | None:
-    """Return how many calls there may be at once: one where an async function has effects."""
-    if given is None:
-        return 1 if made.is_async and made.effects else None
-    if not made.is_async:
-        raise OperatorError(
-            f"operator {made.name!r} has concurrency={given!r}, and its function is not async",
-            fix="make it 'async def', or leave concurrency out: devices run one step at a time",
-        )
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise OperatorError(
-            f"the concurrency of operator {made.name!r} is {given!r}",
-            fix="give a whole number of calls from 1, or leave it out",
-        )
-    return given
-
-
-def _check_arrays(made: Operator, arrays: str) -> None:
-    """Raise OperatorError unless there are functions on such arrays, and this may be one."""
-    if arrays not in ARRAYS:
-        raise OperatorError(
-            f"the arrays of operator {made.name!r} are {arrays!r}",
-            fix=f"use one of {', '.join(map(repr, ARRAYS))}",
-        )
-    if arrays != HOST and (made.is_async or yields_rows(made.function)):
-        kind = "async" if made.is_async else "a generator"
-        raise OperatorError(
-            f"operator {made.name!r} takes arrays of {arrays!r}, and its function is {kind}",
-            fix="make it an ordinary function, which returns whole arrays",
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from ...graph.by_value import Sent
 from ...graph.errors import GraphError
+from ...graph.item_order import CALLS
 from ...graph.operator import is_operator
 from ...graph.python import operator
 from ...graph.tensor import TensorSpec
@@ -124,11 +125,13 @@ def make_operator(
         "inputs": list(inputs),
         "name": name,
         "effects": step.ordered,
+        "ordered": step.ordered or None,
         "concurrency": step.concurrency,
     }
     found = (getattr(target, "__module__", None) or type(target).__module__ for target in targets)
     modules = tuple(dict.fromkeys(found))
     function.__module__ = modules[0] if modules else __name__
+    setattr(function, CALLS, tuple(targets))
     sent = Sent(name, make, parts, arguments, modules)
     return operator(**arguments, by_value=sent)(function)
 

@@ -20,8 +20,8 @@ from ..plans.replicas import (
     Groups,
     as_named,
     check_in_turn,
-    check_no_effects,
     grouped,
+    pin_ordered,
     shared_limits,
     variants,
     without_ranges,
@@ -92,7 +92,7 @@ def make_request(
     if max_in_flight > 1 or replicas:
         check_in_turn(graph)
     if replicas:
-        check_no_effects(graph)
+        pins = pin_ordered(graph, prototypes, pins, replicas)
         limits = shared_limits(limits, prototypes, replicas)
     in_turn = frozenset(chain.from_iterable(replicas))
     priced = costs_of(costs, prototypes)
@@ -110,6 +110,7 @@ def make_request(
         memory_limits=limits,
         ends=checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
         precision=checked_precision(precision, prototypes, replicas),
+        overlaps=max_in_flight > 1 or bool(replicas),
         fuses_chains=fuse_chains in passes,
         writes_out=expand_unsupported in passes,
     )

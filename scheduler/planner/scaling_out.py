@@ -13,14 +13,13 @@ from ...devices.errors import DeviceError
 from ...devices.kinds import device_kind
 from ...devices.memory import HOST
 from ...graph.errors import ShapeError
-from ...graph.function_state import find_state
 from ...graph.nested import acts_outside, all_nodes
 from ..costs.host import computes_here
 from ..dispatch.core_shares import planned_for
 from ..errors import PlanError
 from ..plans.partition import Candidate, Decision
 from ..plans.plan import Plan
-from ..plans.replicas import check_alike, find_functions, members, replicas_of
+from ..plans.replicas import check_alike, members, replicas_of
 from ..plans.request import ON_HOST, PlanRequest
 from ..plans.variants import variant
 from .replanning import replan_ahead
@@ -105,9 +104,6 @@ def _why_never(plan: Plan) -> str:
     owning = (node for _, _, node in all_nodes(plan.graph) if node.operator.owns)
     if (owner := next(owning, None)) is not None:
         return f"{owner} is an instance of a class, and each replica would have its own"
-    for name, function in find_functions(plan.graph).items():
-        if state := find_state(function):
-            return f"{name!r} keeps state in {state!r}, and its calls must not overlap"
     return "" if scaling(request) else "no device may have replicas whose programs scale"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ...devices.memory import CALLER, HOST_MEMORIES
+from ...graph.item_order import find_order
 from ...graph.nested import acts_outside, all_nodes, awaited
 from ...graph.operator import Operator
 from ...graph.operator_lifecycle import has_lives
@@ -90,6 +91,14 @@ class Step:
     def has_effects(self) -> bool:
         """True when it does more than its results tell, and what variables are to hold."""
         return not isinstance(self.work, Transfer) and any(map(acts_outside, self.work.graph.nodes))
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The keys of its order: it waits for the steps of the same keys of earlier items."""
+        if isinstance(self.work, Transfer):
+            return ()
+        found = (key for node in self.work.graph.nodes for key in find_order(node))
+        return tuple(dict.fromkeys(found))
 
     @property
     def owns(self) -> bool:

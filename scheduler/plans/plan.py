@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...devices.device import Device
 from ...graph.ir import Graph
+from ...graph.item_order import explain_order, is_ordered
+from ...graph.nested import all_nodes
 from ...graph.passes import Applied, Pass, fold_constants
 from ...graph.printing import bytes_text, counted
 from ...graph.state import taken_back
@@ -224,8 +226,30 @@ class Plan:
 
     @cached_property
     def overlapping_functions(self) -> tuple[str, ...]:
-        """The Python functions that may run for several items at once, on automatic replicas."""
-        return tuple(find_functions(self.graph)) if self.has_automatic_replicas else ()
+        """The Python functions that may run for several items at once, as replicas call them.
+
+        Not those that are declared to be ordered, or not to be.
+        """
+        firsts = {names[0] for names in self.replicas}
+        found = {
+            node.op: node.operator
+            for path, _, node in all_nodes(self.graph)
+            if self.assignment.get(path) in firsts
+        }
+        functions = find_functions(self.graph).keys() & found.keys()
+        return tuple(
+            name
+            for name, operator in found.items()
+            if name in functions and operator.ordered is None and not is_ordered(operator)
+        )
+
+    @cached_property
+    def ordered_functions(self) -> Mapping[str, str]:
+        """The Python functions that are called for one item after the other, and why."""
+        if not self.request.overlaps:
+            return {}
+        operators = find_functions(self.graph)
+        return {name: explain_order(one) for name, one in operators.items() if is_ordered(one)}
 
     @property
     def inputs(self) -> Mapping[str, TensorSpec]:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ...devices.automatic import AUTO, EXACT, find_automatic_devices
 from ...devices.device import Capabilities, Device, is_device
-from ...devices.host import core_count
+from ...devices.host import core_count, may_run_anywhere
 from ...devices.kinds import device_kind, model_of
 from ...devices.memory import HOST, SHARED
 from ...devices.model import DeviceModel
 from ...devices.registry import find
 from ...graph.ir import ASSIGN, Graph
-from ...graph.nested import acts_outside, all_nodes
+from ...graph.item_order import find_kept, is_ordered
+from ...graph.nested import all_nodes
+from ...graph.operator import Operator
 from ...graph.operators.bounded_call import CALLS
 from ...graph.operators.each import EACH
 from ..errors import PlanError
-from .request import Pins
+from .request import Pins, pin_of
 
 Groups: TypeAlias = tuple[tuple[str, ...], ...]
 """The names of devices that stand for each other; those of one group are alike."""
@@ -125,15 +127,40 @@ def check_in_turn(graph: Graph) -> None:
             )
 
 
-def check_no_effects(graph: Graph) -> None:
-    """Raise PlanError if a graph does more than its outputs tell."""
-    for node in graph.nodes:
-        if acts_outside(node):
+def pin_ordered(
+    graph: Graph, devices: Mapping[str, Device], pins: Pins, groups: Groups
+) -> dict[str, str]:
+    """Return pins that keep functions with state in one process, beside those given.
+
+    Replicas in this process share the objects of a function; those in others have copies.
+
+    Raises
+    ------
+    PlanError
+        If there is no such device for one of them.
+    """
+    split = {names[0]: names for names in groups if not may_run_anywhere(devices[names[0]])}
+    found = dict(pins)
+    if not split:
+        return found
+    whole = [n for n, one in devices.items() if n not in split and one.capabilities.runs_python]
+    for path, _, node in all_nodes(graph):
+        pattern = pin_of(replace(node, name=path), pins)
+        kept = find_kept(node.operator)
+        if not is_ordered(node.operator) or (pattern and pins[pattern] not in split):
+            continue
+        if pattern and not (kept or node.operator.ordered or node.operator.owns):
+            continue  # its effects may be anywhere, and their order is kept
+        if pattern or not whole:
+            names = as_range(split[pins[pattern] if pattern else next(iter(split))])
+            where = f"keeps state in {kept!r}" if kept else "is called for one item after the other"
             raise PlanError(
-                f"{node} has effects, and items pass each other where devices have replicas: "
-                "their order would be lost",
-                fix="do that with the results of a stream, which are in order; or leave out ranges",
+                f"{node} {where}, and each process of {names!r} would have a state of its own",
+                fix="pin it to one device of this process: devices=[..., 'cpu'], "
+                f"pin={{{path!r}: 'cpu'}}",
             )
+        found[path] = whole[0]
+    return found
 
 
 def check_alike(names: Sequence[str]) -> None:
@@ -206,13 +233,12 @@ def every_device(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
     return tuple(name for first in devices for name in group_of.get(first, (first,)))
 
 
-def find_functions(graph: Graph) -> dict[str, Callable[..., Any]]:
-    """Return the Python functions of a graph by the names of their operators, in its order."""
+def find_functions(graph: Graph) -> dict[str, Operator]:
+    """Return the operators of a graph's Python functions by name, in its order."""
     found = {}
     for _, _, node in all_nodes(graph):
-        function = node.operator.function
-        if function is not None and node.op not in CALLS and node.op != EACH:
-            found[node.op] = function
+        if node.operator.function is not None and node.op not in CALLS and node.op != EACH:
+            found[node.op] = node.operator
     return found
 
 

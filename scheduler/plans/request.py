@@ -156,6 +156,8 @@ class PlanRequest:
         Whether devices get nodes that they lack in simpler ones.
     apart : frozenset of str
         Nodes that are in no subgraph with others, unless that is many more of these.
+    overlaps : bool
+        Whether several items are in flight, on replicas or not.
     """
 
     devices: Mapping[str, Device] = field(repr=False, compare=False)
@@ -170,6 +172,7 @@ class PlanRequest:
     ends: IoDevices = ON_HOST
     precision: Mapping[str, str] = field(default_factory=dict)
     halved: Mapping[str, str] = field(default_factory=dict)
+    overlaps: bool = False
     # What follows from the passes of a plan, and how far it is made: plans differ by these.
     fuses_chains: bool = field(repr=False, compare=False, default=False)
     writes_out: bool = field(repr=False, compare=False, default=False)

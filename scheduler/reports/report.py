@@ -91,6 +91,8 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
         yield f"  {plan.max_in_flight:,} in flight on each, with memory of its own as below"
     if functions := plan.overlapping_functions:
         yield f"  {plan.variants} items at once may call {', '.join(functions)}"
+    for name, why in plan.ordered_functions.items():
+        yield f"  {name} is called for one item after the other: {why}"
     for kind, names in (("in ", graph.inputs), ("out", graph.outputs)):
         on = plan.ends.inputs if kind == "in " else plan.ends.outputs
         yield f"  {kind}  " + ", ".join(

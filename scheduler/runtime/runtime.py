@@ -240,11 +240,14 @@ class Runtime:
             raise
 
     def _announce_overlap(self) -> None:
-        """Name the functions that automatic replicas may run for several items at once."""
-        functions, items = self.plan.overlapping_functions, self.plan.variants
-        if functions:
+        """Name the functions that replicas may run for several items at once, and the others."""
+        plan, items = self.plan, self.plan.variants
+        if functions := plan.overlapping_functions:
             self._announcer.tell(FunctionsOverlap(functions, items))
-            logger.warning("%d items at once may call %s", items, ", ".join(functions))
+            level = logging.WARNING if plan.has_automatic_replicas else logging.INFO
+            logger.log(level, "%d items at once may call %s", items, ", ".join(functions))
+        for name, why in plan.ordered_functions.items():
+            logger.info("%s is called for one item after the other: %s", name, why)
 
     async def _open_plan(self) -> None:
         """Open what is known of the plan before anything is fed."""

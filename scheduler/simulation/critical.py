@@ -10,7 +10,7 @@ from typing import Literal
 from ..plans.placement import Step
 from .workload import NEVER, Timeline, Workload, ns_of
 
-Cause = Literal["admission", "input", "lane", "memory"]
+Cause = Literal["admission", "input", "lane", "memory", "order"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,8 @@ class CriticalStep:
         The queue that the rows were in, where it is a step of a batch.
     cause : str
         What it waited for last, which is the one before it on the path: the ``"admission"`` of its
-        item, an ``"input"``, its device's ``"lane"``, or ``"memory"`` that another item held.
+        item, an ``"input"``, its device's ``"lane"``, ``"memory"`` that another item held, or the
+        ``"order"`` of items: the same step of an earlier one.
     """
 
     item: int
@@ -84,6 +85,8 @@ def _cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> C
     (owner, step), (other, earlier) = timeline.place(entry), timeline.place(before)
     if owner == other and (owner >= timeline.items or earlier in workload.waits[step]):
         return "input"
+    if not {*workload.ordered.get(step, ())}.isdisjoint(workload.ordered.get(earlier, ())):
+        return "order"
     return "lane" if timeline.lane[entry] == timeline.lane[before] else "memory"
 
 

@@ -1,8 +1,8 @@
 """Discrete events: what the scheduler would do, on a clock that jumps to the next event.
 
-Which step may start is decided by the scheduler's own code: `ItemProgress`, `RegionRing` and
-`ReadyQueue`, and where items have a choice of replicas, `Rotation`. How long everything takes is up
-to `Machine`. Rows that go in batches are those of `rows`.
+Which step may start is decided by the scheduler's own code: `ItemProgress`, `RegionRing`,
+`ItemOrder` and `ReadyQueue`, and where items have a choice of replicas, `Rotation`. How long
+everything takes is up to `Machine`. Rows that go in batches are those of `rows`.
 Of events at the same time the one caused first comes first.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 
+from ..dispatch.item_order import ItemOrder
 from ..dispatch.progress import ItemProgress
 from ..dispatch.ready import ReadyQueue
 from ..dispatch.region_ring import Grant
@@ -91,6 +92,7 @@ class _Run:
         self._ready = [ReadyQueue[int](lane.depth) for lane in workload.lanes]
         self._progress: dict[int, ItemProgress] = {}
         self._left: dict[int, int] = {}
+        self._ordered, self._item_order = workload.ordered, ItemOrder()
 
         variants = len(workload.variants)
         # Rounded up: with fewer, items would wait though there are permits for them.
@@ -169,6 +171,8 @@ class _Run:
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
+        if self._ordered and item < self._items:
+            self._item_order.admit(self._ordered)  # items are numbered as they are admitted
         # Else whoever leaves the memory lets it start, in `_resume`.
         if ADMISSION not in steps.claiming or places.claim(item, ADMISSION):
             self._feed(item, now)
@@ -224,6 +228,8 @@ class _Run:
         if item >= self._items:
             self._batches.end(item, now)
             return
+        if self._ordered:
+            self._item_order.leave(item)
         self._has_landed[item] = True
         # In order, as streams yield them: one late item keeps the permits of those that passed it.
         while self._delivered < self._items and self._has_landed[self._delivered]:
@@ -241,7 +247,12 @@ class _Run:
         for step in steps:  # grows on the way
             if step in claiming and not self._place(item).claim(item, step):
                 continue
+            if self._has_order(item, step) and not self._item_order.claim(item, step):
+                continue
             steps += self._offer(item, base + step, step, now, cause)
+
+    def _has_order(self, item: int, step: int) -> bool:
+        return step in self._ordered and item < self._items
 
     def _place(self, item: int) -> SlotPlaces:
         return self.steps[item].places[self.time.variant[item]]
@@ -281,8 +292,7 @@ class _Run:
                 self.time.admitted_by[item] = cause
                 self._push_first(now, GRANTED, item)
             else:
-                more = self._offer(item, self.time.base(item) + step, step, now, cause)
-                self._submit(item, list(more), now, cause)
+                self._submit(item, [step], now, cause)
 
     def push_due(self, index: int, time: int) -> None:
         """Look at a queue of rows again at a time."""
@@ -348,6 +358,8 @@ class _Run:
         if step in steps.releasing:
             granted = self._place(item).complete(item, step)
             self._resume(granted, now, entry)
+        if self._has_order(item, step):
+            self._resume(self._item_order.complete(item, step), now, entry)
         following = self._ready[lane].take()
         if following is not None:
             other, its_step = (

@@ -100,7 +100,9 @@ def workload(
     ]
     effects = [step.index for step in steps if step.has_effects]
     inline = inline_steps(steps, devices)
-    return Workload(found, placed, durations, [step.waits for step in steps], effects, inline)
+    ordered = {step.index: keys for step in steps if (keys := step.order)}
+    waits = [step.waits for step in steps]
+    return Workload(found, placed, durations, waits, effects, inline, ordered=ordered)
 
 
 def work_of(plan: Plan) -> Workload:

@@ -20,6 +20,9 @@ from .workload import NO_LIMIT, SimulatedHost, Timeline, Workload
 
 LISTED_STEPS = 25
 
+EVEN = 1e-6
+"""A lane and an order that are as busy, but for rounding: the lane is named."""
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -110,10 +113,40 @@ class Simulation:
             if lane.depth < NO_LIMIT
         }
 
+    @cached_property
+    def cycles(self) -> dict[str, float]:
+        """The mean seconds from start to end of an item's steps with a key of their order, by key.
+
+        No two items are there at a time, so that a stream takes no less for each item.
+        """
+        keys = dict.fromkeys(key for of_step in self.workload.ordered.values() for key in of_step)
+        found = {}
+        for key in keys:
+            steps = [step for step, of_step in self.workload.ordered.items() if key in of_step]
+            spent = 0
+            for item in range(self.items):
+                entries = [item * self.timeline.n_steps + step for step in steps]
+                ended = max(self.timeline.ended[entry] for entry in entries)
+                spent += ended - min(self.timeline.started[entry] for entry in entries)
+            found[key] = spent / self.items / 1e9
+        return found
+
     @property
     def bottleneck(self) -> str | None:
-        """The busiest lane; None if nothing works."""
-        return max(self.busy, key=self.busy.__getitem__, default=None)
+        """The busiest lane, or the order of a function if that is busier; None if nothing works.
+
+        Where items have replicas, each step of a function that keeps state still waits for the item
+        before: the length of that cycle may bind, and not a device.
+        """
+        shares = self.busy
+        if self.max_in_flight > 1 and self.makespan_s:
+            items_per_s = self.items_per_s
+            shares |= {
+                f"order of {key}": seconds * items_per_s
+                for key, seconds in self.cycles.items()
+                if seconds * items_per_s > max(shares.values(), default=0.0) + EVEN
+            }
+        return max(shares, key=shares.__getitem__, default=None)
 
     @cached_property
     def memory(self) -> Mapping[str, MemoryUse]:

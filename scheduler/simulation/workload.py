@@ -171,6 +171,8 @@ class Workload:
         goes to is decided when it is admitted.
     calls : Mapping of int to RowCall
         The steps that wait for batches of rows.
+    ordered : Mapping of int to sequence of str
+        The steps that wait for earlier items, with the keys of their order.
     """
 
     lanes: Sequence[SimulatedLane]
@@ -181,6 +183,7 @@ class Workload:
     inline: Collection[int] = ()
     others: Sequence[Placed] = ()
     calls: Mapping[int, RowCall] = field(default_factory=dict)
+    ordered: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     @property
     def variants(self) -> tuple[Placed, ...]:

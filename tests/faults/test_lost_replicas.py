@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import ordered_functions
 import plait as pl
 import pytest
 import trio
@@ -70,3 +72,29 @@ async def test_a_replica_that_is_killed_leaves_a_stream_whole(
     assert found == [answer(value) for value in range(N_ITEMS)]
     assert [event.device for event in seen if isinstance(event, DeviceLost)] == ["worker:1"]
     assert not any(isinstance(event, PlanReplaced) for event in seen)
+
+
+async def test_a_killed_replica_does_not_break_the_order_of_items() -> None:
+    ordered_functions.seen.clear()
+    b = pl.GraphBuilder("tracked")
+    h = b.call(functions.twice, b.input("x", "int32", (4,)), name="first")
+    b.output("y", b.call(ordered_functions.record, h, name="track"))
+    plan = pl.plan(b.build(), ["cpu", "worker:0..2"], pin={"first": "worker:0..2"}, max_in_flight=6)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session:
+            assert session._runtime is not None
+            workers = session._runtime._devices.by_name
+
+            def source() -> Iterator[dict[str, Any]]:
+                for value in range(N_ITEMS):
+                    if value % 20 == 10:
+                        fated = workers[f"worker:{value // 20}"]
+                        assert isinstance(fated, WorkerDevice)
+                        assert fated.pid is not None
+                        os.kill(fated.pid, signal.SIGKILL)
+                    yield {"x": np.full(4, value, np.int32)}
+
+            async with session.stream(source()) as stream:
+                found = [int(item["y"][0]) async for item in stream]
+    assert found == [2 * value for value in range(N_ITEMS)]
+    assert ordered_functions.seen == found

@@ -93,7 +93,7 @@ def _by_rule(
     )
     if not is_static:
         assignment, reasons = by_preference(graph, devices, request.pins, writes_out=writes_out)
-        subgraphs = cut(graph, assignment)
+        subgraphs = cut(graph, assignment, overlaps=request.overlaps)
         if request.strategy != "auto":
             _check_count(subgraphs, request)
         yield Choice(Partition(assignment, reasons, subgraphs), None, decision, graph)
@@ -216,7 +216,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
         graph, devices, costs, seconds, judge.in_flight, request.max_subgraphs,
         Capacity.of(graph, devices, request.memory_limits, request.max_in_flight),
         _margin(devices, costs), request.ends,
-        MARGIN_EACH * any(map(computes_here, devices.values())),
+        MARGIN_EACH * any(map(computes_here, devices.values())), judge.labels,
     )  # fmt: skip
     single, split = _candidates(problem)
     assignments = {**single, **split}

@@ -23,7 +23,8 @@ It goes with what reads it, in every cut: a device that runs a subgraph as one p
 them in the product, or once and for all.
 
 An async function is no work of its device: each is a subgraph of its own, as if on a device of its
-own.
+own. So is a function that follows the order of items, where several are in flight: all that is in a
+subgraph with it would wait for the item before.
 
 Where a group falls into hundreds of components, it is one subgraph all the same: a device runs one
 after the other anyway, and a row of nodes has less to wait for, and more bytes to share, than steps
@@ -33,11 +34,12 @@ that nothing keeps in order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from operator import add
 from typing import TypeAlias
 
 from ....graph.ir import Graph
+from ....graph.item_order import find_order
 from ....graph.nested import awaited
 from ...plans.partition import Subgraph
 
@@ -48,10 +50,16 @@ MOST_APART = 256
 """A group of more components than this is not taken apart."""
 
 
-def cut(graph: Graph, assignment: Mapping[str, str]) -> tuple[Subgraph, ...]:
+Labels: TypeAlias = Mapping[int, Hashable]
+"""The nodes that are in subgraphs with nodes of the same label alone."""
+
+
+def cut(
+    graph: Graph, assignment: Mapping[str, str], *, overlaps: bool = False
+) -> tuple[Subgraph, ...]:
     """Return the subgraphs by the early levels, in a topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
-    labels = labelled(devices, awaiting(graph))
+    labels = set_labels(devices, find_labels(graph, overlaps=overlaps))
     parts = components(graph.producer_indices, labels, graph.constant_indices)
     return extracted(graph, devices, parts)
 
@@ -61,14 +69,25 @@ def awaiting(graph: Graph) -> frozenset[int]:
     return frozenset(i for i, node in enumerate(graph.nodes) if awaited(node) is not None)
 
 
-def labelled(devices: Sequence[object], alone: Collection[int]) -> Sequence[object]:
-    """Return the devices of nodes, with labels that no other node has for those to be alone."""
-    if not alone:
+def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
+    """Return the labels of the nodes that are apart from others of their device.
+
+    With `overlaps`, several items are in flight.
+    """
+    alone = awaiting(graph)
+    if overlaps:
+        alone |= {index for index, node in enumerate(graph.nodes) if find_order(node)}
+    return {node: node for node in sorted(alone)}
+
+
+def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
+    """Return the devices of nodes, with their labels where they have some."""
+    if not labels:
         return devices
-    labels = [*devices]
-    for node in alone:
-        labels[node] = devices[node], node
-    return labels
+    found = [*devices]
+    for node, label in labels.items():
+        found[node] = devices[node], label
+    return found
 
 
 def cuts(

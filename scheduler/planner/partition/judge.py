@@ -19,7 +19,7 @@ from ...simulation.engine import run
 from ...simulation.lanes import host_of, workload
 from ..memory.lower_bound import lower_bounds
 from ..placement import place
-from .cutting import Parts, awaiting, cuts, extracted, joined, labelled
+from .cutting import Labels, Parts, cuts, extracted, find_labels, joined, set_labels
 from .offers import Forms, Offers, WrittenOut
 
 PACED_STEPS, MOST_ROUNDS = 1000, 8
@@ -132,6 +132,8 @@ class Judge:
         Those in which devices get nodes that they lack.
     max_in_flight : int
         How many items sessions have under way, whatever the objective.
+    overlaps : bool
+        Whether several items are in flight, on replicas or not.
     """
 
     graph: Graph
@@ -143,6 +145,7 @@ class Judge:
     apart: frozenset[str] = frozenset()
     forms: Forms | None = None
     max_in_flight: int = 1
+    overlaps: bool = False
 
     @classmethod
     def of(cls, offers: Offers, request: PlanRequest) -> Judge:
@@ -157,6 +160,7 @@ class Judge:
             apart=request.apart,
             forms=offers.forms,
             max_in_flight=request.max_in_flight,
+            overlaps=request.overlaps,
         )
 
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
@@ -177,11 +181,12 @@ class Judge:
         ]
 
     @cached_property
-    def _awaiting(self) -> frozenset[int]:
-        return awaiting(self.graph)
+    def labels(self) -> Labels:
+        """The nodes that are apart from others of their device."""
+        return find_labels(self.graph, overlaps=self.overlaps)
 
     def _cuts(self, devices: Sequence[str]) -> list[Parts]:
-        labels = labelled(devices, self._awaiting)
+        labels = set_labels(devices, self.labels)
         every = self._all_cuts(labels)
         # What changes with lengths is bound anew for each: apart from it, fixed nodes are bound
         # once.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TypeAlias
 
 from ....devices.device import Device
@@ -19,7 +20,7 @@ from ....graph.ir import Graph
 from ...costs import Costs
 from ...plans.request import ON_HOST, IoDevices
 from .capacity import Capacity
-from .cutting import Parts, awaiting, components, labelled
+from .cutting import Labels, Parts, awaiting, components, set_labels
 from .latency_estimate import CopyTime, LatencyEstimate
 from .tasks import TaskGraph
 
@@ -71,6 +72,8 @@ class PartitionProblem:
     margin, margin_each : float
         By what share a split has to win; what each subgraph beyond the second adds to it.
     ends : IoDevices
+    labels : Mapping of int to hashable
+        The nodes that are in subgraphs with nodes of the same label alone.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class PartitionProblem:
         margin: float = 0.0,
         ends: IoDevices = ON_HOST,
         margin_each: float = 0.0,
+        labels: Labels = MappingProxyType({}),
     ) -> None:
         self.graph = graph
         self.names = tuple(devices)
@@ -100,7 +104,7 @@ class PartitionProblem:
         self._costs = costs
         self._indices = {node.name: index for index, node in enumerate(graph.nodes)}
         self.producers = graph.producer_indices
-        self.awaiting = awaiting(graph)
+        self.awaiting, self._labels = awaiting(graph), labels
         self.following = graph.constant_indices
 
     @property
@@ -235,7 +239,7 @@ class PartitionProblem:
 
     def estimate(self, assignment: Sequence[int], *, by: Cutter = components) -> Estimate:
         """Return what an assignment would cost that is cut in some way."""
-        parts = by(self.producers, labelled(assignment, self.awaiting), self.following)
+        parts = by(self.producers, set_labels(assignment, self._labels), self.following)
         excess = self.excess(assignment)
         if self.max_subgraphs is not None:
             # Not refused: a search that may pass through what is not allowed finds more of what is.

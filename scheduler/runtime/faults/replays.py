@@ -2,6 +2,8 @@
 
 They start again in the order in which they had been admitted, before any other item does and after
 the last one has left the plans that were lost: so items overtake each other no more than they did.
+Where steps follow the order of items, those that came after a lost item, and wait for it, are
+recalled: they run again after it.
 """
 
 from __future__ import annotations
@@ -59,12 +61,18 @@ class Attempt:
         Where these come back to, to be used again.
     scope : trio.CancelScope
         Where it is started again.
+    ticket : int or None
+        Its number in the order of items, while it is on a slot.
+    is_recalled : bool
+        Whether it is to start again although nothing of it was lost.
     """
 
     number: int
     inputs: Inputs
     slots: Slots
     deaths: int = 0
+    ticket: int | None = None
+    is_recalled: bool = False
     fed: Inputs | None = None
     room: Inputs = field(default_factory=dict)
     free: list[Inputs] = field(default_factory=list)
@@ -179,9 +187,11 @@ class Replays:
         if attempt.room:
             attempt.free.append(attempt.room)
 
-    def begin(self, item_run: ItemRun, slots: Slots, attempt: Attempt) -> None:
+    def begin(
+        self, item_run: ItemRun, slots: Slots, attempt: Attempt, ticket: int | None = None
+    ) -> None:
         """Take note that an item is about to start."""
-        attempt.slots = slots
+        attempt.slots, attempt.ticket, attempt.is_recalled = slots, ticket, False
         self._attempts[item_run] = attempt
 
     def abandon(self, item_run: ItemRun) -> None:
@@ -200,6 +210,9 @@ class Replays:
         if execution.is_complete:
             self._end_well(attempt)
             return False
+        if attempt.is_recalled and not item_run.cancelled:
+            self._queue(item_run, attempt)
+            return True
         if isinstance(error, DeviceLostError):
             self._recovery.examine()
             if attempt.slots.are_lost and not item_run.cancelled:
@@ -208,10 +221,40 @@ class Replays:
                 refusal = self._refusal(attempt, execution, error)
                 if refusal is None:
                     self._queue(item_run, attempt)
+                    self._recall(attempt)
                     return True
                 execution.error = refusal
         self.drop(attempt)
         return False
+
+    def _recall(self, lost: Attempt) -> None:
+        """Have the items start again that wait for one that does: they come after it.
+
+        Not those that are through, which it came after itself.
+        """
+        if lost.ticket is None:
+            return
+        for item_run, attempt in list(self._attempts.items()):  # some may end at once
+            execution, ticket = item_run.execution, attempt.ticket
+            if ticket is None or ticket < lost.ticket or attempt.is_recalled or execution is None:
+                continue
+            ordered = attempt.slots.open_plan.ordered
+            if all(execution.events[step] is None for step in ordered):
+                attempt.is_recalled = True
+                execution.cancel()
+
+    def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:
+        """Take over an item that would start before an earlier one does again; return if it is."""
+        ticket = attempt.ticket
+        if ticket is None or item_run in self._waiting or item_run.done.is_set():
+            return False
+        earlier = (one.ticket for one in self._waiting.values() if one.ticket is not None)
+        if not any(other < ticket for other in earlier):
+            return False
+        del self._attempts[item_run]
+        self._land()
+        self._queue(item_run, attempt)
+        return True
 
     def cancel(self, item_run: ItemRun) -> None:
         """Start an item no more."""
@@ -254,7 +297,8 @@ class Replays:
         for step, node in kept.effects:
             event = execution.events[step.index]
             if event is not None and not _never_began(event.error):
-                return _because(error, f"{node} has effects, so the item was not run again")
+                what = "has effects" if acts_outside(node) else "keeps state"
+                return _because(error, f"{node} {what}, so the item was not run again")
         return None
 
     def _queue(self, item_run: ItemRun, attempt: Attempt) -> None:
@@ -262,7 +306,7 @@ class Replays:
         item_run.execution = None
         self._waiting[item_run] = attempt
         lost = devices_of(attempt.slots.open_plan.plan).intersection(self._recovery.lost)
-        self._announcer.tell(ItemReplayed(", ".join(sorted(lost))))
+        self._announcer.tell(ItemReplayed(", ".join(sorted(lost or self._recovery.lost))))
         # One task starts them all, the oldest first, however many are lost while it does.
         if self._settled is None:
             self._settled = trio.Event()
@@ -280,7 +324,7 @@ class Replays:
         settled.set()
 
     def _is_any_lost(self) -> bool:
-        return any(attempt.slots.are_lost for attempt in self._attempts.values())
+        return any(one.slots.are_lost or one.is_recalled for one in self._attempts.values())
 
     async def _start_again(self, item_run: ItemRun, attempt: Attempt) -> None:
         # A device may die under an item again, and a scope is entered only once.
@@ -305,7 +349,7 @@ def _effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
         for step in steps
         if isinstance(step.work, Subgraph)
         for node in step.work.graph.nodes
-        if acts_outside(node)
+        if acts_outside(node) or node.operator.ordered
     )
 
 

@@ -2,8 +2,9 @@
 
 Readiness is counted per item, by whoever completes a step: a lane's thread offers the dependents
 to their lanes itself, without a trip through the trio loop, and gives its lane the next step,
-whichever item that belongs to. A step that needs a copy of a region which an earlier item still has
-is offered by the thread that releases it. The loop hears of an item once, at its end.
+whichever item that belongs to. A step that needs a copy of a region which an earlier item still
+has, or that follows the order of items, is offered by the thread that releases it. The loop hears
+of an item once, at its end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ...dispatch.preemption import REFRESH_NS, meter
 from ...dispatch.progress import ItemProgress
 from ...plans.placement import Outline
 from ..opened.open_plan import OpenPlan
+from ..opened.region_guard import OrderGuard, RegionGuard
 from ..opened.slot import Slot
 from ..opened.stage_bindings import ItemStages
 from .trampoline import Trampoline
@@ -46,6 +48,8 @@ class Execution:
         executions are made when left out.
     stages : ItemStages, optional
         Those of the item, where it computes lengths on its way.
+    ticket : int, optional
+        Its number in the order of items; None where it has its turn already.
 
     Attributes
     ----------
@@ -68,9 +72,11 @@ class Execution:
         "_obligations",
         "_on_finish",
         "_open_plan",
+        "_order",
         "_progress",
         "_stages",
         "_stopped",
+        "_ticket",
         "error",
         "events",
         "times",
@@ -84,8 +90,11 @@ class Execution:
         number: int = 0,
         age: int | None = None,
         stages: ItemStages | None = None,
+        ticket: int | None = None,
     ) -> None:
         self._open_plan = open_plan
+        self._order = None if ticket is None else open_plan.lanes.order
+        self._ticket = -1 if ticket is None else ticket
         self._guard = open_plan.guard
         self._stages = stages
         self._bound = stages or slot
@@ -153,8 +162,12 @@ class Execution:
         Those that a lane is not given now will be by whoever makes room there.
         """
         plan, guard, inline = self._open_plan, self._guard, self._bound.inline
+        ordered = () if self._order is None else plan.ordered
         for step in ready:  # grows on the way
-            if guard is not None and step in guard.claiming and not self._may_start(step):
+            claims = guard is not None and step in guard.claiming
+            if claims and not self._may_start(guard, self._number, step):
+                continue
+            if step in ordered and not self._may_start(self._order, self._ticket, step):
                 continue
             self.times[3 * step] = plan.now_ns[step]()
             if plan.lane[step].offer(self._age, plan.order.rank[step], (self, step)):
@@ -251,6 +264,8 @@ class Execution:
             self._offer(ready)
         if self._guard is not None and event.error is None and step in self._guard.releasing:
             self._guard.complete(self._number, step)  # later items go on there
+        if self._order is not None and event.error is None and step in self._open_plan.ordered:
+            self._order.complete(self._ticket, step)
         if self._stopped:
             self._withdraw()
         following = self._open_plan.lane[step].take()
@@ -267,17 +282,17 @@ class Execution:
         if finished:
             self._on_finish()
 
-    def _may_start(self, step: int) -> bool:
-        """Claim what a step needs; whoever releases what is missing resumes it."""
-        assert self._guard is not None
-        if self._guard.claim(self._number, step, partial(self._resume, step)):
+    def _may_start(self, guard: RegionGuard | OrderGuard | None, number: int, step: int) -> bool:
+        """Claim what a step needs; the thread that releases what is missing resumes it."""
+        assert guard is not None
+        if guard.claim(number, step, partial(self._resume, step)):
             return True
         if self._stopped:  # whoever stopped the item may not have seen this step wait
             self._withdraw()
         return False
 
     def _resume(self, step: int) -> None:
-        """Start a step that waited for a copy of a region."""
+        """Start a step that waited for an earlier item."""
         with self._lock:
             self._obligations += 1
         self._begin([step])
@@ -292,10 +307,12 @@ class Execution:
             self._open_plan.report(error)
 
     def _withdraw(self) -> None:
-        """Give up the steps that wait for lanes, and for copies of regions."""
+        """Give up the steps that wait for lanes, and for earlier items."""
         waiting = sum(lane.withdraw(self._age) for lane in self._open_plan.used_lanes)
         if self._guard is not None:
             waiting += self._guard.withdraw(self._number)
+        if self._order is not None:
+            waiting += self._order.withdraw(self._ticket)
         for _ in range(waiting):
             self._release()
 

@@ -108,12 +108,12 @@ class ItemLauncher:
         DeviceError, SessionError
             If it cannot start; it holds no slot then.
         """
-        turn = self.turn_nowait(slots)
+        turn = self.turn_nowait(slots, is_part=item_run.is_part)
         if turn is None:
             slots, turn = await self._turn(item_run, slots, again=attempt is not None)
         await self.begin(item_run, slots, turn, arrays, attempt)
 
-    def turn_nowait(self, slots: Slots | None) -> Turn | None:
+    def turn_nowait(self, slots: Slots | None, *, is_part: bool = False) -> Turn | None:
         """Return a slot that an item can start on at once; None if something is to be waited for.
 
         Raises
@@ -123,7 +123,7 @@ class ItemLauncher:
         """
         if slots is None or slots.are_lost or self._replays.is_busy:
             return None
-        return slots.acquire_nowait()
+        return slots.acquire_nowait(is_part=is_part)
 
     async def begin(
         self,
@@ -155,7 +155,7 @@ class ItemLauncher:
             await self._write(item_run, feeds, arrays, attempt)
             if attempt is not None:
                 # Be prepared for the loss of a device that it runs on.
-                self._replays.begin(item_run, slots, attempt)
+                self._replays.begin(item_run, slots, attempt, turn.ticket)
                 item_run.on_cancel = partial(self._given_up, item_run, slots)
                 if open_plan.reads or turn.slot.arrivals:  # other tasks may run before the steps
                     attempt.copy_inputs()
@@ -169,6 +169,11 @@ class ItemLauncher:
             marks.fed_ns = self._driver.now_ns()
             if self._closing or item_run.done.is_set():  # it was given up meanwhile
                 raise session_closed_error()
+            if attempt is not None and self._replays.postpone(item_run, attempt):
+                self._item_runs.add(item_run)
+                self._variables.leave(item_run)
+                slots.release(turn)
+                return
         except BaseException:
             self._replays.abandon(item_run)
             self._variables.leave(item_run)
@@ -179,7 +184,8 @@ class ItemLauncher:
         # Who starts again keeps its age, and by that its turn at the lanes.
         if item_run.age is None:
             item_run.age = open_plan.lanes.next_age(item_run.priority)
-        execution = Execution(open_plan, slot, ended, turn.number, item_run.age, stages)
+        numbers = turn.number, item_run.age
+        execution = Execution(open_plan, slot, ended, *numbers, stages, turn.ticket)
         item_run.execution = execution
         self._item_runs.add(item_run)
         execution.start()
@@ -210,7 +216,7 @@ class ItemLauncher:
                     if not again:
                         await self._replays.settle()
                     slots = await self._redirected(item_run, slots)
-                turn = await slots.acquire()
+                turn = await slots.acquire(is_part=item_run.is_part)
             except DeviceLostError:
                 deaths += 1
                 self._recovery.examine()

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import trio
 
 from ....graph.ir import Graph
+from ....graph.item_order import find_order
 from ....graph.tensor import Array, frozen_copy
 from ...planner.joined_stages import plan_ahead
 from ...planner.staged_plans import Stage, StagedGraph
@@ -28,6 +29,9 @@ from .item import ItemRun
 from .launcher import ItemLauncher
 from .stage_sequence import StageSequence, own_results
 from .under_way import ItemsUnderWay
+
+ENTRY = 0
+"""Stands for all ordered steps of an item, which goes through several plans."""
 
 LATEST_TRACES = 10_000
 """Of an item that loops for long, the profile knows the latest parts."""
@@ -63,6 +67,8 @@ class StagedRunner:
         self._completion = completion
         self._item_runs = item_runs
         self._variables = variables
+        self._order = open_plans.order
+        self._keys: WeakKeyDictionary[StagedGraph, tuple[str, ...]] = WeakKeyDictionary()
         self._locks: WeakKeyDictionary[StagedGraph, trio.Lock] = WeakKeyDictionary()
         self._closing = False
 
@@ -105,10 +111,24 @@ class StagedRunner:
             raise session_closed_error()
         self._item_runs.add(item_run)
         known = {**arrays, **held}
-        self._driver.spawn(self._pass, item_run, known, entry, graph)
+        # After earlier items from its first ordered part to its end: loops may have many of them.
+        keys = self._keys_of(entry)
+        ticket = self._order.admit({ENTRY: keys}, keys) if keys else None
+        self._driver.spawn(self._pass, item_run, known, entry, graph, ticket)
+
+    def _keys_of(self, entry: StagedGraph) -> tuple[str, ...]:
+        if entry not in self._keys:
+            found = (key for node in entry.graph.nodes for key in find_order(node))
+            self._keys[entry] = tuple(dict.fromkeys(found))
+        return self._keys[entry]
 
     async def _pass(
-        self, item_run: ItemRun, known: Mapping[str, Array], entry: StagedGraph, graph: Graph
+        self,
+        item_run: ItemRun,
+        known: Mapping[str, Array],
+        entry: StagedGraph,
+        graph: Graph,
+        ticket: int | None,
     ) -> None:
         """Take an item through the stages of a graph."""
         results: Mapping[str, Array] = {}
@@ -116,7 +136,7 @@ class StagedRunner:
         traces: deque[Trace] = deque(maxlen=LATEST_TRACES)
         item_run.traces = traces
         try:
-            run_part = partial(self._run_part, item_run, traces)
+            run_part = partial(self._run_part, item_run, traces, ticket)
             check = partial(self._check, item_run)
             on_thread = partial(self._planning, item_run)
             sequence = StageSequence(run_part, on_thread, self._lock_of, check)
@@ -127,6 +147,8 @@ class StagedRunner:
             await self._commit(item_run, assigned)
         except BaseException as error:  # whatever it is, it is the item's
             failure = error
+        if ticket is not None:
+            self._order.leave(ticket)
         self._completion.record(item_run, item_run.cause or failure)
         self._item_runs.discard(item_run)
         self._variables.leave(item_run)
@@ -154,12 +176,25 @@ class StagedRunner:
         item_run.marks.prepare("planning", begin_ns, self._driver.now_ns())
         return stage
 
+    async def _wait_in_line(self, ticket: int) -> None:
+        """Wait until earlier items are through all that follows the order of items."""
+        reached = trio.Event()
+        if not self._order.claim(ticket, ENTRY, partial(self._driver.call, reached.set)):
+            await reached.wait()
+
     async def _run_part(
-        self, item_run: ItemRun, traces: deque[Trace], plan: Plan, inputs: Mapping[str, Array]
+        self,
+        item_run: ItemRun,
+        traces: deque[Trace],
+        ticket: int | None,
+        plan: Plan,
+        inputs: Mapping[str, Array],
     ) -> Mapping[str, Array]:
         """Run one of the plans that an item goes through."""
         with trio.CancelScope() as starting:
             item_run.on_cancel = starting.cancel  # it may wait for a device to come back
+            if ticket is not None and any(step.order for step in plan.steps):
+                await self._wait_in_line(ticket)  # before it holds anything that others wait for
             key, shapes = _key(plan, inputs)
             slots = self._open_plans.find(key, item_run.variant)
             if slots is None:

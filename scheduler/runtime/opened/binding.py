@@ -24,6 +24,7 @@ from ....devices.memory import Arena, View
 from ....devices.operator_instances import OperatorInstances
 from ....devices.program import BoundProgram
 from ....graph.ir import Graph
+from ....graph.item_order import is_ordered
 from ....graph.operator_lifecycle import has_lives
 from ....graph.operators.each import EACH
 from ....graph.tensor import TensorSpec
@@ -108,7 +109,7 @@ class Bindings:
 
     Slots that have copies of regions in common have the steps bound to those in common, too. So
     have plans for other shapes the steps that are the same in `base`. What nodes own is kept in
-    `lives`.
+    `lives`, or in `shared` where it keeps state for the items of all plans.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class Bindings:
         devices: Mapping[str, Device],
         driver: VirtualTimeDriver | None,
         lives: OperatorInstances,
+        shared: OperatorInstances,
         base: Bindings | None = None,
         *,
         measure: bool,
@@ -126,6 +128,7 @@ class Bindings:
         self._plan = plan
         self._placement, self._memory = plan.placement, plan.memory
         self._devices, self._driver, self._lives = devices, driver, lives
+        self._shared = shared
         self._measure = measure
         # Whoever yields rows may be bound for all lengths, whoever takes them for each of them.
         self._row_feeds: dict[tuple[Arena, str], RowFeed] = {} if base is None else base._row_feeds
@@ -412,7 +415,10 @@ class Bindings:
                 at=f"subgraph {graph.name!r}",
                 fix="let its supports refuse them: see plait.devices.device.StatefulDevice",
             )
-        return device.compile_with(graph, views, self._lives, measure=self._measure)
+        owners = [node.operator for node in graph.nodes if node.operator.owns]
+        keep = (one.ordered or (self._plan.beside and is_ordered(one)) for one in owners)
+        lives = self._shared if all(keep) else self._lives
+        return device.compile_with(graph, views, lives, measure=self._measure)
 
 
 def _lie_as_before(views: Mapping[str, View], before: Mapping[str, View]) -> bool:

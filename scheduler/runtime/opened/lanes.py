@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Generic, TypeVar
 
+from ....devices.operator_instances import OperatorInstances
 from ...dispatch.ready import ReadyQueue
 from ...simulation.workload import SimulatedLane
+from .region_guard import OrderGuard
 
 T = TypeVar("T")
 
@@ -63,9 +65,19 @@ _AGE_BITS = 48
 
 
 class OpenLanes(Generic[T]):
-    """The lanes of the devices of a session, by name, made as plans use them."""
+    """The lanes of the devices of a session, by name, made as plans use them.
+
+    Attributes
+    ----------
+    order : OrderGuard
+        Of the items of all plans.
+    instances : OperatorInstances
+        Those that keep state from item to item, for all plans.
+    """
 
     def __init__(self) -> None:
+        self.order = OrderGuard()
+        self.instances = OperatorInstances()
         self._lock = threading.Lock()
         self._lanes: dict[str, OpenLane[T]] = {}
         self._ages = count()

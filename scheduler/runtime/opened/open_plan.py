@@ -88,6 +88,8 @@ class OpenPlan:
         Those of the plan that this one runs in, where there is one, but for what is larger.
     calls : tuple of int
         The steps that call async functions.
+    ordered : Mapping of int to sequence of str
+        The steps that wait for earlier items, with the keys of their order.
     given : HostDevice or None
         The only device with steps, if it was given as an object: other sessions may use it, too.
     now_ns : tuple of callable
@@ -157,7 +159,7 @@ class OpenPlan:
         self.calls = tuple(one.index for one in self.outlines if one.awaited)
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
-            plan, devices, driver, self._lives, others, measure=measure
+            plan, devices, driver, self._lives, self.lanes.instances, others, measure=measure
         )
         self.item_clock = perf_counter_ns if driver is None else driver.now_ns
         self.report = _raise if driver is None else driver.report
@@ -173,7 +175,7 @@ class OpenPlan:
         self.now_ns = tuple(clock_of(self._devices[step.device]) for step in plan.steps)
         cores, shared = shares_of_cores(plan), shared_lanes(plan)
         work = workload(plan.steps, self._devices, plan.costs, cores, shared)
-        self.order = work.order()
+        self.order, self.ordered = work.order(), work.ordered
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
         python = [step.index for step in plan.steps if step.calls_python]
@@ -194,6 +196,7 @@ class OpenPlan:
         )
         self.now_ns = base.now_ns
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
+        self.ordered = base.ordered
         self._lives = base._lives
         self.estimates, self.guard = base.estimates, base.guard
         self.arenas = base.arenas.holding(self._memory)
@@ -206,8 +209,9 @@ class OpenPlan:
 
     def bindings_of(self, plan: Plan) -> Bindings:
         """Return the bindings of a plan of the same steps, some of them for smaller shapes."""
+        lives = self._lives, self.lanes.instances
         return Bindings(
-            plan, self._devices, self._driver, self._lives, self._bindings, measure=self._measure
+            plan, self._devices, self._driver, *lives, self._bindings, measure=self._measure
         )
 
     @property

@@ -74,6 +74,8 @@ class OpenPlans:
     ----------
     hit : callable
         Counts that a plan was open when it was looked for.
+    order : OrderGuard
+        Of the items of all plans.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class OpenPlans:
         self._opener = Opener(
             devices, driver, recovery, self._with_room, recorder, lend, watch, measure=measure
         )
+        self.order = self._opener.order
         self._origins: WeakKeyDictionary[Slots, PlanProvenance] = WeakKeyDictionary()
         self._retired: list[Slots] = []
         self._driver = driver
@@ -330,6 +333,7 @@ class OpenPlans:
             self._resized.drop(slots)
         self._retired.clear()
         self._slots.clear()
+        yield self._opener.close_instances
         for _ in list(self._unclosed):
             yield partial(_raise_first, self._unclosed)
 

@@ -60,6 +60,13 @@ class Opener:
     watch : Watch
     measure : bool
         Time every node.
+
+    Attributes
+    ----------
+    order : OrderGuard
+        Of the items of all plans.
+    close_instances : callable
+        Closes the instances that keep state for all plans.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class Opener:
         self._watch = watch
         self._measure = measure
         self._lanes: Lanes = OpenLanes()
+        self.order, self.close_instances = self._lanes.order, self._lanes.instances.close
 
     async def open(self, plan: Plan) -> OpenPlan:
         """Open a plan, or what stands in for it, and compute what runs once.

@@ -1,15 +1,57 @@
-"""The rings of an open plan in use: whoever makes room starts what waited for it, on its thread."""
+"""Rings and lines in use: whoever makes room starts the steps that waited, on its thread."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
 
+from ...dispatch.item_order import ItemOrder, Keys
 from ...dispatch.region_ring import Grant, RegionRing
 from ...plans.regions import Region
 
 
-class RegionGuard:
+class _Guard:
+    """Steps that wait for earlier items; all methods may be called from any thread."""
+
+    def __init__(self, rings: RegionRing | ItemOrder) -> None:
+        self._claims = rings
+        self._lock = threading.Lock()
+        self._starts: dict[Grant, Callable[[], None]] = {}
+
+    def claim(self, item: int, step: int, start: Callable[[], None]) -> bool:
+        """Say whether a step may start now; if not, `start()` is called once when it may."""
+        with self._lock:
+            if self._claims.claim(item, step):
+                return True
+            self._starts[item, step] = start
+            return False
+
+    def withdraw(self, item: int) -> int:
+        """Let an item's steps wait no longer; return how many of them will never be started."""
+        with self._lock:
+            steps = self._claims.withdraw(item)
+            for step in steps:
+                del self._starts[item, step]
+        return len(steps)
+
+    def complete(self, item: int, step: int) -> None:
+        """Note that a step is complete, and start what waited for that."""
+        with self._lock:
+            starts = [self._starts.pop(grant) for grant in self._claims.complete(item, step)]
+        for start in starts:
+            start()
+
+    def leave(self, item: int) -> None:
+        """Let go of all that an item has, and start what waited for that."""
+        with self._lock:
+            for step in self._claims.withdraw(item):
+                del self._starts[item, step]
+            starts = [self._starts.pop(grant) for grant in self._claims.leave(item)]
+        for start in starts:
+            start()
+
+
+class RegionGuard(_Guard):
     """Guards the regions that items claim in turn; all methods may be called from any thread.
 
     Attributes
@@ -20,8 +62,7 @@ class RegionGuard:
 
     def __init__(self, regions: Iterable[Region]) -> None:
         self._rings = RegionRing(regions)
-        self._lock = threading.Lock()
-        self._starts: dict[Grant, Callable[[], None]] = {}
+        super().__init__(self._rings)
         self.claiming = self._rings.claiming
         self.releasing = self._rings.releasing
 
@@ -40,34 +81,18 @@ class RegionGuard:
         with self._lock:
             return self._rings.admit()
 
-    def claim(self, item: int, step: int, start: Callable[[], None]) -> bool:
-        """Say whether a step may start now; if not, `start()` is called once when it may."""
-        with self._lock:
-            if self._rings.claim(item, step):
-                return True
-            self._starts[item, step] = start
-            return False
 
-    def withdraw(self, item: int) -> int:
-        """Let an item's steps wait no longer; return how many of them will never be started."""
-        with self._lock:
-            steps = self._rings.withdraw(item)
-            for step in steps:
-                del self._starts[item, step]
-        return len(steps)
+class OrderGuard(_Guard):
+    """Guards the order of the items of a session; all methods may be called from any thread."""
 
-    def complete(self, item: int, step: int) -> None:
-        """Note that a step is complete, and start what waited for that."""
-        with self._lock:
-            starts = [self._starts.pop(grant) for grant in self._rings.complete(item, step)]
-        for start in starts:
-            start()
+    def __init__(self) -> None:
+        self._order = ItemOrder()
+        super().__init__(self._order)
 
-    def leave(self, item: int) -> None:
-        """Let go of all that an item has, and start what waited for that."""
+    def admit(self, keys: Keys, after: Iterable[str] = ()) -> int:
+        """Return the number of a further item, which must `leave` in the end, whatever happens.
+
+        It stays in the lines of `after` until then.
+        """
         with self._lock:
-            for step in self._rings.withdraw(item):
-                del self._starts[item, step]
-            starts = [self._starts.pop(grant) for grant in self._rings.leave(item)]
-        for start in starts:
-            start()
+            return self._order.admit(keys, after)

@@ -32,11 +32,14 @@ class Turn(NamedTuple):
         The item's, in the order of admission; without a guard the slot's.
     bound_ns : (int, int), optional
         When the slot was made, if it was made for the item.
+    ticket : int, optional
+        The item's number in the order of items, where some of its steps follow that.
     """
 
     slot: Slot
     number: int
     bound_ns: tuple[int, int] | None = None
+    ticket: int | None = None
 
 
 @dataclass(slots=True)
@@ -101,6 +104,7 @@ class Slots:
         )
         self._permits, self._free = self._holders.permits, self._holders.free
         self._guard = open_plan.guard
+        self._order = open_plan.lanes.order
 
     @property
     def is_idle(self) -> bool:
@@ -164,8 +168,10 @@ class Slots:
             return self._guard.following % self.open_plan.period
         return (self._free[-1] if self._free else 0) % self.open_plan.period
 
-    def acquire_nowait(self) -> Turn | None:
+    def acquire_nowait(self, *, is_part: bool = False) -> Turn | None:
         """Return a slot that may be fed at once; None if it has to be waited for, or made.
+
+        Items that go through several plans have their place in the order of items already.
 
         Raises
         ------
@@ -185,9 +191,10 @@ class Slots:
             return None
         self._permits.acquire_nowait()
         self._holders.claims += 1
-        return Turn(slot, self._free.pop() if guard is None else guard.admit())
+        number = self._free.pop() if guard is None else guard.admit()
+        return Turn(slot, number, None, self._ticket(is_part=is_part))
 
-    async def acquire(self) -> Turn:
+    async def acquire(self, *, is_part: bool = False) -> Turn:
         """Wait for a slot that may be fed.
 
         Raises
@@ -197,7 +204,7 @@ class Slots:
         DeviceError
             If the slot has to be made and a device refuses.
         """
-        turn = self.acquire_nowait()  # saves a turn of the loop, 10 µs
+        turn = self.acquire_nowait(is_part=is_part)  # saves a turn of the loop, 10 µs
         if turn is not None:
             return turn
         # Before any wait: a plan that somebody waits for is not idle, and must not be evicted.
@@ -207,7 +214,7 @@ class Slots:
             if self._holders.closing:
                 raise session_closed_error()
             try:
-                return await self._take_turn()
+                return await self._take_turn(is_part=is_part)
             except BaseException:
                 self._permits.release()
                 raise
@@ -218,24 +225,33 @@ class Slots:
     def release(self, turn: Turn) -> None:
         """Give a slot back; items that waited for what lies there go on."""
         self._holders.claims -= 1
-        self._leave(turn.number)
+        self._leave(turn.number, turn.ticket)
         self._permits.release()
 
-    async def _take_turn(self) -> Turn:
+    def _ticket(self, *, is_part: bool) -> int | None:
+        """Return an item's number in the order of items, which it gets with its slot.
+
+        So numbers of slots and of items grow together, and items wait for earlier ones alone.
+        """
+        ordered = self.open_plan.ordered
+        return self._order.admit(ordered) if ordered and not is_part else None
+
+    async def _take_turn(self, *, is_part: bool) -> Turn:
         # From here on the place is taken, so that it has to be left whatever happens.
         number = self._free.pop() if self._guard is None else self._guard.admit()
+        ticket = self._ticket(is_part=is_part)
         try:
             if self._guard is not None and ADMISSION in self._guard.claiming:
                 await self._pass_guard(number)
             index = number % self.open_plan.period
             slot = self.open_plan.slots.get(index)
             if slot is not None:
-                return Turn(slot, number)
+                return Turn(slot, number, None, ticket)
             begin_ns = self._driver.now_ns()
             slot = await self._on_thread(partial(self.open_plan.make_slot, index))
-            return Turn(slot, number, (begin_ns, self._driver.now_ns()))
+            return Turn(slot, number, (begin_ns, self._driver.now_ns()), ticket)
         except BaseException:
-            self._leave(number)
+            self._leave(number, ticket)
             raise
 
     async def _pass_guard(self, number: int) -> None:
@@ -259,7 +275,9 @@ class Slots:
         else:
             self._driver.post(reached.set)
 
-    def _leave(self, number: int) -> None:
+    def _leave(self, number: int, ticket: int | None) -> None:
+        if ticket is not None:
+            self._order.leave(ticket)
         if self._guard is None:
             self._free.append(number)
         else:

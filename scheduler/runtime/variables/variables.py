@@ -141,7 +141,7 @@ class Variables:
             slot = open_plan.slots.get(index)
             if slot is None:
                 slot = await self._watch.on_thread(partial(open_plan.make_slot, index))
-            return Turn(slot, turn.number)
+            return turn._replace(slot=slot)
         except BaseException as error:
             self._refused(item_run, error)
             raise

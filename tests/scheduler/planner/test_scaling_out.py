@@ -279,14 +279,17 @@ def count_items(y: Any) -> Any:
     return y.max()
 
 
-def test_functions_with_state_get_no_automatic_replicas() -> None:
-    assert pl.plan(pipeline(), ["ort", "cpu"], max_in_flight=4, bounds=BYTES).has_automatic_replicas
+def test_functions_with_state_are_in_order_on_automatic_replicas() -> None:
     plan = pl.plan(pipeline(then=count_items), ["ort", "cpu"], max_in_flight=4, bounds=BYTES)
-    assert not plan.replicas
-    assert "keeps state in 'counts'" in scaling_out.why_single(plan)
-    ranged = pl.plan(pipeline(then=count_items), ["ort", "cpu:0..1"], max_in_flight=4, bounds=BYTES)
-    assert ranged.replicas  # who asks for them gets them
-    assert not ranged.overlapping_functions
+    assert plan.has_automatic_replicas
+    assert plan.ordered_functions == {f"{__name__}.count_items": "it keeps state in 'counts'"}
+    assert plan.overlapping_functions == (f"{__name__}.decoded",)
+    counts["items"] = 0
+    with pl.BlockingSession(plan) as session:
+        fed = [{"file": np.zeros(length, np.uint8)} for length in LENGTHS if length <= 64]
+        found = [float(item["found"]) for item in session.stream(fed)]
+    assert found == [length for length in LENGTHS if length <= 64]
+    assert counts["items"] == len(found)
 
 
 def test_functions_that_replicas_may_run_at_once_are_named(

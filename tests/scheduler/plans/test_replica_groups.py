@@ -127,10 +127,11 @@ def test_a_pin_to_a_range_that_is_not_given_is_refused() -> None:
         planned("cpu", "worker:0..3", pin={"heavy/*": "worker:0..2"})
 
 
-def test_nodes_with_effects_are_refused() -> None:
+def test_nodes_with_effects_follow_the_order_of_items() -> None:
     pins = {"heavy/*": "worker:0..1", "*": "cpu"}
-    with pytest.raises(pl.PlanError, match=r"light/show.*their order would be lost"):
-        pl.plan(chain(shows=True), ["cpu", "worker:0..1"], pin=pins)
+    plan = pl.plan(chain(shows=True), ["cpu", "worker:0..1"], pin=pins)
+    assert plan.placement is not None
+    assert plan.placement.step_of["light/show"].order == ("test_replica_groups.shown",)
 
 
 def test_a_memory_that_replicas_share_has_room_for_all_of_them() -> None:

@@ -169,7 +169,7 @@ def test_a_session_binds_the_next_item_where_a_lane_is_idle(
     done, count = threading.Event(), [0]
     spec = pl.TensorSpec("int64", (1,))
 
-    @pl.operator(spec, inputs=[spec], name="test_late_binding.stay")
+    @pl.operator(spec, inputs=[spec], name="test_late_binding.stay", ordered=False)
     def stay(x: Array) -> Array:
         if x[0] == 4:  # both lanes are known by then
             assert done.wait(WAIT_S)

@@ -1,0 +1,81 @@
+"""Lines of items: each key is passed in the order of admission, and somebody can always go on."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from plait.scheduler.dispatch.item_order import ItemOrder
+
+
+def test_an_item_waits_until_the_one_before_is_through_all_steps_of_a_key() -> None:
+    order = ItemOrder()
+    first, second = (order.admit({0: ["a"], 2: ["a"]}) for _ in range(2))
+    assert not order.claim(second, 0)
+    assert order.claim(first, 0)
+    assert order.complete(first, 0) == []
+    assert order.complete(first, 2) == [(second, 0)]
+    assert order.claim(second, 0)
+
+
+def test_items_that_lack_a_key_stand_in_no_line_for_it() -> None:
+    order = ItemOrder()
+    order.admit({0: ["a"]})
+    other = order.admit({0: ["b"]})
+    assert order.claim(other, 0)
+
+
+def test_an_item_that_leaves_lets_the_next_one_go_whatever_it_owes() -> None:
+    order = ItemOrder()
+    first, second, third = (order.admit({0: ["a"], 1: ["b"]}) for _ in range(3))
+    assert not order.claim(third, 0)
+    assert not order.claim(second, 1)
+    assert order.leave(first) == [(second, 1)]
+    assert order.leave(second) == [(third, 0)]
+
+
+def test_a_key_that_is_held_is_passed_on_at_the_end_alone() -> None:
+    order = ItemOrder()
+    first, second = order.admit({0: ["a"]}, ["a"]), order.admit({0: ["a"]})
+    assert not order.claim(second, 0)
+    assert order.complete(first, 0) == []
+    assert order.leave(first) == [(second, 0)]
+
+
+@given(
+    keys=st.lists(st.lists(st.sampled_from("abc"), max_size=2, unique=True), max_size=5),
+    items=st.integers(1, 6),
+    seed=st.integers(0, 1 << 20),
+)
+def test_every_key_is_passed_in_order_and_all_items_come_through(
+    keys: list[list[str]], items: int, seed: int
+) -> None:
+    random, order = Random(seed), ItemOrder()
+    steps = {step: of_step for step, of_step in enumerate(keys) if of_step}
+    numbers = [order.admit(steps) for _ in range(items)]
+    running: list[tuple[int, int]] = []
+    passed: dict[str, list[int]] = {}
+    left = {item: list(range(len(keys))) for item in numbers}
+    gone = {item for item in numbers if random.random() < 0.2}  # they leave without a word
+    for item in gone:
+        running += order.leave(item)
+        del left[item]
+    offered = [item for item in left if left[item]]
+    while offered or running:
+        if offered and (not running or random.random() < 0.5):
+            item = offered.pop(random.randrange(len(offered)))
+            step = left[item].pop(0)
+            if step not in steps or order.claim(item, step):
+                running.append((item, step))
+        else:
+            item, step = running.pop(random.randrange(len(running)))
+            for key in steps.get(step, ()):
+                passed.setdefault(key, []).append(item)
+            if step in steps:
+                running += order.complete(item, step)
+            if left[item]:
+                offered.append(item)
+    assert not any(left.values()), "nobody waits for ever"
+    for found in passed.values():
+        assert found == sorted(found)
