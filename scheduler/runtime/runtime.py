@@ -388,6 +388,9 @@ class Runtime:
         is_on_one_lane = len(open_plan.used_lanes) == 1 and shape_plans.variants == 1
         self._estimates = open_plan.estimates
         longest_ns = limit.most_ns(one_lane=is_on_one_lane)
+        has_state = open_plan.reads or open_plan.keeps
+        if has_state and not self.variables.may_run_here(slot, open_plan):
+            return None
         if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
             return None
         # A device of this session alone is idle when the session is.
@@ -425,7 +428,10 @@ class Runtime:
         try:
             run_steps(slot.calls, open_plan.estimates, times)
             marks.finished_ns = self._driver.now_ns()
-            return copies(slot.results)
+            results = copies(slot.results)
+            if open_plan.keeps:
+                self.variables.commit_now(slot, open_plan)
+            return results
         except BaseException as failure:
             error = failure
             raise

@@ -21,7 +21,7 @@ from ...dispatch.preemption import REFRESH_NS, meter
 Call: TypeAlias = Callable[[], object]
 """Runs a step on the calling thread; its lane rests."""
 
-MOST_STEPS = 8
+MOST_STEPS = 32
 """Items of more steps go through the lanes."""
 
 
@@ -34,10 +34,10 @@ def run_steps(calls: Sequence[Call], estimates: Estimates, times: array[int]) ->
         What the first one raises that fails.
     """
     place = 0
-    if perf_counter_ns() - meter.read_at_ns > REFRESH_NS:
-        meter.refresh()
     for step, call in enumerate(calls):
         started = ended = perf_counter_ns()
+        if started - meter.read_at_ns > REFRESH_NS:
+            meter.refresh()
         times[place] = times[place + 1] = started
         try:
             call()

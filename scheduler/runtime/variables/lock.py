@@ -40,6 +40,11 @@ class VariableLock:
         """True while items read that do not assign."""
         return bool(self._readers)
 
+    @property
+    def is_assigned(self) -> bool:
+        """True while a turn to assign is taken or waited for."""
+        return self._committing or self._writer is not None or bool(self._queue)
+
     def refuse(self) -> None:
         """Turn away whoever waits, and all that come."""
         self.is_closing = True

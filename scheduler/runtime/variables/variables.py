@@ -182,6 +182,12 @@ class Variables:
         """Let others have the turn of an item that is over; what it assigned is forgotten."""
         self._turns.leave(item_run)
 
+    def may_run_here(self, slot: Slot, open_plan: OpenPlan) -> bool:
+        """Return whether an item needs no turn: it is over, and committed, before others begin."""
+        if open_plan.brought != self.held.changes or self._turns.is_assigned:
+            return False
+        return not open_plan.keeps or self.is_quick(slot)
+
     def is_quick(self, slot: Slot) -> bool:
         """True when what an item on a slot assigns can be committed at once."""
         is_here = slot.commits.is_quick and all(one in HOST_MEMORIES for _, one in slot.swaps)
