@@ -17,7 +17,7 @@ from ..plans.plan import Plan
 from ..profile import Profile
 from .building import RESULT, Built, build
 from .examples import ExampleRun
-from .steps import ITEM, Each, PipelineStep, Target, name_apart, to_step
+from .steps import ITEM, Each, PipelineStep, Target, name_apart, needs_parts, to_step
 
 
 def pipeline(
@@ -38,8 +38,8 @@ def pipeline(
         Callables may be functions, objects, async, or generators: their rows become a list. A path
         is that of a model.
     example : object
-        One item, as `stream` will get them: any value, or a mapping for a model with several
-        inputs.
+        One item, as `stream` will get them. A mapping has parts, ``"item.key"``, if a step names
+        one or a model comes first; otherwise it is a value like any other.
     examples : sequence of object, optional
         Two or more instead: lengths of a model's inputs that differ between them may vary, up to
         bounds that `bounds` shows.
@@ -77,7 +77,7 @@ def pipeline(
     if not examples:
         raise GraphError("there is no example", fix="give one item: example=...")
     named = name_apart([to_step(one) for one in steps])
-    run = ExampleRun(list(examples))
+    run = ExampleRun(list(examples), are_parts_named=needs_parts(named))
     for one in named:
         run.run(one)
     return Pipeline(named, build(name, named, run))

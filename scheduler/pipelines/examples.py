@@ -65,13 +65,13 @@ class ExampleRun:
     rows : dict of str to RowsOf
     """
 
-    def __init__(self, examples: Sequence[Any]) -> None:
+    def __init__(self, examples: Sequence[Any], *, are_parts_named: bool) -> None:
         self.scope = Scope()
         self.arguments: dict[str, list[Value]] = {}
         self.feeds: dict[str, list[Feed]] = {}
         self.rows: dict[str, RowsOf] = {}
         first = examples[0]
-        names = tuple(first) if isinstance(first, Mapping) else ()
+        names = tuple(first) if are_parts_named and isinstance(first, Mapping) else ()
         for one in examples:
             if names and (not isinstance(one, Mapping) or tuple(one) != names):
                 raise GraphError(

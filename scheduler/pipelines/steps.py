@@ -261,6 +261,27 @@ def name_apart(steps: Sequence[PipelineStep | Each]) -> list[PipelineStep | Each
     return made
 
 
+def needs_parts(steps: Sequence[PipelineStep | Each]) -> bool:
+    """True if a step takes parts of a fed mapping: a model that comes first, or by a reference.
+
+    Otherwise a mapping is a value like any other.
+    """
+    first = steps[0]
+    if isinstance(first, PipelineStep) and first.model is not None and first.inputs is None:
+        return True
+    return any(
+        isinstance(reference, str) and reference.startswith(f"{ITEM}.")
+        for one in steps
+        for reference in _list_references(one.inputs)
+    )
+
+
+def _list_references(inputs: Inputs) -> Sequence[Reference]:
+    if inputs is None or isinstance(inputs, str | int):
+        return () if inputs is None else (inputs,)
+    return tuple(inputs.values()) if isinstance(inputs, Mapping) else tuple(inputs)
+
+
 def _to_graph(target: Any) -> Graph | None:
     if isinstance(target, Graph):
         return target

@@ -330,3 +330,15 @@ async def test_sessions_of_other_loops_run_its_plan() -> None:
         async with session.stream(pipe.feeds(item) for item in ([1, 2], [3])) as results:
             found = [pipe.result(item.outputs) async for item in results]
     assert found == [(4, [2, 1, 2, 1]), (2, [3, 3])]
+
+
+def test_a_mapping_is_one_value_unless_a_step_names_its_parts() -> None:
+    def count(record: dict[str, str]) -> int:
+        return len(record)
+
+    with pl.pipeline(count, example={"a": "x", "b": "y"}) as pipe:
+        assert pipe.graph.inputs == ("item",)
+        assert pipe.map([{"a": "x"}, {}]) == [1, 0]
+    join = pl.step("{}{}".format, inputs=["item.b", "item.a"])
+    with pl.pipeline(join, example={"a": "x", "b": "y"}) as pipe:
+        assert pipe.run({"a": "1", "b": "2"}) == "21"
