@@ -68,7 +68,8 @@ smoke: install  ## in about a minute: the graph, and what plans and runs it
 	$(PYTEST) -q -m "not slow and not extended" $(SMOKE)
 
 # The tests are type-checked from their own folder, where tests/devices does not meet devices.
-check: install  ## lint, types and the budgets for prose
+check: install  ## lint, types, commit messages and the budgets for prose
+	$(BIN)/python tools/commit_messages.py
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p plait

@@ -22,6 +22,8 @@ MOST_LINES_WITHOUT_BODY = 20
 
 ACCEPTED = frozenset(
     {
+        "2055173bf46d61c53cc289670422e1db12b41a26",
+        "fbc57f46eeca12fe9ba715ec73a0602349fac121",
         "c266ce7e1a53ecba2d2f9d4d9b6e11e76381a8d9",
         "34ecccc6ccb3aed69fe8b55b97933ab0234fd49d",
         "211d5f5c80dd3e6fbc2abff41b6c822c2188f5ce",
