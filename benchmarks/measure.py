@@ -16,6 +16,9 @@ from typing import Any
 import threadpoolctl
 from plait.version import DISTRIBUTION
 
+VECTORS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
+"""Flags by which Linux names instruction sets."""
+
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = (
     *(DISTRIBUTION, "numpy", "trio", "msgpack", "msgspec", "numba"),
@@ -79,11 +82,22 @@ def _repeats(call: Callable[[], object], at_least_s: float) -> int:
 def _machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_name(),
+        "instructions": _list_instruction_sets(),
         "cores": len(os.sched_getaffinity(0)),
         "blas_kernels": _blas_kernels(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES if _version(name)},
     }
+
+
+def _list_instruction_sets() -> list[str]:
+    """Return the instruction sets for vectors that the processor has."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+    flags = next((x.split(":")[1].split() for x in lines if x.startswith("flags")), [])
+    return [name for name in VECTORS if name in flags]
 
 
 def _blas_kernels() -> list[str]:

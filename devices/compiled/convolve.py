@@ -15,7 +15,10 @@ from .jit import CELLS, TABLE, machine_code
 from .tile import multiply_tile
 
 CHUNK = 512
-"""Cells; so many of each row of a tile are multiplied before they are finished, out of L1."""
+"""Cells of each feature that are multiplied before they are finished, at most."""
+
+HELD = 1 << 16
+"""Cells of all features for which that is so, unless a tile has more: 256 KB of the L2 cache."""
 
 FLOAT = 4
 """Bytes."""
@@ -165,41 +168,36 @@ def convolve_group(
     cells = (lines - 1) * pitch + columns
     depth, held = offsets.size, buffer.ctypes.data
     adds = after[ADDS] != 0
-    for chunk in range(0, cells, CHUNK):
-        end = min(chunk + CHUNK, cells)
-        for block in range(0, features, rows):
-            own = weights + FLOAT * block * depth
-            for begin in range(chunk, end, width):
-                # Without spare cells the last tile lies further left, over cells done already.
-                # A tile reads as many cells as it is wide, and behind the last there may be no
-                # memory.
-                by = 0 if spare else max(0, begin + width - cells)
-                multiply(
-                    rows,
-                    own,
-                    source + FLOAT * (begin - by),
-                    offsets.ctypes.data,
-                    depth,
-                    held + FLOAT * (begin - chunk),
-                    CHUNK,
-                )
+    size = buffer.size // (-(-features // rows) * rows)
+    for chunk in range(0, cells, size):
+        end = min(chunk + size, cells)
+        # All features of a tile one after the other: its cells are scattered, and stay in L1, while
+        # weights come from L2 in their order.
+        for begin in range(chunk, end, width):
+            # Without spare cells the last tile lies further left, over cells done already: it reads
+            # as many cells as it is wide, and there may be no memory after the last one.
+            by = 0 if spare else max(0, begin + width - cells)
+            at = source + FLOAT * (begin - by)
+            for block in range(0, features, rows):
+                own, place = weights + FLOAT * block * depth, block * size + begin - chunk
+                multiply(rows, own, at, offsets.ctypes.data, depth, held + FLOAT * place, size)
                 if by:
                     for row in range(rows):
-                        for i in range(row * CHUNK + begin - chunk, row * CHUNK + end - chunk):
+                        for i in range(place + row * size, place + row * size + end - begin):
                             buffer[i] = buffer[i + by]
-            for row in range(min(rows, features - block)):
-                write_row(
-                    held + FLOAT * row * CHUNK,
-                    bias[first_feature + block + row],
-                    y + FLOAT * (block + row) * plane,
-                    residual + FLOAT * (block + row) * plane,
-                    after.ctypes.data,
-                    adds,
-                    chunk,
-                    end - chunk,
-                    pitch,
-                    columns,
-                )
+        for feature in range(features):
+            write_row(
+                held + FLOAT * feature * size,
+                bias[first_feature + feature],
+                y + FLOAT * feature * plane,
+                residual + FLOAT * feature * plane,
+                after.ctypes.data,
+                adds,
+                chunk,
+                end - chunk,
+                pitch,
+                columns,
+            )
 
 
 @machine_code(CELLS, BLOCKS, TABLE, CELLS, CELLS, CELLS, CELLS, CELLS, TABLE)
@@ -232,7 +230,10 @@ def convolve(
     batch, depth, features, plane = layout[0], layout[1], layout[2], layout[3]
     height, width, columns = layout[4], layout[5], layout[14]
     groups, blocks, _, rows = weights.shape
-    buffer = np.empty(rows * CHUNK, np.float32)
+    size = CHUNK  # a multiple of any tile's width
+    while size > layout[16] and size * blocks * rows > HELD:
+        size //= 2
+    buffer = np.empty(blocks * rows * size, np.float32)
     for part in range(batch * groups):
         group = part % groups
         source = x.ctypes.data + FLOAT * part * depth * height * width

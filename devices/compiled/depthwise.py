@@ -82,10 +82,10 @@ def _sum(
                 for total, start, bound in zip(sums, starts, bounds, strict=True):
                     x = _masked(write, across, start, place, bound)
                     builder.store(write.multiply_add(w, x, builder.load(total)), total)
-        mask = write.mask(builder.sub(columns, column))
+        left = builder.sub(columns, column)
         for n, total in enumerate(sums):
             line = builder.add(column, builder.mul(columns, write.index(n)))
-            write.masked_store(builder.load(total), write.advance(target, line), mask)
+            write.store_lanes(builder.load(total), write.advance(target, line), left)
 
 
 def _bound(write: Writer, line: Value, height: Value, width: Value) -> Value:

@@ -15,7 +15,7 @@ from numba.core import cgutils
 from .jit import instruction
 from .vector import FEATURES, FLOAT, INT, LANES, VECTOR, Writer
 
-ROWS = 12 if FEATURES.get("avx512f") else 6
+ROWS = 12 if "avx512f" in FEATURES else 6
 """At most so many rows of a tile are computed together: with two vectors each, 24 of the 32
 registers there are (12 of 16)."""
 

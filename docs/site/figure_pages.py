@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-MACHINE = ("date", "cpu", "cores", "blas_kernels", "python", "versions")
+MACHINE = ("date", "cpu", "instructions", "cores", "blas_kernels", "python", "versions")
 MOST_ROWS = 150
 """Longer tables are in the file of results alone."""
 
