@@ -16,7 +16,7 @@ from ...devices.host import core_count
 from ..costs.host import computes_here
 from ..plans.partition import SESSION
 from ..plans.placement import Step
-from ..plans.replicas import every_device, variants
+from ..plans.replicas import count_variants, list_devices
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan
@@ -27,19 +27,19 @@ MOST_STEPS = 2_000
 
 def equal_share(plan: Plan) -> int:
     """Return what each device has that computes here, unless it has more; 1 at least."""
-    return equal_cores(len(every_device(_computing(plan), plan.replicas)))
+    return equal_cores(len(list_devices(_computing(plan), plan.replicas)))
 
 
 def shares_of_cores(plan: Plan) -> dict[str, int]:
     """Return the cores of every device that has nodes and computes here, replicas included."""
     groups = plan.replicas or plan.beside
     counts = {name: len(names) for names in groups for name in names}
-    in_flight = plan.max_in_flight * variants(groups)
+    in_flight = plan.max_in_flight * count_variants(groups)
     shares = divided(plan.steps, _computing(plan), in_flight=in_flight, replicas=counts)
     return {
         name: share
         for first, share in shares.items()
-        for name in every_device([first], plan.replicas)
+        for name in list_devices([first], plan.replicas)
     }
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.device import Device
 from ...devices.host import core_count, may_run_anywhere
-from ..plans.placement import Outline, outline
-from ..plans.replicas import variants
+from ..plans.placement import Outline, summarize_step
+from ..plans.replicas import count_variants
 from .core_shares import planned_for
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ SharedLanes: TypeAlias = Mapping[str, tuple[str, ...]]
 def shared_lanes(plan: Plan) -> SharedLanes:
     """Return which devices of a plan, or of a variant of one, share lanes."""
     groups = plan.replicas or plan.beside
-    count = variants(groups)
+    count = count_variants(groups)
     have_replicas = planned_for(plan).issubset(name for names in groups for name in names)
     if not have_replicas or {*map(len, groups)} != {count} or count < core_count():
         return {}
@@ -43,7 +43,7 @@ def name_of(devices: Sequence[str]) -> str:
 def outlines(plan: Plan) -> tuple[Outline, ...]:
     """Return the steps of a plan without their graphs."""
     shared = shared_lanes(plan)
-    return tuple(outline(step, name_of(shared.get(step.device, ()))) for step in plan.steps)
+    return tuple(summarize_step(step, name_of(shared.get(step.device, ()))) for step in plan.steps)
 
 
 def _may_share(device: Device | None) -> bool:

@@ -17,7 +17,7 @@ from ...graph.passes.half import compute_in_half
 from ..errors import PlanError
 from ..plans.partition import Decision
 from ..plans.plan import Plan
-from ..plans.replicas import Groups, without_ranges
+from ..plans.replicas import Groups, replace_ranges
 from ..plans.request import PlanRequest
 from ..shapes.sync_points import has_static_shapes
 from .partition.choose import Choice, choices
@@ -52,7 +52,7 @@ def checked_precision(
     for name, dtype in (given or {}).items():
         if dtype not in DTYPES:
             raise _precision_error(dtype)
-        first = without_ranges({"": name}, replicas)[""]
+        first = replace_ranges({"": name}, replicas)[""]
         if first not in devices:
             raise PlanError(
                 f"precision names {name!r}, which is not one of the plan's devices",

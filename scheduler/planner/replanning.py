@@ -18,7 +18,7 @@ from ...graph.passes import Applied, expand_unsupported, fold_constants, fuse_ch
 from ...graph.passes.merging import with_nodes
 from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
-from ..plans.request import ON_HOST, IoDevices, Pins, PlanRequest, pin_of
+from ..plans.request import ON_HOST, IoDevices, Pins, PlanRequest, find_pin
 from ..plans.shapes import Bounds, Shapes
 from ..shapes.bounds import Template, all_bounds, computed_symbols, fed_bounds
 from ..shapes.specialise import specialised
@@ -286,7 +286,7 @@ def _plan_body(plan: Plan, node: Node, body: Graph) -> Plan:
 def _pins_inside(pins: Pins, node: Node) -> Pins:
     """Return the pins of the nodes of a body, by their names there."""
     inside = (
-        (path, pin_of(replace(inner, name=f"{node.name}/{path}"), pins))
+        (path, find_pin(replace(inner, name=f"{node.name}/{path}"), pins))
         for path, _, inner in all_nodes(node.attributes["body"])
         if inner.op not in CONTROL_FLOW
     )

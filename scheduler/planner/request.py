@@ -18,15 +18,15 @@ from ..costs.first_use import with_first_use
 from ..errors import PlanError
 from ..plans.replicas import (
     Groups,
-    as_named,
     check_in_turn,
-    grouped,
+    count_variants,
+    group_ranges,
+    name_devices,
     pin_ordered,
-    shared_limits,
-    variants,
-    without_ranges,
+    replace_ranges,
+    share_limits,
 )
-from ..plans.request import Objective, On, Pins, PlanRequest, Strategy, check_pins, checked_ends
+from ..plans.request import Objective, On, Pins, PlanRequest, Strategy, check_ends, check_pins
 from .memory.limits import limits_of
 from .mixed_precision import Precision, checked_precision
 
@@ -84,16 +84,16 @@ def make_request(
     PlanError, DeviceUnavailableError, ParseError
         As `plait.plan`.
     """
-    listed, replicas = grouped(devices)
+    listed, replicas = group_ranges(devices)
     prototypes, given = _prototypes_of(listed)
-    pins = without_ranges(pin or {}, replicas)
-    check_pins(graph, as_named(prototypes, replicas), pins)
+    pins = replace_ranges(pin or {}, replicas)
+    check_pins(graph, name_devices(prototypes, replicas), pins)
     limits = _limits_of(memory_limits, prototypes)
     if max_in_flight > 1 or replicas:
         check_in_turn(graph)
     if replicas:
         pins = pin_ordered(graph, prototypes, pins, replicas)
-        limits = shared_limits(limits, prototypes, replicas)
+        limits = share_limits(limits, prototypes, replicas)
     in_turn = frozenset(chain.from_iterable(replicas))
     priced = costs_of(costs, prototypes)
     if strategy == "auto" and len(prototypes) > 1:
@@ -102,13 +102,13 @@ def make_request(
         devices=prototypes,
         given=given,
         pins=pins,
-        max_in_flight=-(-max_in_flight // variants(replicas)),
+        max_in_flight=-(-max_in_flight // count_variants(replicas)),
         strategy=strategy,
         objective=objective,
         costs=priced,
         max_subgraphs=max_subgraphs,
         memory_limits=limits,
-        ends=checked_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
+        ends=check_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
         precision=checked_precision(precision, prototypes, replicas),
         overlaps=max_in_flight > 1 or bool(replicas),
         fuses_chains=fuse_chains in passes,

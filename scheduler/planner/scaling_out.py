@@ -19,9 +19,9 @@ from ..dispatch.core_shares import planned_for
 from ..errors import PlanError
 from ..plans.partition import Candidate, Decision
 from ..plans.plan import Plan
-from ..plans.replicas import check_alike, members, replicas_of
+from ..plans.replicas import check_alike, expand_range, list_ranges
 from ..plans.request import ON_HOST, PlanRequest
-from ..plans.variants import variant
+from ..plans.variants import make_variant
 from .replanning import replan_ahead
 from .simulate import for_items_in_flight, simulate
 
@@ -57,14 +57,14 @@ def on_replicas(plan: Plan) -> Iterator[Plan]:
     if why_single(plan):
         return
     used = sorted(planned_for(plan))
-    every = zip(*(replicas_of(name, plan.max_in_flight) for name in used), strict=True)
-    for groups in (tuple(map(members, ranges)) for ranges in every):
+    every = zip(*(list_ranges(name, plan.max_in_flight) for name in used), strict=True)
+    for groups in (tuple(map(expand_range, ranges)) for ranges in every):
         with suppress(PlanError, DeviceError):  # too little memory, or no more of the kind
             for names in groups:
                 check_alike(names)
             firsts = tuple((one, names[0]) for one, names in zip(used, groups, strict=True))
             share = -(-plan.max_in_flight // len(groups[0]))
-            first = for_items_in_flight(variant(replace(plan, replicas=firsts), 1), share)
+            first = for_items_in_flight(make_variant(replace(plan, replicas=firsts), 1), share)
             yield replace(first, replicas=groups, beside=())
 
 
@@ -94,7 +94,7 @@ def _why_never(plan: Plan) -> str:
     request = plan.request
     if plan.replicas:
         return "the devices name ranges"
-    if next(replicas_of("", plan.max_in_flight), None) is None:
+    if next(list_ranges("", plan.max_in_flight), None) is None:
         return "there is one core, or one item under way at a time"
     if plan.ends != ON_HOST or request.memory_limits:
         return "memory is limited, or inputs or outputs are on a device"

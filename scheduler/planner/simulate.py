@@ -20,7 +20,7 @@ from ..errors import PlanError
 from ..plans.placement import Outline, Step, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan
-from ..plans.variants import variant
+from ..plans.variants import make_variant
 from ..profile import PlanTimes, Profile, Record
 from ..profile.records import RowBatch, RowBatchFigures
 from ..profile.timestamps import Timestamps
@@ -115,7 +115,7 @@ def simulate(
     assert plan.memory is not None
     priced = _priced(plan, devices or {}, costs, faster or {})
     with_costs = replace(plan, request=replace(plan.request, costs=priced))
-    variants = [variant(with_costs, index) for index in range(plan.variants)]
+    variants = [make_variant(with_costs, index) for index in range(plan.variants)]
     bodies = priced_bodies(given, priced)
     work, rows = with_rows(variants, bodies)
     host = host or host_of(plan.graph, priced, plan.ends, one_by_one=count == 1)
@@ -343,7 +343,7 @@ def priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
     for queue, body in plan.bodies.items():
         if body.is_static:
             priced = replace(body, request=replace(body.request, costs=costs))
-            found[queue] = [variant(priced, index) for index in range(body.variants)]
+            found[queue] = [make_variant(priced, index) for index in range(body.variants)]
     return found
 
 

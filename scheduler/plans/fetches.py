@@ -15,71 +15,71 @@ Fetches: TypeAlias = "str | list[Any] | tuple[Any, ...] | Mapping[Any, Any]"
 
 
 class Fetched:
-    """What is fetched, and the form in which it is handed out.
+    """Fetched tensors, and the structure in which results are returned.
 
     Parameters
     ----------
     fetches : str, list, tuple or Mapping
         Names of tensors, nested in any way.
     graph : Graph
-        That they are of.
+        Has the tensors.
 
     Attributes
     ----------
     names : frozenset of str
-        Which tensors these are.
+        The fetched tensors.
 
     Raises
     ------
     FetchError
-        If that names something else, or nothing.
+        If a value is not a name, or there is no name.
     """
 
     __slots__ = ("_fetches", "_graph", "names")
 
     def __init__(self, fetches: Fetches, graph: Graph) -> None:
-        self._fetches = _replaced(fetches, str)
+        self._fetches = _map_names(fetches, str)
         self._graph = graph
-        self.names = frozenset(names_in(fetches))
+        self.names = frozenset(list_names(fetches))
         if not self.names:
             raise FetchError(
                 "nothing is fetched", fix="name a tensor, or leave fetches out for all outputs"
             )
 
     def arranged(self, results: Mapping[str, Array]) -> Any:
-        """Return results in the form of what is fetched; None for groups."""
+        """Return results in the structure of the fetches; None for groups."""
 
         def result(name: str) -> Array | None:
             writer = self._graph.producers.get(name)
             return None if writer is not None and writer.op == GROUP else results[name]
 
-        return _replaced(self._fetches, result)
+        return _map_names(self._fetches, result)
 
 
-def names_in(fetches: Fetches) -> tuple[str, ...]:
-    """Return the names of what is fetched, each once, in the order in which they are there.
+def list_names(fetches: Fetches) -> tuple[str, ...]:
+    """Return the names of fetched tensors, each once, in order of first occurrence.
 
     Raises
     ------
     FetchError
-        If something else is among them.
+        If a value is not a name.
     """
     names = dict[str, None]()
-    _replaced(fetches, names.setdefault)
+    _map_names(fetches, names.setdefault)
     return tuple(names)
 
 
-def _replaced(fetches: Any, result: Callable[[str], Any]) -> Any:
-    """Return something else in place of each name."""
+def _map_names(fetches: Any, result: Callable[[str], Any]) -> Any:
+    """Return the same structure with `result(name)` in place of each name."""
     if isinstance(fetches, str):
         return result(fetches)
     if isinstance(fetches, Mapping):
-        return {key: _replaced(one, result) for key, one in fetches.items()}
+        return {key: _map_names(one, result) for key, one in fetches.items()}
     if isinstance(fetches, list):
-        return [_replaced(one, result) for one in fetches]
+        return [_map_names(one, result) for one in fetches]
     if isinstance(fetches, tuple):
         make = getattr(fetches, "_make", tuple)
-        return make(_replaced(one, result) for one in fetches)
+        return make(_map_names(one, result) for one in fetches)
     raise FetchError(
         f"a {type(fetches).__name__} is fetched, which is not the name of a tensor",
         fix="name tensors, alone or in lists, tuples and mappings",

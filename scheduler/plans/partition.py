@@ -1,6 +1,6 @@
-"""The partition: which device runs which node, and the subgraphs that follow.
+"""The partition: the device of each node, and the subgraphs that follow.
 
-The decision behind it is what was weighed, and what came of it.
+The decision records the candidates that were compared, and the one that was chosen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Subgraph:
     Attributes
     ----------
     index : int
-        Its place in the partition, a topological order.
+        Position in the partition, a topological order.
     device : str
     graph : Graph
         The nodes, with the tensors that cross into and out of it as inputs and outputs.
@@ -35,7 +35,7 @@ class Subgraph:
 
     @property
     def name(self) -> str:
-        """How reports and traces call it."""
+        """The name in reports and traces."""
         return self.graph.name
 
 
@@ -48,7 +48,7 @@ class Partition:
     assignment : Mapping of str to str
         Node name to device name, also for nodes of nested graphs: ``"loop/add"``.
     reasons : Mapping of str to str
-        Why each node is where it is.
+        The reason for the device of each node.
     subgraphs : tuple of Subgraph
         In a topological order.
     """
@@ -59,18 +59,18 @@ class Partition:
 
 
 class Option(NamedTuple):
-    """What one device has to offer for one node.
+    """One device's support for one node.
 
     Attributes
     ----------
     device : str
     supported : bool
     reason : str
-        Why it can run there, or why not.
+        Why the device supports the node, or why not.
     seconds : float or None
-        What its kernel is predicted to take there; None where it cannot run, or shapes are unknown.
+        Predicted time of the kernel; None if it is not supported, or shapes are unknown.
     basis : str or None
-        What that rests on: ``"measured"``, ``"scaled"`` or ``"model"``.
+        Source of the prediction: ``"measured"``, ``"scaled"`` or ``"model"``.
     """
 
     device: str
@@ -82,19 +82,19 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An assignment that was weighed, as the simulator saw it.
+    """An assignment that was compared with others, with its simulated time.
 
     Attributes
     ----------
     name : str
-        Where it comes from: ``"all on cpu"``, ``"HEFT"``.
+        Its origin: ``"all on cpu"``, ``"HEFT"``.
     seconds : float
-        Predicted: of one item, or per item where throughput is the objective.
+        Predicted time of one item, or time per item if throughput is the objective.
     subgraphs : int
     devices : tuple of str
-        Those that do something.
+        The devices that run nodes.
     note : str
-        Why it was not taken, or empty.
+        Why it was not chosen, or empty.
     """
 
     name: str
@@ -106,18 +106,18 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decision:
-    """How nodes came to their devices.
+    """The choice of devices for nodes.
 
     Attributes
     ----------
     strategy : str
     objective : str
     chosen : str
-        The name of the candidate that was taken.
+        The name of the chosen candidate.
     why : str
-        In a sentence.
+        The reason, as a sentence.
     candidates : tuple of Candidate
-        The best first; empty where nothing was weighed.
+        Best first; empty if none were compared.
     """
 
     strategy: str
@@ -128,9 +128,9 @@ class Decision:
     ask: Callable[[], Mapping[str, tuple[Option, ...]]] = field(
         default=dict, repr=False, compare=False
     )
-    """Returns the options; asked once, when somebody wants to know."""
+    """Computes `options` on first use."""
 
     @cached_property
     def options(self) -> Mapping[str, tuple[Option, ...]]:
-        """For every node what each device has to offer."""
+        """The options of each node, by name: one for each device."""
         return self.ask()

@@ -1,6 +1,6 @@
 """The placement: in which memory each tensor lies, and the steps of an item.
 
-A step starts when the steps it waits for are complete: `input_wait_count` of them.
+A step starts when `input_wait_count` other steps are complete.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Transfer:
     ----------
     tensor : str
     source, target : str
-        Memories; `CALLER` for what is handed over, or taken, on a device.
+        Memories; `CALLER` for arrays that callers pass or take on a device.
     nbytes : int
     """
 
@@ -36,22 +36,22 @@ class Transfer:
 
     @property
     def name(self) -> str:
-        """How reports and traces call it."""
+        """The name in reports and traces."""
         return f"{self.tensor}: {self.source} to {self.target}"
 
     @property
     def arrives(self) -> bool:
-        """True when it brings what a caller hands over on a device."""
+        """True if it copies an array that a caller passes on a device."""
         return self.source == CALLER
 
     @property
     def leaves(self) -> bool:
-        """True when it copies a result into an array that is the caller's, on a device."""
+        """True if it copies a result into an array of the caller on a device."""
         return self.target == CALLER
 
     @property
     def is_inward(self) -> bool:
-        """True when the device that moves it copies into its own memory: from anywhere else."""
+        """True if the device that copies is the target's."""
         return self.source in HOST_MEMORIES or self.target not in {CALLER, *HOST_MEMORIES}
 
 
@@ -62,11 +62,11 @@ class Step:
     Attributes
     ----------
     index : int
-        Its place in the plan, a topological order.
+        Position in the plan, a topological order.
     device : str
     work : Subgraph or Transfer
     waits : tuple of int
-        The steps that must be complete before.
+        The steps that must be complete before it starts.
     dependents : tuple of int
         The steps that wait for this one.
     """
@@ -79,22 +79,22 @@ class Step:
 
     @property
     def input_wait_count(self) -> int:
-        """How many steps this one waits for."""
+        """The number of steps that this one waits for."""
         return len(self.waits)
 
     @property
     def name(self) -> str:
-        """How reports and traces call it."""
+        """The name in reports and traces."""
         return self.work.name
 
     @property
     def has_effects(self) -> bool:
-        """True when it does more than its results tell, and what variables are to hold."""
+        """True if it has effects beyond its results and the new values of variables."""
         return not isinstance(self.work, Transfer) and any(map(acts_outside, self.work.graph.nodes))
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The keys of its order: it waits for the steps of the same keys of earlier items."""
+        """The keys of its order: it waits for earlier items' steps with the same keys."""
         if isinstance(self.work, Transfer):
             return ()
         found = (key for node in self.work.graph.nodes for key in find_order(node))
@@ -102,26 +102,26 @@ class Step:
 
     @property
     def owns(self) -> bool:
-        """True when some of its nodes own something."""
+        """True if some of its nodes own instances."""
         return not isinstance(self.work, Transfer) and has_lives(self.work.graph)
 
     @property
     def loops(self) -> bool:
-        """True when how long it takes depends on values: no other thread should wait for it."""
+        """True if its duration depends on values: no other thread should wait for it."""
         return not isinstance(self.work, Transfer) and any(
             node.op == "Loop" for _, _, node in all_nodes(self.work.graph)
         )
 
     @property
     def calls_python(self) -> bool:
-        """True when it calls Python functions."""
+        """True if it calls Python functions."""
         return not isinstance(self.work, Transfer) and any(
             node.operator.function is not None for _, _, node in all_nodes(self.work.graph)
         )
 
     @property
     def awaited(self) -> Operator | None:
-        """The operator whose async function it calls; no lane of its device has a part in it."""
+        """The operator of the async function that it calls, outside its device's lanes."""
         if isinstance(self.work, Transfer) or len(self.work.graph.nodes) != 1:
             return None  # such a function is a subgraph of its own
         return awaited(self.work.graph.nodes[0])
@@ -129,7 +129,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a profile remembers of a step, long after its plan is gone.
+    """A step as profiles keep it, without its plan.
 
     Attributes
     ----------
@@ -140,11 +140,11 @@ class Outline:
     transfer : Transfer or None
         None for the run of a subgraph.
     nodes : tuple of str
-        The names of those of the subgraph.
+        The nodes of the subgraph.
     awaited : str
-        The operator whose async function it calls; empty for all others.
+        The operator of the async function that it calls; empty for other steps.
     shared_lane : str
-        The lane that its device shares with others; empty where it has one of its own.
+        The lane that its device shares with others; empty if its device has its own.
     """
 
     index: int
@@ -158,22 +158,22 @@ class Outline:
 
     @property
     def place(self) -> str:
-        """Where it runs: its device, or the calls of its async function."""
-        return lane_of_calls(self.awaited) if self.awaited else self.device
+        """Its row in a timeline: its device, or the calls of its async function."""
+        return name_lane_of_calls(self.awaited) if self.awaited else self.device
 
     @property
     def lane(self) -> str:
-        """What it takes turns on."""
+        """The lane in which it takes turns."""
         return self.place if self.awaited else self.shared_lane or self.device
 
 
-def lane_of_calls(operator: str) -> str:
-    """Return how the calls of an operator's async function are called together."""
+def name_lane_of_calls(operator: str) -> str:
+    """Return the name of the timeline row for calls of an async function."""
     return f"calls of {operator}"
 
 
-def outline(step: Step, shared_lane: str = "") -> Outline:
-    """Return a step without its graph; `shared_lane` is that of its device, if it has one."""
+def summarize_step(step: Step, shared_lane: str = "") -> Outline:
+    """Return a step without its graph."""
     transfer = step.work if isinstance(step.work, Transfer) else None
     nodes = () if isinstance(step.work, Transfer) else step.work.graph.nodes
     names = tuple(node.name for node in nodes)
@@ -183,7 +183,7 @@ def outline(step: Step, shared_lane: str = "") -> Outline:
 
 
 def link(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the steps with their dependents filled in."""
+    """Return the steps with `dependents` filled in from `waits`."""
     dependents: list[list[int]] = [[] for _ in steps]
     for step in steps:
         for earlier in step.waits:
@@ -196,21 +196,21 @@ def link(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 OUTSIDE = ""
-"""Stands for the caller, who feeds and fetches, where a device is asked for."""
+"""Stands for the caller in place of a device: it feeds and fetches."""
 
 SCRATCH = ""
-"""Stands for what a device's kernels need beside tensors, where a tensor is asked for."""
+"""Stands for the scratch buffers of a device in place of a tensor."""
 
 
 class Commit(NamedTuple):
-    """What becomes a variable's value in one of the memories that hold it.
+    """The new value of a variable in one of the memories that hold it.
 
     Attributes
     ----------
     source, target : (str, str)
         A tensor and its memory; the target is prepared.
     device : str
-        One that reaches both.
+        A device that accesses both memories.
     """
 
     source: tuple[str, str]
@@ -220,7 +220,7 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where every tensor lies, and the steps that compute and move them.
+    """The memory of each tensor, and the steps that compute and copy them.
 
     Attributes
     ----------
@@ -231,9 +231,9 @@ class Placement:
         For a tensor and a device (or `OUTSIDE`) that reads it: the memory it is read in; for
         `SCRATCH` and a device, the memory of its kernels' scratch buffers.
     prepared : frozenset of (str, str)
-        Tensors in memories that hold the same for all items: no step writes them.
+        Tensors with the same value for all items: no step writes them.
     commits : tuple of Commit
-        What is kept for the next item when all steps have ended well.
+        New values of variables, which are kept if all steps succeed.
     """
 
     steps: tuple[Step, ...]
@@ -244,7 +244,7 @@ class Placement:
 
     @property
     def arrivals(self) -> frozenset[str]:
-        """The inputs that steps bring to their homes; the others are fed there."""
+        """The inputs that steps copy to their home memories; others are fed there."""
         works = (step.work for step in self.steps)
         return frozenset(one.tensor for one in works if isinstance(one, Transfer) and one.arrives)
 
@@ -259,7 +259,7 @@ class Placement:
         }
 
     def with_waits(self, edges: Sequence[tuple[int, int]]) -> Placement:
-        """Return it with further waits: for each pair of steps the later waits for the earlier."""
+        """Return it with more waits: in each pair the second step waits for the first."""
         if not edges:
             return self
         waits = [set(step.waits) for step in self.steps]

@@ -22,11 +22,11 @@ from ...graph.printing import bytes_text, counted
 from ...graph.state import taken_back
 from ...graph.tensor import TensorSpec
 from ..costs import Costs
-from .fetches import Fetches, names_in
+from .fetches import Fetches, list_names
 from .partition import Decision, Partition, Subgraph
 from .placement import Placement, Step
 from .regions import MemoryPlan
-from .replicas import Groups, as_range, every_device, find_functions, variants
+from .replicas import Groups, count_variants, find_functions, list_devices, name_range
 from .request import IoDevices, Pins, PlanRequest
 from .shapes import Bounds, Shapes
 from .stages import PlanStage
@@ -71,33 +71,33 @@ class Plan:
     placement: Placement | None
     memory: MemoryPlan | None
     passes: tuple[Pass, ...] = field(repr=False)
-    """What made the graph simpler."""
+    """The passes that simplified the graph."""
     replicas: Groups = ()
-    """The devices that the first of each group stands for: items take turns there."""
+    """Groups of replicas. The plan names the first of each; items take turns on all of them."""
     has_automatic_replicas: bool = False
-    """Whether planning chose the replicas, not the user."""
+    """True if planning chose the replicas, not the user."""
     beside: Groups = ()
-    """The groups that its devices are of, where the plan is one of several variants."""
+    """The groups of its devices, if the plan is one of several variants."""
     decision: Decision | None = field(repr=False, compare=False, default=None)
-    """What was weighed before nodes were given to devices."""
+    """The candidates, and the reason for the choice."""
     bounds: Bounds = field(default_factory=dict)
-    """The smallest and the largest length of each symbol, where `graph` is of the largest."""
+    """The smallest and the largest length of each symbol; `graph` has the largest ones."""
     template: Graph | None = field(repr=False, default=None)
-    """The graph with its symbols, where other lengths of these run in it."""
+    """The graph with symbols, if other lengths run in the memory of this plan."""
     computed: Bounds = field(default_factory=dict)
-    """The same where some follow from values: it is planned in stages, when it is opened or run."""
+    """Bounds of a graph in which values decide lengths: sessions plan it in stages."""
     stages: tuple[PlanStage, ...] = field(repr=False, default=())
-    """What of `graph` is of which lengths, where some are known only when others have run."""
+    """The stages of `graph`, if lengths become known while an item runs."""
     applied: tuple[Applied, ...] = field(repr=False, compare=False, default=())
-    """What the passes did, one after the other."""
+    """The changes by passes, in order."""
     prologue: Plan | None = field(repr=False, default=None)
-    """What is computed when it is opened, as a plan for one item; its outputs are prepared here."""
+    """The plan of nodes that run once, at open; its outputs are prepared tensors here."""
     source: Graph | None = field(repr=False, compare=False, default=None)
-    """The graph as it was before all passes, where that is known."""
+    """The graph before all passes, if known."""
     dead: Mapping[str, str] = field(repr=False, compare=False, default_factory=dict)
-    """The nodes of the caller's graph that no output needs, and why: they are dropped."""
+    """The nodes of the caller's graph that were dropped, and why: no output needs them."""
     unneeded: frozenset[str] = frozenset()
-    """Inputs that the plan was rid of by `fetching`; they may be fed all the same."""
+    """Inputs that `fetching` removed; feeding them is allowed."""
 
     def __copy__(self) -> Plan:
         """Return the plan itself: it does not change."""
@@ -108,7 +108,7 @@ class Plan:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return its file, to be loaded by `plait.load_plan`, as any that was saved.
+        """Return the plan as a file's bytes, for `plait.load_plan`.
 
         Raises
         ------
@@ -120,7 +120,7 @@ class Plan:
         return load_plan, (dump_plan(self),)
 
     def __repr__(self) -> str:
-        """Return a line, however large the plan: `report` tells more."""
+        """Return one line; `report` has the details."""
         size = (
             f"{counted(len(self.graph.nodes), 'node')} in "
             f"{counted(len(self.subgraphs), 'subgraph')} on {', '.join(self.device_names)}"
@@ -138,10 +138,7 @@ class Plan:
 
     @cached_property
     def fed(self) -> Graph:
-        """The graph that was planned: with all its nodes, and with symbols if there are bounds.
-
-        Variables are nodes in it.
-        """
+        """The graph that was planned, with symbols if there are bounds; variables are nodes."""
         return self.whole if self.template is None else self._whole(self.template)
 
     @property
@@ -186,7 +183,7 @@ class Plan:
 
     @property
     def strategy(self) -> str:
-        """The rule by which nodes were assigned to devices.
+        """The rule that assigned nodes to devices.
 
         With automatic replicas, plans derived from this one for other shapes use another rule,
         ``request.strategy``: a graph that is whole on one device stays whole.
@@ -206,7 +203,7 @@ class Plan:
     @property
     def variants(self) -> int:
         """The number of device sets on which the plan runs at once: 1 without replicas."""
-        return variants(self.replicas)
+        return count_variants(self.replicas)
 
     @property
     def in_flight(self) -> int:
@@ -216,19 +213,19 @@ class Plan:
     @property
     def every_device(self) -> tuple[str, ...]:
         """The devices that a session opens, replicas included."""
-        return every_device(self.devices, self.replicas)
+        return list_devices(self.devices, self.replicas)
 
     @property
     def device_names(self) -> tuple[str, ...]:
         """The devices as users name them: replicas as a range, ``"worker:0..3"``."""
-        ranges = {names[0]: as_range(names) for names in self.replicas}
+        ranges = {names[0]: name_range(names) for names in self.replicas}
         return tuple(ranges.get(name, name) for name in self.devices)
 
     @cached_property
     def overlapping_functions(self) -> tuple[str, ...]:
-        """The Python functions that may run for several items at once, as replicas call them.
+        """The Python functions that replicas may call for several items at once.
 
-        Not those that are declared to be ordered, or not to be.
+        Functions that declare `ordered`, either way, are left out.
         """
         firsts = {names[0] for names in self.replicas}
         found = {
@@ -245,7 +242,7 @@ class Plan:
 
     @cached_property
     def ordered_functions(self) -> Mapping[str, str]:
-        """The Python functions that are called for one item after the other, and why."""
+        """The Python functions that are called for one item at a time, with the reason."""
         if not self.request.overlaps:
             return {}
         operators = find_functions(self.graph)
@@ -283,7 +280,7 @@ class Plan:
 
     @cached_property
     def bodies(self) -> Mapping[str, Plan]:
-        """The plans of graphs whose rows run in batches, by the queue in which the rows wait."""
+        """The plans of graphs that run rows in batches, by the queue in which rows wait."""
         from ..planner.replanning import plan_bodies
 
         return plan_bodies(self)
@@ -320,7 +317,7 @@ class Plan:
         """
         from ..planner.replanning import fetching
 
-        return fetching(self, names_in(fetches))
+        return fetching(self, list_names(fetches))
 
     def replan(self, max_in_flight: int | None = None) -> Plan:
         """Return the plan of the same graph and bounds, for another number of items in flight."""
@@ -394,7 +391,7 @@ class Plan:
 
     @staticmethod
     def load(path: str | os.PathLike[str], devices: Iterable[Device] = ()) -> Plan:
-        """Return the plan in a file: the same as `plait.load_plan`."""
+        """Load a plan from a file, as `plait.load_plan` does."""
         from ..reports.plan_file import load_plan
 
         return load_plan(path, devices)
@@ -404,7 +401,7 @@ class Plan:
 
 
 def join_prologue(prologue: Graph, rest: Graph) -> Graph:
-    """Return the graph that was split, the nodes that run once first."""
+    """Return the graph before the split; nodes that run once come first."""
     return replace(
         rest,
         nodes=(*prologue.nodes, *rest.nodes),

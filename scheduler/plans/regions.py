@@ -1,8 +1,8 @@
 """The memory plan: regions, the number of copies of each, and the placed tensors in them.
 
 Items in flight share the copies of a region in turn: item number n, in the order of admission, uses
-copy n % copies. What a step has to wait for, so that no item writes into a copy that an earlier one
-still needs, is stated by the region's claims and releases.
+copy n % copies. A region's claims and releases are the waits that keep items from writing to a copy
+that an earlier item still needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Among releases, the number of steps stands for the landing: the results were cop
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes that an item has for itself from a claim to a release, in one or more copies.
+    """Bytes that one item uses exclusively from a claim to a release, in one or more copies.
 
     Attributes
     ----------
@@ -31,16 +31,15 @@ class Region:
     name : str
         Unique within the memory.
     nbytes : int
-        Of one copy.
+        Size of one copy.
     copies : int
     claims : tuple of int
-        A step in here starts only when the item that used this copy before, `copies` items ago,
-        has released it. The first claim by an item holds it. `ADMISSION` stands for the feeding.
-        Without claims nothing is waited for: only single steps of one device touch the region, and
-        a device runs one step at a time.
+        Steps that start only when the item that used this copy before, `copies` items ago, has
+        released it. The first of them claims the copy; `ADMISSION` stands for the feeding. A region
+        without claims is used by single steps of one device, which runs one step at a time.
     releases : tuple of int
-        It is released when all of these are complete, or when the item has ended. The number of
-        steps stands for the landing.
+        The steps that must be complete for the release; the number of steps stands for the landing.
+        The end of an item releases the copy, too.
     """
 
     memory: str
@@ -53,13 +52,12 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a placed tensor lies.
+    """The place of a tensor in a memory.
 
     Attributes
     ----------
     memory : str
     region : str
-        By name.
     offset : int
         Bytes from the start of the item's copy of the region.
     """
@@ -71,7 +69,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """What is allocated of one memory.
+    """The regions in one memory.
 
     Attributes
     ----------
@@ -80,15 +78,15 @@ class Pool:
     slots : int
         Items in flight, K.
     layout : str
-        Which layout the regions follow, see `memory_plan`.
+        Name of the layout, see `memory_plan`.
     item_nbytes : int
-        What one item alone would need.
+        Bytes that one item alone would need.
     tensors_nbytes : int
         One item's buffers laid end to end, for comparison.
     lower_bound : int
-        Bytes that no layout of one item can go below: of buffers that must all be apart.
+        Bytes of buffers that must all be apart: no layout of one item needs less.
     constants_nbytes : int
-        Constants that lie beside the regions for as long as the plan is open.
+        Bytes of constants, allocated apart from the regions while the plan is open.
     """
 
     memory: str
@@ -102,7 +100,7 @@ class Pool:
 
     @property
     def nbytes(self) -> int:
-        """All of it, for all items in flight, without constants."""
+        """Bytes for all items in flight, without constants."""
         return sum(region.copies * region.nbytes for region in self.regions.values())
 
     @property
@@ -112,7 +110,7 @@ class Pool:
 
     @property
     def lane_nbytes(self) -> Mapping[str, int]:
-        """Bytes of the regions that no item has for itself, by name."""
+        """Bytes of the regions without claims, by name."""
         return {name: one.nbytes for name, one in self.regions.items() if not one.claims}
 
 
@@ -126,11 +124,11 @@ class MemoryPlan:
     pools : Mapping of str to Pool
         By memory.
     added_edges : tuple of (int, int)
-        Waits added so that a limit is kept: a step, and a later one that waits for it.
+        Waits added to keep a limit: a step, and a later one that waits for it.
     slowdown : float
-        The makespan of one item that is predicted with these waits, relative to that without.
+        Predicted makespan of one item with these waits, relative to the one without.
     scratch : Mapping of str to int
-        Bytes of scratch buffers, where there is room for other shapes.
+        Bytes of scratch buffers, if other shapes run in this memory.
     """
 
     locations: Mapping[PlacedTensor, Location]
@@ -141,7 +139,7 @@ class MemoryPlan:
 
     @property
     def nbytes(self) -> int:
-        """Of all memories, without constants."""
+        """Bytes in all memories, without constants."""
         return sum(pool.nbytes for pool in self.pools.values())
 
     @property
@@ -151,10 +149,10 @@ class MemoryPlan:
 
     @property
     def period(self) -> int:
-        """After how many items the same copies come together again."""
+        """The number of items after which the same combination of copies returns."""
         return lcm(*(region.copies for region in self.regions))
 
 
-def takes_turns(regions: Iterable[Region], slots: int) -> bool:
-    """True unless each of so many items in flight has a copy of everything for itself."""
+def must_take_turns(regions: Iterable[Region], slots: int) -> bool:
+    """True unless each of `slots` items has a copy of every claimed region."""
     return any(region.copies < slots for region in regions if region.claims)

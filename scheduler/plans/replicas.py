@@ -1,4 +1,4 @@
-"""Names of replicas: what a range stands for, and what it may be used for."""
+"""Ranges of devices: their replicas, and the checks that planning for one is right for all."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from ...graph.operator import Operator
 from ...graph.operators.bounded_call import CALLS
 from ...graph.operators.each import EACH
 from ..errors import PlanError
-from .request import Pins, pin_of
+from .request import Pins, find_pin
 
 Groups: TypeAlias = tuple[tuple[str, ...], ...]
-"""The names of devices that stand for each other; those of one group are alike."""
+"""Names of replicas; the devices of one group are identical."""
 
 MOST = 256
-"""Replicas; more of them are a slip of the pen."""
+"""Replicas in one range; more are taken for a typing error."""
 
 _RANGE = re.compile(r"([^:]+(?::[A-Za-z]\w*)*):(\d+)\.\.(\d+)", re.ASCII)
 
 
-def members(name: str) -> tuple[str, ...]:
-    """Return the devices that a name stands for: three for ``worker:0..2``, itself for others.
+def expand_range(name: str) -> tuple[str, ...]:
+    """Return the names of a range: three for ``worker:0..2``, the name itself for other names.
 
     Raises
     ------
     PlanError
-        If it is no range.
+        If the range is malformed.
     """
-    if ".." not in name or "..." in name:  # which is a slip, and no device either
+    if ".." not in name or "..." in name:  # such names fail as devices
         return (name,)
     found = _RANGE.fullmatch(name)
     first, last = (int(found[2]), int(found[3])) if found else (0, -1)
@@ -52,19 +52,21 @@ def members(name: str) -> tuple[str, ...]:
     return tuple(f"{found[1]}:{number}" for number in range(first, last + 1))
 
 
-def grouped(devices: str | Device | Iterable[str | Device]) -> tuple[list[str | Device], Groups]:
-    """Return devices with one in place of each range, and what the ranges stand for.
+def group_ranges(
+    devices: str | Device | Iterable[str | Device],
+) -> tuple[list[str | Device], Groups]:
+    """Return devices, with the first one in place of each range, and the groups of the ranges.
 
     Raises
     ------
     PlanError
-        If one is in two of them, or they are not alike.
+        If a device is in two ranges, or devices of a range differ.
     """
     listed: list[str | Device] = []
-    # Planning sees the first of each range alone; who runs which item is for the dispatcher.
+    # Planning sees only the first of each range; the dispatcher assigns items.
     groups: list[tuple[str, ...]] = []
     for device in expand_auto(devices):
-        names = members(device) if isinstance(device, str) else ()
+        names = expand_range(device) if isinstance(device, str) else ()
         listed.append(names[0] if names else device)
         if len(names) > 1:
             groups.append(names)
@@ -89,19 +91,19 @@ def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str 
             yield device
 
 
-def without_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
-    """Return pins to the first devices of groups in place of pins to these.
+def replace_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
+    """Return pins with the first device of a group in place of the group's range.
 
     Raises
     ------
     PlanError
-        If one is to a single device of a group, or to another range.
+        If a pin names a single device of a group, or another range.
     """
-    taken = {name: as_range(names) for names in groups for name in names}
-    ranges = ", ".join(map(as_range, groups))
+    taken = {name: name_range(names) for names in groups for name in names}
+    ranges = ", ".join(map(name_range, groups))
     found = {}
     for pattern, device in pins.items():
-        names = members(device) if isinstance(device, str) else (device,)
+        names = expand_range(device) if isinstance(device, str) else (device,)
         if device in taken:
             raise PlanError(
                 f"node {pattern!r} is pinned to {device!r}, one of the replicas {taken[device]!r}",
@@ -117,7 +119,7 @@ def without_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
 
 
 def check_in_turn(graph: Graph) -> None:
-    """Raise PlanError if a graph changes variables, which one item at a time can do."""
+    """Raise PlanError if a graph assigns variables: items must run one at a time."""
     for node in graph.nodes:
         if node.op == ASSIGN:
             raise PlanError(
@@ -130,14 +132,14 @@ def check_in_turn(graph: Graph) -> None:
 def pin_ordered(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, groups: Groups
 ) -> dict[str, str]:
-    """Return pins that keep functions with state in one process, beside those given.
+    """Return the given pins, and pins that keep functions with state in one process.
 
     Replicas in this process share the objects of a function; those in others have copies.
 
     Raises
     ------
     PlanError
-        If there is no such device for one of them.
+        If a function has no such device.
     """
     split = {names[0]: names for names in groups if not may_run_anywhere(devices[names[0]])}
     found = dict(pins)
@@ -145,14 +147,14 @@ def pin_ordered(
         return found
     whole = [n for n, one in devices.items() if n not in split and one.capabilities.runs_python]
     for path, _, node in all_nodes(graph):
-        pattern = pin_of(replace(node, name=path), pins)
+        pattern = find_pin(replace(node, name=path), pins)
         kept = find_kept(node.operator)
         if not is_ordered(node.operator) or (pattern and pins[pattern] not in split):
             continue
         if pattern and not (kept or node.operator.ordered or node.operator.owns):
             continue  # its effects may be anywhere, and their order is kept
         if pattern or not whole:
-            names = as_range(split[pins[pattern] if pattern else next(iter(split))])
+            names = name_range(split[pins[pattern] if pattern else next(iter(split))])
             where = f"keeps state in {kept!r}" if kept else "is called for one item after the other"
             raise PlanError(
                 f"{node} {where}, and each process of {names!r} would have a state of its own",
@@ -164,32 +166,34 @@ def pin_ordered(
 
 
 def check_alike(names: Sequence[str]) -> None:
-    """Raise PlanError unless what is planned for the first device is right for all of a group.
+    """Raise PlanError unless a plan for the first device of a group is right for all of them.
 
     Raises
     ------
     PlanError
-        If they differ.
+        If devices differ.
     DeviceUnavailableError
         If this machine lacks one of them.
     """
     first, *others = found = [*map(find, names)]
     within = frozenset(device.capabilities.memory for device in found)
-    model = _model(first, within)
+    model = _find_model(first, within)
     for other in others:
-        same = _nature(other.capabilities, within) == _nature(first.capabilities, within)
-        if not same or _model(other, within) != model:
+        same = _describe_nature(other.capabilities, within) == _describe_nature(
+            first.capabilities, within
+        )
+        if not same or _find_model(other, within) != model:
             raise PlanError(
                 f"{other.name!r} is not like {first.name!r}, which is planned for in its place",
                 fix="give ranges of devices that are alike",
             )
 
 
-def shared_limits(
+def share_limits(
     limits: Mapping[str, int], devices: Mapping[str, Device], groups: Groups
 ) -> dict[str, int]:
-    """Return limits of memory for one variant: an equal share of what several of them use."""
-    count = variants(groups)
+    """Return memory limits of one variant: its share of memories that several variants use."""
+    count = count_variants(groups)
     users: dict[str, int] = {}
     for names in groups:
         memory = devices[names[0]].capabilities.memory
@@ -203,32 +207,32 @@ def shared_limits(
     }
 
 
-def replicas_of(name: str, max_in_flight: int) -> Iterator[str]:
-    """Yield ranges of the device's kind: 2, 4, 8 of them, as far as there are cores and items."""
+def list_ranges(name: str, max_in_flight: int) -> Iterator[str]:
+    """Yield ranges of 2, 4, 8 devices of the same kind, up to the number of cores and items."""
     count = 2
     while count <= min(core_count(), max_in_flight):
         yield f"{device_kind(name)}:0..{count - 1}"
         count *= 2
 
 
-def variants(groups: Groups) -> int:
-    """Return how many variants there are of a plan with these groups."""
+def count_variants(groups: Groups) -> int:
+    """Return the number of variants of a plan with these groups."""
     return max(map(len, groups), default=1)
 
 
-def as_range(names: Sequence[str]) -> str:
-    """Return the name of a group, as users write it."""
+def name_range(names: Sequence[str]) -> str:
+    """Return the range of a group, as users write it."""
     return f"{names[0]}..{names[-1].rpartition(':')[2]}" if len(names) > 1 else names[0]
 
 
-def as_named(devices: Iterable[str], groups: Groups) -> dict[str, str]:
-    """Return devices, each with what users call it: its range where it is the first of one."""
-    ranges = {names[0]: as_range(names) for names in groups}
+def name_devices(devices: Iterable[str], groups: Groups) -> dict[str, str]:
+    """Map devices to names for users: the first device of a group to the group's range."""
+    ranges = {names[0]: name_range(names) for names in groups}
     return {name: ranges.get(name, name) for name in devices}
 
 
-def every_device(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
-    """Return devices with those that they stand for."""
+def list_devices(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
+    """Return devices with all replicas of each."""
     group_of = {names[0]: names for names in groups}
     return tuple(name for first in devices for name in group_of.get(first, (first,)))
 
@@ -262,23 +266,23 @@ def _check_reached(
     known = [find(one) if isinstance(one, str) else one for one in listed]
     for device in (*known, *(find(name) for group in groups for name in group[1:])):
         if not is_device(device):
-            continue  # whoever looks for devices says so
+            continue  # planning reports it
         reached = within & device.capabilities.copies_from
         if device.name not in names and reached not in (set(), within):
             raise PlanError(
                 f"{device.name!r} copies from {', '.join(sorted(reached))} only, of replicas "
-                f"{as_range(names)!r}",
+                f"{name_range(names)!r}",
                 fix="give ranges of devices that are alike",
             )
 
 
-def _nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
-    """Return what a device of a group is like, whatever its own memory is called.
+def _describe_nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
+    """Return a device's capabilities without the name of its own memory, for comparison.
 
     Devices of one group never work on the same item.
     """
     accesses = {"" if memory == offers.memory else memory for memory in offers.accesses}
-    # Own memories have a name each; what counts is whether it is one that others see.
+    # Names of private memories differ within a group.
     private = offers.memory not in (HOST, SHARED)
     return replace(
         offers,
@@ -288,7 +292,7 @@ def _nature(offers: Capabilities, within: frozenset[str]) -> Capabilities:
     )
 
 
-def _model(device: Device, within: frozenset[str]) -> DeviceModel:
+def _find_model(device: Device, within: frozenset[str]) -> DeviceModel:
     model = model_of(device, device.name)
     return replace(model, peers=model.peers - within)
 

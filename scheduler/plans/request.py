@@ -1,7 +1,7 @@
-"""The request for a plan: what it is to be like, checked, with all that was left out filled in.
+"""The request for a plan: checked arguments, with defaults filled in.
 
-Pins are part of it: nodes, by name or pattern, that the user gives to a device. So are the devices
-on which callers hand over inputs and take outputs, which is the host unless they say so.
+Pins are part of it: nodes, by name or pattern, that the user assigns to a device. So are the
+devices on which callers pass inputs and take outputs; the default is the host.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ..costs import Costs
 from ..errors import PlanError
 
 On: TypeAlias = str | Mapping[str, str] | None
-"""A device for all inputs, or outputs, or one for each of those that are named."""
+"""A device for all inputs or outputs, or a device for each named one."""
 
 
 @dataclass(frozen=True, slots=True)
 class IoDevices:
-    """Which inputs are handed over on devices, and which outputs are taken there.
+    """The devices on which callers pass inputs and take outputs.
 
     Attributes
     ----------
     inputs, outputs : Mapping of str to str
-        Tensors to devices; those that are not named are on the host.
+        Tensor names to devices; other tensors are on the host.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -49,27 +49,29 @@ class IoDevices:
 ON_HOST = IoDevices()
 
 
-def checked_ends(
+def check_ends(
     graph: Graph,
     inputs_on: On,
     outputs_on: On,
     devices: Mapping[str, Device],
     in_turn: Collection[str] = (),
 ) -> IoDevices:
-    """Return the ends that were asked for; on devices that items take turns on there are none.
+    """Return the devices of inputs and outputs, without those on the host.
 
     Raises
     ------
     PlanError
-        If they name what the graph or the plan does not have, or devices that share no arrays.
+        If a name is unknown, a device has replicas, or a device shares no arrays.
     """
     found = IoDevices(
-        _mapped("inputs_on", inputs_on, [name for name in graph.inputs if name != RANDOM_KEY]),
-        _mapped("outputs_on", outputs_on, graph.outputs),
+        _map_ends("inputs_on", inputs_on, [name for name in graph.inputs if name != RANDOM_KEY]),
+        _map_ends("outputs_on", outputs_on, graph.outputs),
     )
     for name in found.devices:
         _check(name, devices, in_turn)
-    return IoDevices(_private(found.inputs, devices), _private(found.outputs, devices))
+    return IoDevices(
+        _select_private(found.inputs, devices), _select_private(found.outputs, devices)
+    )
 
 
 def unknown_plan_error(graph: Graph) -> PlanError:
@@ -81,7 +83,7 @@ def unknown_plan_error(graph: Graph) -> PlanError:
     )
 
 
-def _mapped(argument: str, on: On, names: Sequence[str]) -> Mapping[str, str]:
+def _map_ends(argument: str, on: On, names: Sequence[str]) -> Mapping[str, str]:
     if on is None:
         return {}
     if isinstance(on, str):
@@ -113,8 +115,7 @@ def _check(name: str, devices: Mapping[str, Device], in_turn: Collection[str]) -
         )
 
 
-def _private(on: Mapping[str, str], devices: Mapping[str, Device]) -> Mapping[str, str]:
-    """Return those that are not on the host anyway."""
+def _select_private(on: Mapping[str, str], devices: Mapping[str, Device]) -> Mapping[str, str]:
     return {
         tensor: name
         for tensor, name in on.items()
@@ -128,36 +129,36 @@ Objective: TypeAlias = Literal["latency", "throughput"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a plan is to be like.
+    """The arguments of planning.
 
     Attributes
     ----------
     devices : Mapping of str to Device
-        In order of preference. They are asked what they support; those in `given` are also run on.
+        In order of preference. Planning asks them for support; those in `given` also run.
     given : frozenset of str
         The names of devices that the user gave as objects.
     pins : Mapping of str to str
     max_in_flight : int
-        For how many items at once memory is planned; with replicas for so many on each variant.
+        The number of items for which memory is planned; with replicas, on each variant.
     strategy, objective : str
     costs : Costs
-        What nodes and copies are taken to cost.
+        Times of nodes and copies.
     max_subgraphs : int or None
     memory_limits : Mapping of str to int
     ends : IoDevices
-        Where callers hand over inputs and take outputs.
+        The devices on which callers pass inputs and take outputs.
     precision : Mapping of str to str
         The devices that may compute in float16.
     halved : Mapping of str to str
-        Where the nodes run that do already, and those that convert.
+        The devices of nodes that compute in float16 already, and of their conversions.
     fuses_chains : bool
-        Whether devices get elementwise chains as one node.
+        True if devices get elementwise chains as one node.
     writes_out : bool
-        Whether devices get nodes that they lack in simpler ones.
+        True if nodes that a device lacks are decomposed.
     apart : frozenset of str
-        Nodes that are in no subgraph with others, unless that is many more of these.
+        Nodes that get subgraphs of their own, unless that makes many more subgraphs.
     overlaps : bool
-        Whether several items are in flight, on replicas or not.
+        True if several items are in flight, on replicas or not.
     """
 
     devices: Mapping[str, Device] = field(repr=False, compare=False)
@@ -173,19 +174,19 @@ class PlanRequest:
     precision: Mapping[str, str] = field(default_factory=dict)
     halved: Mapping[str, str] = field(default_factory=dict)
     overlaps: bool = False
-    # What follows from the passes of a plan, and how far it is made: plans differ by these.
+    # These follow from a plan's passes and from the phase of planning: plans differ by them.
     fuses_chains: bool = field(repr=False, compare=False, default=False)
     writes_out: bool = field(repr=False, compare=False, default=False)
     apart: frozenset[str] = field(repr=False, compare=False, default=frozenset())
     names: tuple[str, ...] = field(init=False)
-    """Those of the devices."""
+    """The names of the devices."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.devices))
 
     @property
     def kept(self) -> Pins:
-        """What stays where it is: on devices by pins, and what is in float16 there already."""
+        """The nodes that keep their devices: pinned ones, and those in float16 already."""
         return {**self.halved, **self.pins}
 
 
@@ -197,13 +198,13 @@ SHOWN = 10
 
 _WILDCARD = re.compile(r"[*?[]")
 _MADE = re.compile(r"\[\d+\](?=/)|(\[[a-z0-9_.]+\](\.\d+)?)+$")
-"""The step of a loop, and which part of an operator a node is: ``"loop[0]/gelu[mul].2"``."""
+"""Suffixes for the step of a loop and a part of an operator: ``"loop[0]/gelu[mul].2"``."""
 
 
 def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
-    """Raise PlanError if a pin names a device or node that there is not, or control flow.
+    """Raise PlanError if a pin names an unknown device, an unknown node, or control flow.
 
-    `devices` are the plan's, each with what users call it: a range where it is the first of one.
+    `devices` maps the plan's devices to names for users: ranges for groups.
     """
     nodes = {path: node for path, _, node in all_nodes(graph)}
     names = [*nodes]
@@ -215,8 +216,8 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
                 fix=did_you_mean(device, devices.values(), told),
             )
         if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
-            known = dict.fromkeys((*_folders(names), *names))
-            fix = did_you_mean(pattern, known, _some(names))
+            known = dict.fromkeys((*_list_folders(names), *names))
+            fix = did_you_mean(pattern, known, _list_some(names))
             raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=fix)
         if pattern in nodes and nodes[pattern].op in CONTROL_FLOW:
             raise PlanError(
@@ -225,60 +226,60 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
             )
 
 
-def pin_of(node: Node, pins: Pins) -> str | None:
+def find_pin(node: Node, pins: Pins) -> str | None:
     """Return the pin that applies: the exact name, else the first pattern that matches.
 
-    To control flow that runs as one node those of the nodes in it apply as well.
+    Control flow that runs as one node also obeys the pins of its inner nodes.
     """
-    return next(pins_of(node, pins), None) if pins else None
+    return next(list_pins(node, pins), None) if pins else None
 
 
-def pins_of(node: Node, pins: Pins) -> Iterator[str]:
-    """Yield the pins of a node, and of the nodes inside if it runs as one."""
-    own = _own_pin(node, pins)
+def list_pins(node: Node, pins: Pins) -> Iterator[str]:
+    """Yield the pins of a node, and of inner nodes if it runs as one node."""
+    own = _find_own_pin(node, pins)
     if own is not None:
         yield own
     if node.op in CONTROL_FLOW and not waits(node):
         for graph in graphs_in(node):
             for inner in graph.nodes:
-                yield from pins_of(replace(inner, name=f"{node.name}/{inner.name}"), pins)
+                yield from list_pins(replace(inner, name=f"{node.name}/{inner.name}"), pins)
 
 
-def _own_pin(node: Node, pins: Pins) -> str | None:
-    names = node.name, path_of(node.name)
+def _find_own_pin(node: Node, pins: Pins) -> str | None:
+    names = node.name, strip_suffixes(node.name)
     exact = (name for name in names if name in pins)
-    # Most pins are names: each node would be compared with all of the others'.
+    # Most pins are names: matching each of them as a pattern would be quadratic.
     patterns = (p for p in pins if _WILDCARD.search(p))
     matching = (p for p in patterns if any(fnmatchcase(name, p) for name in names))
     return next(exact, None) or next(matching, None)
 
 
-def path_of(name: str) -> str:
-    """Return what a node was called before loops were unrolled, and it was written out."""
+def strip_suffixes(name: str) -> str:
+    """Return a node's name before loops were unrolled and operators decomposed."""
     return _MADE.sub("", name)
 
 
-def _folders(names: Sequence[str]) -> list[str]:
-    """Return the patterns of folders, ``net/*``, and the names in none.
+def _list_folders(names: Sequence[str]) -> list[str]:
+    """Return the patterns of folders, ``net/*``, and the names outside folders.
 
-    A folder that has all of them is no help: those in it are returned.
+    If one folder has all names, its inner folders are returned.
     """
     start = ""
     while True:
-        found = dict.fromkeys(_folder(name, start) for name in names)
+        found = dict.fromkeys(_find_folder(name, start) for name in names)
         only = next(iter(found), "")
         if len(found) != 1 or only in names:
             return [*found]
         start = only[:-1]
 
 
-def _folder(name: str, start: str) -> str:
-    """Return the pattern of the folder that a name is in, or the name; seen from inside of one."""
+def _find_folder(name: str, start: str) -> str:
+    """Return the pattern of a name's first folder below `start`, or the name."""
     slash = name.find("/", max(len(start), 1))
     return name if slash < 0 else f"{name[:slash]}/*"
 
 
-def _some(names: Sequence[str]) -> str:
-    listed = _folders(names)
+def _list_some(names: Sequence[str]) -> str:
+    listed = _list_folders(names)
     more = ", ..." if len(listed) > SHOWN else ""
     return f"its nodes are: {', '.join(listed[:SHOWN])}{more}"

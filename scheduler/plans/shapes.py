@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
-"""For inputs the lengths of their dimensions."""
+"""The shapes of inputs, by name."""
 
 Bounds: TypeAlias = Mapping[str, tuple[int, int]]
-"""For symbols the smallest and the largest length."""
+"""The smallest and the largest length of each symbol."""
 
 NO_BOUNDS: Bounds = {}

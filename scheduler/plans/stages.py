@@ -1,7 +1,7 @@
-"""Stages of a plan: parts of its graph whose lengths are known at different times of an item.
+"""Stages of a plan: parts of its graph with lengths that become known while an item runs.
 
-All of it is planned for the largest lengths. A stage begins when the lengths that it reads have
-been computed; those of the first are the inputs' own.
+Memory is planned for the largest lengths. A stage begins when the lengths that it reads are
+computed; the first stage reads lengths of inputs only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class ComputedLengths:
     ----------
     node : str
     tensors : tuple of str
-        What it writes: of each, so much from its first byte on as the lengths say.
+        The tensors that it writes, each from the start of its buffer.
     shapes : str
-        The output of the plan's graph in which it leaves their shapes, one behind the other.
+        The output of the plan's graph with their shapes, concatenated.
     ranks : tuple of int
-        Of `tensors`.
+        The ranks of `tensors`.
     """
 
     node: str
@@ -35,20 +35,20 @@ class ComputedLengths:
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """A part of a plan's graph that has symbols in common.
+    """A part of a plan's graph with the same symbols.
 
     Attributes
     ----------
     graph : Graph
-        For the largest lengths.
+        With the largest lengths.
     template : Graph or None
-        The same with its symbols; None where it has none.
+        The graph with symbols; None if it has none.
     computes : tuple of ComputedLengths
-        The nodes of it that later stages wait for, or that results are as long as.
+        The nodes that compute lengths of later stages, or of results.
     limits : tuple of (str, int, str, (int, int))
-        Of what these write: tensor, axis, symbol, and its least and largest length.
+        Bounds of computed lengths: tensor, axis, symbol, and the smallest and largest length.
     bounds : Mapping of str to (int, int)
-        Of the symbols in its template: least and largest lengths.
+        The smallest and largest length of each symbol in the template.
     """
 
     graph: Graph

@@ -1,4 +1,4 @@
-"""The variants of a plan: the same plan on other devices, which are alike."""
+"""The variants of a plan: the same plan on other replicas."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .regions import MemoryPlan
 Rename: TypeAlias = Callable[[str], str]
 
 
-def variant(plan: Plan, index: int) -> Plan:
-    """Return a plan for one of the replicas in each group: the same on other devices."""
+def make_variant(plan: Plan, index: int) -> Plan:
+    """Return the plan on the replica `index` of each group."""
     if not plan.replicas:
         return plan
     others = {names[0]: names[index % len(names)] for names in plan.replicas}
@@ -36,13 +36,13 @@ def variant(plan: Plan, index: int) -> Plan:
     def memory(name: str) -> str:
         return memories.get(name, name)
 
-    partition = _partition(plan.partition, device)
+    partition = _rename_partition(plan.partition, device)
     limits = plan.request.memory_limits
     request = replace(
         plan.request,
         devices=prototypes,
         pins={pattern: device(name) for pattern, name in plan.pins.items()},
-        costs=_costs(plan.costs, device, memory),
+        costs=_rename_costs(plan.costs, device, memory),
         memory_limits={memory(device(name)): n for name, n in limits.items()},
         precision={device(name): kind for name, kind in plan.request.precision.items()},
         halved={node: device(name) for node, name in plan.request.halved.items()},
@@ -51,15 +51,16 @@ def variant(plan: Plan, index: int) -> Plan:
         plan,
         request=request,
         partition=partition,
-        placement=plan.placement and _placement(plan.placement, partition, device, memory),
-        memory=plan.memory and _memory(plan.memory, memory),
+        placement=plan.placement and _rename_placement(plan.placement, partition, device, memory),
+        memory=plan.memory and _rename_memory(plan.memory, memory),
         replicas=(),
         beside=plan.replicas,
-        prologue=plan.prologue and variant(replace(plan.prologue, replicas=plan.replicas), index),
+        prologue=plan.prologue
+        and make_variant(replace(plan.prologue, replicas=plan.replicas), index),
     )
 
 
-def _partition(partition: Partition, device: Rename) -> Partition:
+def _rename_partition(partition: Partition, device: Rename) -> Partition:
     def subgraph(one: Subgraph) -> Subgraph:
         name = f"{one.index}:{device(one.device)}"
         return replace(one, device=device(one.device), graph=replace(one.graph, name=name))
@@ -68,7 +69,7 @@ def _partition(partition: Partition, device: Rename) -> Partition:
     return Partition(assignment, partition.reasons, tuple(map(subgraph, partition.subgraphs)))
 
 
-def _placement(
+def _rename_placement(
     placement: Placement, partition: Partition, device: Rename, memory: Rename
 ) -> Placement:
     def step(one: Step) -> Step:
@@ -90,7 +91,7 @@ def _placement(
     )
 
 
-def _memory(plan: MemoryPlan, memory: Rename) -> MemoryPlan:
+def _rename_memory(plan: MemoryPlan, memory: Rename) -> MemoryPlan:
     return replace(
         plan,
         locations={
@@ -111,8 +112,8 @@ def _memory(plan: MemoryPlan, memory: Rename) -> MemoryPlan:
     )
 
 
-def _costs(costs: Costs, device: Rename, memory: Rename) -> Costs:
-    """Return costs that know of the first device of a group what they knew of another."""
+def _rename_costs(costs: Costs, device: Rename, memory: Rename) -> Costs:
+    """Return costs with devices and memories renamed."""
 
     def pair(names: tuple[str, str], new: Rename) -> tuple[str, str]:
         return new(names[0]), new(names[1])

@@ -27,7 +27,7 @@ from ..plans.placement import SCRATCH, Placement, Transfer
 from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan, PlacedTensor, Pool
 from ..plans.replicas import check_alike
-from ..plans.request import IoDevices, Pins, checked_ends
+from ..plans.request import IoDevices, Pins, check_ends
 from ..plans.shapes import Bounds
 from ..shapes.bounds import Template, checked_bounds, largest
 from ..shapes.sync_points import has_static_shapes
@@ -83,7 +83,7 @@ def restore_ends(
         If a device cannot take or hand over an array.
     """
     try:
-        found = checked_ends(graph, ends.inputs, ends.outputs, devices)
+        found = check_ends(graph, ends.inputs, ends.outputs, devices)
     except PlaitError as error:
         raise damaged_error(f"its ends make no sense: {error}", at) from error
     # Saved ends are complete: checking must not add a device.

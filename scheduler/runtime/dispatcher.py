@@ -12,7 +12,7 @@ import trio
 
 from ..dispatch.rotation import Rotation
 from ..dispatch.unevenness import Unevenness
-from ..plans.replicas import Groups, variants
+from ..plans.replicas import Groups, count_variants
 from .items.item import ItemRun
 from .opened.lanes import OpenLane
 from .opened.open_plan import OpenPlan
@@ -55,7 +55,7 @@ class Dispatcher:
         self._groups = groups
         self._lost = lost
         self._call = call
-        self._count = variants(groups)
+        self._count = count_variants(groups)
         self._rotation = Rotation(self._count)
         # A list: all of it is read at each choice, and a dictionary of weak keys takes three times
         # as long to read.

@@ -18,7 +18,7 @@ from ...graph.operators.control import CONTROL_FLOW, deciding_inputs, handed
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.tensor import TensorSpec
 from ...graph.whole import with_lengths_held
-from ..plans.request import Pins, pins_of
+from ..plans.request import Pins, list_pins
 from .specialise import specialise
 from .sync_points import has_static_shapes
 
@@ -123,5 +123,5 @@ def _as_one(
 
 def _places(node: Node, devices: Mapping[str, Device], pins: Pins) -> Collection[str]:
     """Return the devices that a node may go to: those of all pins on it, and on what it holds."""
-    wanted = {pins[pattern] for pattern in pins_of(node, pins)}
+    wanted = {pins[pattern] for pattern in list_pins(node, pins)}
     return devices if not wanted else wanted if len(wanted) == 1 else ()

@@ -24,7 +24,7 @@ from ..costs.host import (
 from ..dispatch.core_shares import seconds_on, shares_of_cores
 from ..dispatch.inline_policy import inline_steps
 from ..dispatch.shared_lanes import SharedLanes, name_of, shared_lanes
-from ..plans.placement import Step, Transfer, lane_of_calls
+from ..plans.placement import Step, Transfer, name_lane_of_calls
 from ..plans.request import ON_HOST, IoDevices
 from .workload import NO_LIMIT, Placed, SimulatedHost, SimulatedLane, Workload
 
@@ -236,7 +236,7 @@ def _shared_lane(
 def _calls(operator: Operator, device: str) -> SimulatedLane:
     """Return the lane of an async function's calls."""
     depth = operator.concurrency or NO_LIMIT
-    return SimulatedLane(lane_of_calls(operator.name), device, depth=depth, awaits=True)
+    return SimulatedLane(name_lane_of_calls(operator.name), device, depth=depth, awaits=True)
 
 
 def _follows(name: str, devices: Mapping[str, Device]) -> frozenset[str]:

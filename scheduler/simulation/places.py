@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..dispatch.region_ring import Grant, RegionRing
-from ..plans.regions import Region, takes_turns
+from ..plans.regions import Region, must_take_turns
 
 
 class SlotPlaces:
@@ -26,7 +26,7 @@ class SlotPlaces:
     """
 
     def __init__(self, regions: Sequence[Region], slots: int) -> None:
-        in_turn = takes_turns(regions, slots)
+        in_turn = must_take_turns(regions, slots)
         self.under_way = 0
         self._rings = RegionRing(regions if in_turn else ())
         self._free = None if in_turn else list(range(slots))[::-1]

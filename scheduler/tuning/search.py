@@ -34,7 +34,7 @@ from ..planner.api import plan
 from ..planner.request import costs_of
 from ..planner.scaling_out import on_replicas, scaling, why_single
 from ..plans.plan import Plan
-from ..plans.replicas import expand_auto, replicas_of
+from ..plans.replicas import expand_auto, list_ranges
 from ..plans.request import Objective
 from .trial import Items, Trial
 from .tuned import Tuned
@@ -221,7 +221,7 @@ class _Tuning:
             for one in _on_threads(name)
             if not scales or _threads_text(one, core_count()) != _threads_text(prototype, known)
         )
-        ranges = replicas_of(name, self.options["max_in_flight"]) if self.is_streamed else ()
+        ranges = list_ranges(name, self.options["max_in_flight"]) if self.is_streamed else ()
         for devices in (*on_threads, *ranges):
             try:
                 made = self._plan([devices], costs=costs)

@@ -27,7 +27,7 @@ from ....graph.traits import LENGTHS
 from ...costs import Costs
 from ...costs.costs import PYTHON_S
 from ...plans.partition import Option
-from ...plans.request import Pins, pin_of
+from ...plans.request import Pins, find_pin
 from .cutting import Parts
 from .partition import WRITTEN_OUT, Homeless, placed, unsupported_error
 from .problem import PartitionProblem
@@ -219,7 +219,7 @@ def ask(
     for node in graph.nodes:
         # All devices, even for a pinned node: reports say what else there was.
         answers = [support(graph, node, device) for device in devices.values()]
-        pattern = pin_of(node, pins)
+        pattern = find_pin(node, pins)
         wanted = range(len(names)) if pattern is None else (names.index(pins[pattern]),)
         # What waits is not written out for a device that cannot, where another one can.
         is_awaited = awaited(node) is not None and any(answers[index].ok for index in wanted)

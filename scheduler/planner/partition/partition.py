@@ -19,7 +19,7 @@ from ....graph.passes import Placing, attempts, can_be_written_out
 from ....graph.traits import RUNTIME
 from ...errors import UnsupportedOpError
 from ...plans.partition import SESSION
-from ...plans.request import Pins, pin_of
+from ...plans.request import Pins, find_pin
 
 MAX_LISTED = 20
 """Lines of an error."""
@@ -89,7 +89,7 @@ class _Placing:
         Not where that would take all of them away from a device: who runs the nodes must run the
         one as well, be it written out again. The order of the devices does not matter.
         """
-        patterns = [pin_of(node, self.pins) for node in nodes]
+        patterns = [find_pin(node, self.pins) for node in nodes]
         if len({pattern and self.pins[pattern] for pattern in patterns}) > 1:
             return False
         # The last node stays what it was: who ran it runs it still.
@@ -184,7 +184,7 @@ def _way_out(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: 
     ]
     if able:
         # Each pin once, in the order in which nodes were met.
-        given = dict.fromkeys(pin_of(each.node, pins) for each in homeless)
+        given = dict.fromkeys(find_pin(each.node, pins) for each in homeless)
         changed = ", ".join(repr(pattern) for pattern in given if pattern is not None)
         return f"change the pin {changed}: {able[0]!r} runs them"
     kinds = {device_kind(name) for name in devices}
@@ -204,7 +204,7 @@ def _choose(
     writes_out: bool = False,
 ) -> tuple[str | None, str]:
     """Return a node's device, or None, and the reason."""
-    pattern = pin_of(node, pins)
+    pattern = find_pin(node, pins)
     refused: list[str] = []
     for name, device in allowed(node, devices, pins).items():
         answer = offer(graph, node, device, writes_out=writes_out)
@@ -220,7 +220,7 @@ def _choose(
 
 def allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mapping[str, Device]:
     """Return the devices that a node may go to: the one that it is pinned to, or all."""
-    pattern = pin_of(node, pins)
+    pattern = find_pin(node, pins)
     return devices if pattern is None else {pins[pattern]: devices[pins[pattern]]}
 
 

@@ -9,7 +9,7 @@ from ....version import VERSION
 from ...planner.joined_stages import planned_ahead
 from ...planner.simulate import simulate
 from ...plans.plan import Plan
-from ...plans.variants import variant
+from ...plans.variants import make_variant
 from ...profile import Profile
 from ...simulation.simulation import Simulation
 from .arenas import list_arenas
@@ -87,7 +87,7 @@ def _make_timelines(
 def _enumerate_subgraphs(plan: Plan) -> Iterator[tuple[str, int]]:
     """Yield the names of subgraphs, also those on replicas, with their indices."""
     for index in range(plan.variants):
-        yield from ((one.name, one.index) for one in variant(plan, index).subgraphs)
+        yield from ((one.name, one.index) for one in make_variant(plan, index).subgraphs)
 
 
 def _share_step_tables(timelines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

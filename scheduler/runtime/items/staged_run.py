@@ -16,7 +16,7 @@ from ...planner.joined_stages import plan_ahead
 from ...planner.staged_plans import Stage, StagedGraph
 from ...plans.plan import Plan
 from ...plans.shapes import Shapes
-from ...plans.variants import variant
+from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
 from ..opened.open_plans import KEPT_PARTS, OpenPlans
 from ..opened.provenance import BoundedParent
@@ -229,7 +229,7 @@ class StagedRunner:
         base = await self._whole(plan, index, marks)
         if key == id(plan):
             return base
-        within = BoundedParent(id(plan), partial(variant, plan), shapes)
+        within = BoundedParent(id(plan), partial(make_variant, plan), shapes)
         make = partial(_for_shapes, plan, shapes)
         return await self._open_plans.open(
             key, make, index, kept=KEPT_PARTS, within=within, marks=marks
@@ -237,7 +237,7 @@ class StagedRunner:
 
     async def _whole(self, plan: Plan, index: int, marks: Timestamps | None = None) -> Slots:
         """Open a part's plan."""
-        make = partial(variant, plan)
+        make = partial(make_variant, plan)
         slots = await self._open_plans.open(id(plan), make, index, kept=KEPT_PARTS, marks=marks)
         assert slots is not None, "the plan of a part is static"
         return slots
@@ -251,7 +251,7 @@ def _key(plan: Plan, inputs: Mapping[str, Array]) -> tuple[Hashable, Shapes]:
 
 
 def _for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
-    return variant(plan.for_shapes(shapes), index)
+    return make_variant(plan.for_shapes(shapes), index)
 
 
 def _parted(

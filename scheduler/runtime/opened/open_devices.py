@@ -17,7 +17,7 @@ from ....graph.errors import PlaitError, named_text
 from ...dispatch.core_shares import equal_share, planned_for
 from ...dispatch.shared_lanes import shared_lanes
 from ...plans.plan import Plan
-from ...plans.replicas import every_device
+from ...plans.replicas import list_devices
 
 _lock = threading.Lock()
 _users: dict[int, int] = {}
@@ -64,7 +64,7 @@ class OpenDevices:
     @property
     def used(self) -> list[Device]:
         """The open devices that have nodes to run."""
-        used = every_device(planned_for(self._plan), self._plan.replicas)
+        used = list_devices(planned_for(self._plan), self._plan.replicas)
         return [device for name, device in self.by_name.items() if name in used]
 
     def open(self, name: str) -> Device:

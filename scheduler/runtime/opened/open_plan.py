@@ -22,9 +22,9 @@ from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.inline_policy import Estimates
 from ...dispatch.shared_lanes import outlines, shared_lanes
 from ...planner.memory.prepared import next_region_of, regions_of, variables_in
-from ...plans.placement import OUTSIDE, Commit, Step, outline
+from ...plans.placement import OUTSIDE, Commit, Step, summarize_step
 from ...plans.plan import Plan
-from ...plans.regions import PlacedTensor, takes_turns
+from ...plans.regions import PlacedTensor, must_take_turns
 from ...simulation.lanes import workload
 from ..items.device_io import arrivals_of, departures_of
 from ..items.inline import MOST_STEPS, Call, copy_ns
@@ -181,7 +181,7 @@ class OpenPlan:
         python = [step.index for step in plan.steps if step.calls_python]
         is_only_one = self._driver is not None and self._driver.has_loop_alone
         self.estimates = Estimates(work.duration_s, python, believes=is_only_one)
-        in_turn = takes_turns(self._memory.regions, plan.max_in_flight)
+        in_turn = must_take_turns(self._memory.regions, plan.max_in_flight)
         self.guard = RegionGuard(self._memory.regions) if in_turn else None
         self.arenas = OpenArenas(self._memory, self._devices, self._lend)
         self._lives = OperatorInstances(
@@ -192,7 +192,8 @@ class OpenPlan:
         # Most steps are the base's own: this is done for each new length.
         pairs = zip(self.plan.steps, base.plan.steps, base.outlines, strict=True)
         self.outlines = tuple(
-            known if step is old else outline(step, known.shared_lane) for step, old, known in pairs
+            known if step is old else summarize_step(step, known.shared_lane)
+            for step, old, known in pairs
         )
         self.now_ns = base.now_ns
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes

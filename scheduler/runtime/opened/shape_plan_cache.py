@@ -21,7 +21,7 @@ from ...planner.staged_plans import StagedGraph, entry_of
 from ...plans.plan import Plan
 from ...plans.request import unknown_plan_error
 from ...plans.shapes import Bounds, Shapes
-from ...plans.variants import variant
+from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
 from ...shapes.bounds import check_within, fed_bounds, undecided_error
 from ...shapes.fixed import is_mostly_fixed
@@ -196,7 +196,7 @@ class ShapePlanCache:
     def _joined_variant(self, count: int, index: int) -> Plan:
         """Return one of the variants of a plan for all stages; without shapes if there is none."""
         joined = self._plan_joined(count)
-        return self.plan if joined is None else variant(joined, index)
+        return self.plan if joined is None else make_variant(joined, index)
 
     def _joined_plan(self, count: int) -> Plan | None:
         return join_stages(self.entries[count])
@@ -301,7 +301,7 @@ class ShapePlanCache:
         return _AMPLE, tuple(bounds.items()), count, self._purpose
 
     def _ample_variant(self, key: AmpleKey, index: int) -> Plan:
-        return variant(self._planned_amply(key), index)
+        return make_variant(self._planned_amply(key), index)
 
     def _plan_amply(self, key: AmpleKey) -> Plan:
         return plan_amply(evaluate_known(self.plan), dict(key[1]), key[2], self._most_nbytes)
@@ -314,13 +314,13 @@ class ShapePlanCache:
         return BoundedParent((_SHARED, first), partial(self._shared, first), shapes)
 
     def _shared(self, key: Key, index: int) -> Plan:
-        return variant(self._planned_shared(key), index)
+        return make_variant(self._planned_shared(key), index)
 
     def _variant(self, key: Key, index: int) -> Plan:
         planned = self._planned(key)
         if planned.memory is not None:
             self._most_nbytes = max(self._most_nbytes, planned.memory.nbytes)
-        return variant(planned, index)
+        return make_variant(planned, index)
 
     def _key(self, arrays: Mapping[str, Array], count: int) -> Key:
         return tuple(map(_shape, arrays.values())), count, self._purpose

@@ -11,7 +11,7 @@ from nested_graphs import doubling_body
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
 from plait.scheduler.costs.figures import HERE, LOOP
 from plait.scheduler.dispatch.inline_policy import inline_steps
-from plait.scheduler.plans.placement import Transfer, outline
+from plait.scheduler.plans.placement import Transfer, summarize_step
 from plait.scheduler.profile import PlanTimes, Profile, Record
 from plait.scheduler.profile.overheads import measure_hops
 from plait.scheduler.profile.timestamps import Timestamps
@@ -76,7 +76,7 @@ async def test_nothing_runs_ahead_of_a_virtual_clock() -> None:
 def test_a_quick_loop_tells_how_its_thread_is_woken() -> None:
     plan = pl.plan(looping(), ["cpu"])
     times = array("q", [10_000, 13_000, 14_000])
-    part = PlanTimes(tuple(map(outline, plan.steps)), times)
+    part = PlanTimes(tuple(map(summarize_step, plan.steps)), times)
     record = Record((part,), Timestamps(admitted_ns=0, landed_ns=20_000), failed=False)
     found = measure_hops(Profile((record,), ()), plan)
     assert (LOOP, "cpu") in found

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plait.devices.cpu import CpuDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.plans.replicas import MOST, as_range, members
+from plait.scheduler.plans.replicas import MOST, expand_range, name_range
 
 
 @pl.operator(name="test_replica_groups.shown", effects=True)
@@ -35,15 +35,15 @@ def planned(*devices: Any, **options: Any) -> pl.Plan:
 
 @given(first=st.integers(0, 10**6), count=st.integers(2, MOST))
 def test_a_range_stands_for_each_device_from_its_first_to_its_last(first: int, count: int) -> None:
-    names = members(f"worker:{first}..{first + count - 1}")
+    names = expand_range(f"worker:{first}..{first + count - 1}")
     assert [name.split(":") for name in names] == [
         ["worker", str(first + index)] for index in range(count)
     ]
-    assert members(as_range(names)) == names
+    assert expand_range(name_range(names)) == names
 
 
 def test_names_without_a_range_stand_for_themselves() -> None:
-    assert members("worker:0") == members("worker:0..0") == ("worker:0",)
+    assert expand_range("worker:0") == expand_range("worker:0..0") == ("worker:0",)
 
 
 @pytest.mark.parametrize(

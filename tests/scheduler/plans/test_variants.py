@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from plait import devices
 from plait.graph.ir import Graph
 from plait.scheduler.plans.placement import Step
-from plait.scheduler.plans.variants import variant
+from plait.scheduler.plans.variants import make_variant
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_a_variant_is_what_planning_for_its_devices_gives(
     }
     pins = {node.name: random.choice([*names]) for node in graph.nodes}
     plan = pl.plan(graph, [*names], pin=pins, max_in_flight=3 * in_flight)
-    found = variant(plan, index)
+    found = make_variant(plan, index)
     alone = pl.plan(
         graph,
         [*names.values()],
@@ -76,7 +76,7 @@ def test_a_variant_is_what_planning_for_its_devices_gives(
 
 def test_plans_without_replicas_are_their_only_variant() -> None:
     plan = pl.plan(random_chain(Random(0)), "stage:0")
-    assert variant(plan, 0) is plan
+    assert make_variant(plan, 0) is plan
 
 
 def test_plans_for_other_shapes_keep_their_replicas() -> None:

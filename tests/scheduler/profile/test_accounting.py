@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from machines import random_graph, random_machine
 from plait.devices.sim import SimDevice, VirtualClock
 from plait.scheduler.errors import PlanError
-from plait.scheduler.plans.placement import Outline, Transfer, outline
+from plait.scheduler.plans.placement import Outline, Transfer, summarize_step
 from plait.scheduler.plans.regions import Pool, Region
 from plait.scheduler.profile import Attribution, NodeTime, PlanTimes, Profile, Record
 from plait.scheduler.profile.timestamps import Timestamps
@@ -371,7 +371,7 @@ def two_stages() -> pl.Plan:
 
 def staged(plan: pl.Plan, source_ms: int = 0) -> Profile:
     """Return a stream whose first stage took 4 ms and whose second one 2 ms."""
-    ms, steps = 1_000_000, tuple(map(outline, plan.steps))
+    ms, steps = 1_000_000, tuple(map(summarize_step, plan.steps))
     records = []
     for item in range(40):
         begin = (4 * item + 1) * ms

@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from machines import chain
 from plait.scheduler.costs.figures import HERE, LOOP
-from plait.scheduler.plans.placement import outline
+from plait.scheduler.plans.placement import summarize_step
 from plait.scheduler.profile import PlanTimes, Profile, Record
 from plait.scheduler.profile.overheads import measure_hops, measure_loop
 from plait.scheduler.profile.timestamps import Timestamps
@@ -23,7 +23,7 @@ def two_steps() -> pl.Plan:
 
 def profile(plan: pl.Plan, *items: Sequence[int]) -> Profile:
     """Return items given as microseconds: admitted; ready, started, ended per step; landed."""
-    outlines = tuple(map(outline, plan.steps))
+    outlines = tuple(map(summarize_step, plan.steps))
     records = []
     for admitted, *times, landed in items:
         part = PlanTimes(outlines, array("q", (time * US for time in times)))

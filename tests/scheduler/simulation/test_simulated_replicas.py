@@ -14,7 +14,7 @@ import pytest
 from plait import devices
 from plait.devices.memory import Arena
 from plait.devices.sim import SimDevice, SimModel, VirtualClock
-from plait.scheduler.plans.placement import outline
+from plait.scheduler.plans.placement import summarize_step
 from plait.scheduler.profile import NodeTime, PlanTimes, Profile, Record
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.reports.prediction import ROUNDS, predict
@@ -122,7 +122,7 @@ def test_a_page_shows_the_stream(tmp_path: Path) -> None:
 
 def test_a_profile_of_replicas_says_what_would_be_gained() -> None:
     plan = staged("cpu:0..1", "cpu:x", max_in_flight=4)
-    steps = tuple(map(outline, plan.steps))
+    steps = tuple(map(summarize_step, plan.steps))
     records = []
     for item in range(40):
         start = (4 * (item // 2) + 1) * MS  # two at a time
