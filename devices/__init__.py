@@ -23,8 +23,8 @@ from .device import (
     scratch_specs,
 )
 from .kinds import WORKER_ON_GPU
-from .options import Option, PortableOption, affinity, flag, spinning, threads
-from .ort.providers import device_names, options_of
+from .options import Option, PortableOption, affinity, flag, one_of, spinning, threads
+from .ort.providers import NAN, device_names, options_of
 from .registry import DeviceStatus, device, find, later, names, probe, register, unregister
 
 _HOST: Mapping[str, Option] = {"threads": threads, "affinity": affinity}
@@ -39,7 +39,9 @@ register(
     "ort",
     later(".ort.device:ort_device"),
     instances=device_names,
-    options=partial(options_of, own={**_HOST, "spinning": spinning, "telemetry": flag}),
+    options=partial(
+        options_of, own={**_HOST, "spinning": spinning, "telemetry": flag, "nan": one_of(NAN)}
+    ),
 )
 register("compiled", later(".compiled.device:CompiledDevice"), options=_HOST)
 register("cuda", later(".cuda.device:CudaDevice"), instances=later(".cuda.device:cuda_names"))

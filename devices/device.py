@@ -29,6 +29,7 @@ from ..graph.tensor import TensorSpec
 from .errors import DeviceError, DeviceLostError
 from .event import Event
 from .memory import ALIGNMENT, HOST, Arena, View
+from .refusals import find_refusal
 
 if TYPE_CHECKING:
     from .operator_instances import OperatorInstances
@@ -552,6 +553,8 @@ def support(graph: Graph, node: Node, device: Device) -> Support:
     has_text = any(dtype == TEXT and not has_objects(dtype) for dtype in dtypes)
     if has_text and not device.capabilities.takes_text:
         return Support(False, f"text does not go to {device.name!r}")
+    if (reason := find_refusal(device, graph, node)) is not None:
+        return Support(False, f"refused when it ran: {reason}")
     bounded = node.operator.bounded
     asked, call = node if bounded is None else replace(node, op=bounded), graph.call(node)
     with asking(node, call):

@@ -6,6 +6,7 @@ PlaitError
     ├── DeviceLostError        it died: what it held is gone
     ├── DeviceMemoryError      it has too little memory
     └── KernelError            a kernel or Python function raised; its cause is the original
+        └── UnsupportedNodeError   a library lacks a kernel for a node, and says so late
 
 RemoteError stands for a cause from another process, whose class is unknown in this one.
 """
@@ -44,7 +45,7 @@ class DeviceUnavailableError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """The device died; whatever it held is gone.
+    """The device died, and all that it held is gone.
 
     Attributes
     ----------
@@ -92,6 +93,28 @@ class KernelError(DeviceError):
     ...     print(repr(error.__cause__))
     ValueError('not today')
     """
+
+
+class UnsupportedNodeError(KernelError):
+    """A device refused nodes as unsupported, when it loaded or ran them.
+
+    Sessions plan these nodes for other devices and run the item again.
+
+    Attributes
+    ----------
+    nodes : tuple of str
+        The names of the nodes, or of all in the subgraph if the library names none.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> from plait.devices.errors import UnsupportedNodeError
+    >>> error = UnsupportedNodeError("no float16")
+    >>> isinstance(error, pl.KernelError), error.nodes
+    (True, ())
+    """
+
+    nodes: tuple[str, ...] = ()
 
 
 class RemoteError(Exception):

@@ -25,6 +25,7 @@ from .program import OrtProgram
 from .providers import Place, place_of
 from .runtime import newest_opset, runtime
 from .session import Sessions
+from .special_values import find_special_difference
 from .support import Answers
 from .threads import (
     ONE_THREAD,
@@ -93,6 +94,8 @@ class OrtDevice(HostDevice):
 
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether ONNX Runtime has a kernel."""
+        if self.options.get("nan") == "formal" and (why := find_special_difference(node, call)):
+            return Support(False, why)
         return self._answers.of(node, call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
@@ -236,7 +239,9 @@ class AcceleratorDevice(ProviderDevice):
         return ONE_THREAD
 
 
-def ort_device(name: str, *, telemetry: bool = False, **options: Any) -> OrtDevice:
+def ort_device(
+    name: str, *, telemetry: bool = False, nan: str | None = None, **options: Any
+) -> OrtDevice:
     """Return the device of a name: of the provider that it names, or of ONNX Runtime's own.
 
     Raises
@@ -248,9 +253,13 @@ def ort_device(name: str, *, telemetry: bool = False, **options: Any) -> OrtDevi
         _allow_telemetry(name)
     place = place_of(name)
     if place is None:
-        return OrtDevice(name, **options)
-    made = ProviderDevice if place.hardware == "cpu" else AcceleratorDevice
-    return made(name, place, **options)
+        device = OrtDevice(name, **options)
+    else:
+        made = ProviderDevice if place.hardware == "cpu" else AcceleratorDevice
+        device = made(name, place, **options)
+    if nan is not None:
+        device.options = {**device.options, "nan": nan}
+    return device
 
 
 def _allow_telemetry(name: str) -> None:

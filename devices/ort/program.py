@@ -19,8 +19,8 @@ from ..errors import KernelError
 from ..event import CancelledWorkError, Event
 from ..memory import View
 from .engine import ANY_TIME, Turn
-from .runtime import runtime, summary, told
-from .session import Session, describe
+from .runtime import is_refusal, runtime, summary, told
+from .session import Session, describe, refusal_error
 
 Bind: TypeAlias = Callable[[Array], object]
 """Binds an input to an array."""
@@ -133,18 +133,33 @@ class OrtProgram:
                 raise CancelledWorkError("the work was cancelled while it ran") from error
             raise self._kernel_error(error) from error
 
+    def _find_named(self, text: str) -> list[Node]:
+        """Return the nodes that a text of ONNX Runtime is about, by operator or output.
+
+        Its optimizers rename nodes after their outputs.
+        """
+        words = set(re.findall(r"\w+", text))
+        named = {word for name in re.findall("'(.*?)'", text) for word in (name, name[:-6])}
+        return [
+            node
+            for node in self.graph.nodes
+            if node.op in words or named.intersection((node.name, *node.outputs))
+        ]
+
     def _kernel_error(self, error: Exception) -> KernelError:
         if isinstance(error, PlaitError):  # of what it yielded
             return KernelError(
                 error.what, at=f"{error.at}, on device {self._device!r}", fix=error.fix
             )
         found = _NODE.search(str(error))
-        for node in self.graph.nodes:
-            if found is not None and node.name == found[1]:
-                return KernelError(
-                    told(found[2]) or summary(error), at=f"{node}, on device {self._device!r}"
-                )
-        return KernelError(summary(error), at=describe(self.graph, self._device))
+        name = None if found is None else found[1]
+        concerned = [node for node in self.graph.nodes if node.name == name]
+        what, at = summary(error), describe(self.graph, self._device)
+        if found is not None and concerned:
+            what, at = told(found[2]) or what, f"{concerned[0]}, on device {self._device!r}"
+        if not is_refusal(error):
+            return KernelError(what, at=at)
+        return refusal_error(what, at, concerned or self._find_named(str(error)))
 
 
 def _nothing(*_: object) -> None:

@@ -306,6 +306,10 @@ def device_names() -> tuple[str, ...]:
     return (KIND, *(f"{KIND}:{name}" for name in others))
 
 
+NAN = ("runtime", "formal")
+"""The kernels of ONNX Runtime for special values, or only those that compute by definition."""
+
+
 def options_of(name: str, own: Mapping[str, Option]) -> Mapping[str, Option]:
     """Return the options of a device of that name; `own` are those where it names no provider."""
     place = place_of(name)
@@ -319,7 +323,7 @@ def options_of(name: str, own: Mapping[str, Option]) -> Mapping[str, Option]:
         known["threads"] = threads
     if "cache" in provider.options:
         known["cache"] = _folder
-    return {**known, "settings": _settings, "telemetry": flag}
+    return {**known, "settings": _settings, "telemetry": flag, "nan": one_of(NAN)}
 
 
 def _find(named: str) -> Provider | None:

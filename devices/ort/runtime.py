@@ -31,6 +31,11 @@ _SILENT = 4
 """The level of log messages that nothing reaches: what matters is raised too."""
 
 _MAX_SUMMARY = 300
+_UNSUPPORTED = re.compile(
+    r"not (?:yet )?(?:supported|implemented)|unsupported|does not support|only supports?\b"
+    r"|provided for output .* but the computed output shape",
+    re.IGNORECASE | re.DOTALL,
+)
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _PLACE = re.compile(r"^(?P<file>\S+\.(?:cc|cpp|cu|h|hpp)):\d+ ")
 _SIGNATURE = re.compile(r"^[^(]*\([^()]*\)(?: const)?(?: \[with [^\]]*\])? ")
@@ -104,6 +109,14 @@ def load(model: Any, chosen: Any) -> Any:
     return runtime().InferenceSession(
         model.SerializeToString(), chosen, providers=PROVIDERS, disabled_optimizers=INEXACT
     )
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return True if ONNX Runtime failed for want of a kernel, not for the values that it was fed.
+
+    Some kernels look at attributes, dtypes and shapes only while they run.
+    """
+    return type(error).__name__ == "NotImplemented" or bool(_UNSUPPORTED.search(str(error)))
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -14,13 +14,13 @@ from ...graph.captured_constants import with_constants_outside
 from ...graph.dtypes import is_extension
 from ...graph.evaluation import was_evaluated
 from ...graph.formats.onnx.writer import to_onnx
-from ...graph.ir import Graph
+from ...graph.ir import Graph, Node
 from ...graph.operators.bounded_call import BOUNDED_CALL, get_called_node
 from ...graph.passes.applied import Applied, compare_graphs
 from ...graph.passes.merging import MayMerge, always
 from ...graph.passes.pipeline import simplify_inside
 from ...graph.tensor import Array
-from ..errors import KernelError
+from ..errors import KernelError, UnsupportedNodeError
 from ..memory import View
 from .empty import is_empty, without_empty_inputs
 from .engine import PROCESSOR, Engine
@@ -130,11 +130,31 @@ def _load(graph: Graph, chosen: Any, device: str, engine: Engine) -> Any:
         chosen.add_external_initializers(list(large), values)
         return engine.load(to_onnx(graph, opset=engine.opset(), outside=large), chosen)
     except Exception as error:
-        raise KernelError(
-            f"ONNX Runtime does not take the subgraph: {summary(error)}",
-            at=describe(graph, device),
-            fix="pin its nodes to another device",
-        ) from error
+        what = f"ONNX Runtime does not take the subgraph: {summary(error)}"
+        raise refusal_error(what, describe(graph, device), _find_refused(graph, engine)) from error
+
+
+def _find_refused(graph: Graph, engine: Engine) -> Sequence[Node]:
+    """Return the nodes that an engine does not load alone."""
+    found = []
+    for node in graph.nodes:
+        names = {name for name in (*node.inputs, *node.outputs) if name}
+        specs = {name: graph.tensors[name] for name in names}
+        constants = {name: graph.constants[name] for name in names if name in graph.constants}
+        fed = tuple(name for name in dict.fromkeys(node.inputs) if name and name not in constants)
+        alone = Graph("alone", fed, tuple(filter(None, node.outputs)), (node,), specs, constants)
+        try:
+            engine.load(to_onnx(alone, opset=engine.opset()), engine.options())
+        except Exception:
+            found.append(node)
+    return found
+
+
+def refusal_error(what: str, at: str, nodes: Iterable[Node]) -> UnsupportedNodeError:
+    """Return the error for nodes that other devices may run."""
+    error = UnsupportedNodeError(what, at=at, fix="pin its nodes to another device")
+    error.nodes = tuple(node.name for node in nodes)
+    return error
 
 
 def _in_own_forms(graph: Graph, engine: Engine) -> Graph:

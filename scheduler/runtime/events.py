@@ -75,8 +75,23 @@ class FunctionsOverlap:
     items: int
 
 
+@dataclass(frozen=True, slots=True)
+class NodesRefused:
+    """A device refused nodes as unsupported when it loaded or ran them: others run them now."""
+
+    device: str
+    nodes: tuple[str, ...]
+    error: BaseException
+
+
 SessionEvent: TypeAlias = (
-    ItemDone | DeviceLost | DeviceRestored | PlanReplaced | ItemReplayed | FunctionsOverlap
+    ItemDone
+    | DeviceLost
+    | DeviceRestored
+    | PlanReplaced
+    | ItemReplayed
+    | FunctionsOverlap
+    | NodesRefused
 )
 Observer: TypeAlias = Callable[[SessionEvent], object]
 

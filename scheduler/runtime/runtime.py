@@ -11,8 +11,10 @@ from typing import Any
 
 import trio
 
+from ...devices.errors import UnsupportedNodeError
 from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told, register_loop
+from ...graph.nested import acts_outside
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
 from ..dispatch.hand_over import measure_hand_over
@@ -134,6 +136,7 @@ class Runtime:
         self._fetch_plans = FetchPlanCache(plan, self._open_plans, self._driver)
         self._dispatcher = Dispatcher(plan.replicas, recovery.lost, self._driver.call)
         recovery.on_loss, recovery.on_return = self._lose, self._open_plans.restore
+        recovery.on_refusal = self._open_plans.replace
         self._item_runs = ItemsUnderWay()
         self._completion = ItemCompletion(
             self.recorder, self._driver, self._item_runs, self.variables
@@ -408,6 +411,13 @@ class Runtime:
                 marks.prepare("binding", begin_ns, self._driver.now_ns())
                 self._open_plans.count(was_bound=False)
             return self._run_calls(open_plan, slot, arrays, marks)
+        except UnsupportedNodeError as error:
+            assert slots is not None
+            is_new = self._recovery.note_refusals(open_plan.plan, error)
+            if not is_new or any(map(acts_outside, open_plan.plan.graph.nodes)):
+                raise
+            self._open_plans.replace(slots)
+            return None  # it starts again, on another plan
         finally:
             if held is not None:
                 held.release()

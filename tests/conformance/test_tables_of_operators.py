@@ -19,7 +19,7 @@ ROOT = Path(pl.__file__).parent
 FOLDERS = ("graph", "devices", "scheduler", "dialects", "cli")
 NAMES = frozenset(operators())
 
-MOST = 20
+MOST = 21
 TEXTS = "what computes each, as text"
 TABLES = {
     "devices/codegen/activation.py FORMULAS": TEXTS,
@@ -34,6 +34,7 @@ TABLES = {
     "devices/kernels/families.py FAMILIES": "what to import for which, and nothing else",
     "devices/ort/openvino.py _POSITIONS": "int64 that OpenVINO may compute in 32 bits",
     "devices/ort/saturation.py _OPERANDS": "in which order ONNX Runtime's kernels take bytes",
+    "devices/ort/special_values.py SPECIAL_VALUES": "measured",
     "dialects/cvm/files/operators.py _NAMES": "how cvm's files name them",
     "dialects/cvm/kernels/elementwise.py UFUNCS": TEXTS,
     "dialects/lightnet/arithmetic.py ELEMENTWISE": "how LightNet's files name them",

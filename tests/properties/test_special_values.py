@@ -6,8 +6,10 @@ Kernels may not multiply by zeros that they added themselves: zero times infinit
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import FLOATS
 from plait.devices import Device
+from plait.devices.device import support
+from plait.devices.ort.special_values import SPECIAL_VALUES
 from plait.graph.ir import Graph
 from plait.graph.operator import find_operator
 from plait.graph.traits import Trait
@@ -163,3 +167,72 @@ def test_keys_that_are_hidden_may_hold_anything(device: str) -> None:
     found = pl.run(b.build(), fed, devices=[device, "cpu"] if device != "cpu" else device)["y"]
     assert np.isfinite(clean).all()
     np.testing.assert_allclose(found, clean, rtol=1e-5, atol=1e-6)
+
+
+OF_SCALES = {"OneHot", "Resize"}
+"""Their first floats are scales, or values to fill in."""
+
+
+@pytest.fixture(scope="module")
+def ort_and_formal() -> Iterator[list[Device]]:
+    pytest.importorskip("onnxruntime")
+    with ExitStack() as stack:
+        opened = [pl.device("ort", nan="formal"), pl.device("formal")]
+        for device in opened:
+            device.open(1)
+            stack.callback(device.close)
+        yield opened
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("op", sorted({*OPS} - OF_SCALES - SPECIAL_VALUES.keys()))
+@settings(max_examples=EXAMPLES, suppress_health_check=UNHURRIED)
+@given(data=st.data())
+def test_other_operators_keep_special_values_in_their_places(
+    ort_and_formal: list[Device], op: str, data: st.DataObject
+) -> None:
+    case = STRATEGIES[op](data.draw)
+    floats = [i for i, x in enumerate(case.inputs) if x is not None and x.dtype.name in FLOATS]
+    assume(floats)
+    are_data = find_operator(op).traits & (Trait.ELEMENTWISE | Trait.PRODUCT)
+    inputs, rng = list(case.inputs), np.random.default_rng(data.draw(st.integers(0, 2**16)))
+    for index in floats if are_data else floats[:1]:
+        x = inputs[index]
+        assert x is not None
+        inputs[index] = scatter_special(x, rng, 0.4)
+    graph = single_node_graph(op, inputs, case.attributes, case.n_outputs, case.constant)
+    assume(all(spec.size < 3000 for spec in graph.tensors.values()))
+    if not support(graph, graph.nodes[0], ort_and_formal[0]).ok:
+        return
+    fed = {name: np.asarray(inputs[int(name[1:])]) for name in graph.inputs}
+    found, wanted = (run(device, graph, fed) for device in ort_and_formal)
+    for one, other in zip(found or (), wanted or (), strict=False):
+        np.testing.assert_array_equal(classify(one), classify(other))
+
+
+def classify(values: AnyArray) -> AnyArray:
+    """Return 0 for numbers, 1 and 2 for infinities, 3 for NaN."""
+    if values.dtype.kind in "biu":
+        return np.zeros(values.shape, "int8")
+    kinds = [np.isposinf(values), np.isneginf(values), np.isnan(values)]
+    return np.select(kinds, [1, 2, 3], 0)
+
+
+def test_the_table_of_limits_is_current() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
+    (table,) = re.findall("special values: begin -->(.*)<!-- special values: end", text, re.DOTALL)
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", table, re.MULTILINE)
+    written = {op: text for ops, text in rows for op in re.findall("`(.*?)`", ops)}
+    assert written == dict(SPECIAL_VALUES)
+
+
+def test_an_option_leaves_such_nodes_to_other_devices() -> None:
+    pytest.importorskip("onnxruntime")
+    b = pl.GraphBuilder("largest")
+    b.output("y", b.op("ReduceMax", b.input("x", "float64", (4,)), name="max", keepdims=False))
+    ort, x = pl.device("ort", nan="formal"), np.array([1, np.nan, 3, np.inf])
+    plan = pl.plan(b.build(), [ort, "cpu"], pin={})
+    assert plan.assignment == {"max": "cpu"}
+    assert np.isnan(pl.run(plan, {"x": x})["y"])
+    with pytest.raises(pl.UnsupportedOpError, match="nan='formal'"):
+        pl.plan(b.build(), ort)

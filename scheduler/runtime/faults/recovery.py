@@ -8,6 +8,7 @@ start too often in a row.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
@@ -17,14 +18,17 @@ from weakref import ref
 import trio
 
 from ....devices.device import Restartable
-from ....devices.errors import DeviceLostError
+from ....devices.errors import DeviceLostError, UnsupportedNodeError
 from ...plans.plan import Plan
-from ..events import Announcer, DeviceLost, DeviceRestored, PlanReplaced
+from ..events import Announcer, DeviceLost, DeviceRestored, NodesRefused, PlanReplaced
 from ..opened.open_devices import OpenDevices
-from ..opened.slots import session_closed_error
+from ..opened.slots import Slots, session_closed_error
 from ..virtual_time import VirtualTimeDriver
 from .policy import FaultPolicy
+from .refusals import may_refuse, note_refusals, plan_around
 from .standby import devices_of, standby
+
+logger = logging.getLogger(__name__)
 
 Retire: TypeAlias = Callable[[str], object]
 """Takes plans out of use, given the device that is lost or back."""
@@ -46,6 +50,8 @@ class Recovery:
         The devices that are away, and why.
     on_loss, on_return : callable
         Called with a device's name when it is found to be lost, and when it is back.
+    on_refusal : callable
+        Called with the slots of a plan that has a node which its device refuses.
     spawn : callable
         Starts a system task.
     """
@@ -61,6 +67,7 @@ class Recovery:
         self.lost: dict[str, DeviceLostError] = {}
         self.on_loss: Retire = _ignore
         self.on_return: Retire = _ignore
+        self.on_refusal: Callable[[Slots], object] = _ignore
         self._devices = devices
         self._driver = driver
         self._announcer = announcer
@@ -127,6 +134,14 @@ class Recovery:
                 self._spawn(partial(self._revive, name))
         return bool(found)
 
+    def note_refusals(self, plan: Plan, error: UnsupportedNodeError) -> bool:
+        """Remember and announce the nodes that a device refused; return True if one is new."""
+        found = note_refusals(plan, error)
+        for device, nodes in found.items():
+            self._announcer.tell(NodesRefused(device, nodes, error))
+            logger.warning("%s refused %s: %s", device, ", ".join(nodes), error.what)
+        return bool(found)
+
     def trust(self, plan: Plan) -> None:
         """Take note that an item has ended well: devices may be started without a pause."""
         if self._starts:
@@ -144,6 +159,8 @@ class Recovery:
         SessionError
             If the session is being closed.
         """
+        if may_refuse(plan):
+            plan = await self._driver.on_thread(partial(plan_around, plan))
         while lost := self._lost_of(plan):
             if self._stopped:
                 raise session_closed_error()
@@ -275,5 +292,5 @@ class Recovery:
             await self._standby(plan, lost)
 
 
-def _ignore(_: str) -> None:
+def _ignore(_: object) -> None:
     """Do nothing."""

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import trio
 
-from ....devices.errors import DeviceLostError
+from ....devices.errors import DeviceLostError, UnsupportedNodeError
 from ....devices.exchange import Loan
 from ....graph.dtypes import TEXT
 from ....graph.ir import Node
@@ -32,6 +32,7 @@ from ..large_copies import copy_array
 from ..opened.arenas import OpenArenas
 from ..opened.slots import Slots, session_closed_error
 from .recovery import Recovery
+from .refusals import may_refuse
 from .standby import devices_of
 
 Inputs: TypeAlias = Mapping[str, Array]
@@ -156,14 +157,12 @@ class Replays:
 
     def guards(self, slots: Slots) -> bool:
         """True when the items of an open plan may have to run again, or be ended by force."""
-        if not self._recovery.watches:
-            return False
         try:
             kept = self._kept[slots.open_plan.arenas]
         except KeyError:
             plan, recovery, kept = slots.plan, self._recovery, None
-            if recovery.concerns(plan):
-                kept = _Kept(_effects(plan.steps), recovery.may_replay(plan))
+            if recovery.concerns(plan) or may_refuse(plan):
+                kept = _Kept(_effects(plan.steps), recovery.may_replay(plan) or may_refuse(plan))
             self._kept[slots.open_plan.arenas] = kept
         return kept is not None
 
@@ -210,6 +209,10 @@ class Replays:
         if execution.is_complete:
             self._end_well(attempt)
             return False
+        if isinstance(error, UnsupportedNodeError) and self._may_move(item_run, attempt, error):
+            self._queue(item_run, attempt)
+            self._recall(attempt)
+            return True
         if attempt.is_recalled and not item_run.cancelled:
             self._queue(item_run, attempt)
             return True
@@ -274,9 +277,22 @@ class Replays:
         self._landed.set()
         self._landed = trio.Event()
 
+    def _may_move(self, item_run: ItemRun, attempt: Attempt, error: UnsupportedNodeError) -> bool:
+        """Take a plan out of use that has a refused node; return True if the item runs again."""
+        slots, execution = attempt.slots, item_run.execution
+        if self._recovery.note_refusals(slots.open_plan.plan, error):
+            self._recovery.on_refusal(slots)
+        kept = self._kept[slots.open_plan.arenas]
+        if kept is None or not slots.are_lost or item_run.cancelled:
+            return False
+        assert execution is not None
+        return all(execution.events[step.index] is None for step, _ in kept.effects)
+
     def _end_well(self, attempt: Attempt) -> None:
         self.drop(attempt)
         plan = attempt.slots.plan
+        if not self._recovery.concerns(plan):  # its devices have taken all nodes
+            self._kept[attempt.slots.open_plan.arenas] = None
         self._recovery.trust(plan)
         if attempt.number == PREPARED_AFTER:
             self._recovery.prepare(plan)
@@ -306,7 +322,8 @@ class Replays:
         item_run.execution = None
         self._waiting[item_run] = attempt
         lost = devices_of(attempt.slots.open_plan.plan).intersection(self._recovery.lost)
-        self._announcer.tell(ItemReplayed(", ".join(sorted(lost or self._recovery.lost))))
+        if recalled := lost or self._recovery.lost:
+            self._announcer.tell(ItemReplayed(", ".join(sorted(recalled))))
         # One task starts them all, the oldest first, however many are lost while it does.
         if self._settled is None:
             self._settled = trio.Event()

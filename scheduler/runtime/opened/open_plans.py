@@ -314,6 +314,12 @@ class OpenPlans:
         for found in [found for found in self._slots if found[0] == key]:
             self._retire(found)
 
+    def replace(self, lost: Slots) -> None:
+        """Take a plan out of use with all that runs in its arenas: it has to be planned anew."""
+        lost.lose()
+        for key in [key for key, slots in self._slots.items() if slots.are_lost]:
+            self._retire(key)
+
     def restore(self, device: str) -> None:
         """Take what stands in for other plans out of use: a device is back."""
         for key, slots in list(self._slots.items()):

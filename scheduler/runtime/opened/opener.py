@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import trio
 
 from ....devices.device import Device
-from ....devices.errors import DeviceLostError
+from ....devices.errors import DeviceLostError, UnsupportedNodeError
 from ....graph.errors import PlaitError
 from ...plans.placement import OUTSIDE
 from ...plans.plan import Plan
@@ -109,6 +109,10 @@ class Opener:
             lives = self._lives(plan, adapted)
             try:
                 open_plan = await self._opened(adapted)
+            except UnsupportedNodeError as error:
+                if not self._recovery.note_refusals(adapted, error):
+                    raise
+                continue
             except DeviceLostError:
                 # The plan itself may be what kills the device: not for ever.
                 if not self._recovery.examine() or deaths > self._recovery.policy.replays:

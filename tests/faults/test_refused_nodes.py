@@ -1,0 +1,112 @@
+"""A node that a device refuses only while it runs is planned elsewhere; its items run again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from plait.devices.ort import differences
+from plait.devices.refusals import forget_refusals
+from plait.graph.tensor import Array
+
+pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(autouse=True)
+def unknown_refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have the `ort` device know nothing of scatters, which ONNX Runtime refuses late."""
+    known = {op: one for op, one in differences._DIFFERENCES.items() if op != "ScatterElements"}
+    monkeypatch.setattr(differences, "_DIFFERENCES", known)
+    forget_refusals()
+    yield
+    forget_refusals()
+
+
+def make_graph(rows: int | str = 2) -> pl.Graph:
+    b = pl.GraphBuilder("scatter")
+    x, places = b.input("x", "float16", (4, rows)), b.input("places", "int64", (4, rows))
+    less = b.op("Sub", places, np.int64(1), name="less")
+    b.output("y", b.op("ScatterElements", x, less, x, reduction="add", name="scatter"))
+    return b.build()
+
+
+def make_item(x: Array) -> dict[str, Array]:
+    return {"x": x, "places": np.ones(x.shape, "int64")}
+
+
+def compute(x: Array) -> Array:
+    y = x.copy()
+    y[0] += x.sum(axis=0)
+    return y
+
+
+def make_items(count: int, rows: int = 2) -> list[Array]:
+    return [np.arange(4 * rows, dtype="float16").reshape(4, rows) + i for i in range(count)]
+
+
+PINS = {"less": "ort"}
+
+
+def make_plan(**options: Any) -> pl.Plan:
+    plan = pl.plan(make_graph(options.pop("rows", 2)), ["ort", "cpu"], pin=PINS, **options)
+    assert plan.assignment["scatter"] == "ort"
+    return plan
+
+
+def test_an_item_runs_again_and_one_event_says_so() -> None:
+    seen: list[Any] = []
+    (x,) = make_items(1)
+    with pl.BlockingSession(make_plan(), on_event=seen.append) as session:
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(make_item(x))["y"], compute(x))
+    refused = [one for one in seen if isinstance(one, pl.events.NodesRefused)]
+    assert [(one.device, one.nodes) for one in refused] == [("ort", ("scatter",))]
+    assert [one.error for one in seen if isinstance(one, pl.events.ItemDone)] == [None] * 3
+
+
+def test_a_session_without_observers_runs_it_again() -> None:
+    (x,) = make_items(1)
+    with pl.BlockingSession(make_plan()) as session:
+        for _ in range(3):
+            np.testing.assert_array_equal(session.run(make_item(x))["y"], compute(x))
+
+
+def test_items_in_flight_run_again_in_order_though_their_buffer_is_used_again() -> None:
+    items = make_items(20)
+    buffer = make_item(np.empty((4, 2), "float16"))
+
+    def feed() -> Iterator[dict[str, Array]]:
+        for x in items:
+            buffer["x"][...] = x
+            yield buffer
+
+    with pl.BlockingSession(make_plan(max_in_flight=4)) as session:
+        for x, item in zip(items, session.stream(feed()), strict=True):
+            np.testing.assert_array_equal(item.outputs["y"], compute(x))
+
+
+def test_lengths_within_bounds_go_on_elsewhere() -> None:
+    with pl.BlockingSession(make_plan(rows="n", bounds={"n": 8})) as session:
+        for rows in (3, 8, 1):
+            (x,) = make_items(1, rows)
+            np.testing.assert_array_equal(session.run(make_item(x))["y"], compute(x))
+
+
+def test_the_answer_is_remembered_for_later_plans() -> None:
+    (x,) = make_items(1)
+    pl.run(make_plan(), make_item(x))
+    plan = pl.plan(make_graph(), ["ort", "cpu"], pin=PINS)
+    assert plan.assignment["scatter"] == "cpu"
+    assert "refused when it ran" in plan.report()
+
+
+def test_a_node_without_another_device_fails_with_the_reason() -> None:
+    (x,) = make_items(1)
+    with (
+        pl.BlockingSession(pl.plan(make_graph(), "ort")) as session,
+        pytest.raises(pl.KernelError, match="not supported"),
+    ):
+        session.run(make_item(x))
