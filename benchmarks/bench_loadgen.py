@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import mlperf_loadgen as loadgen
+import mlperf_loadgen as loadgen  # type: ignore[import-not-found]
 import numpy as np
 import onnxruntime
 import plait as pl

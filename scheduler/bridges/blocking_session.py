@@ -14,7 +14,7 @@ import trio
 
 from ...devices.lane import is_work
 from ...graph.tensor import Array
-from ..dispatch.inline_policy import WAITED
+from ..dispatch.inline_policy import WAITED, WAITED_ALONE
 from ..errors import SessionError
 from ..keywords import make_keyword_error
 from ..planner.plannable import Plannable, to_plan
@@ -31,7 +31,7 @@ from ..runtime.streaming.options import StreamArguments, stream_options
 from ..runtime.streaming.sources import SourceItem, check_source
 from ..runtime.variables.carried import Carried
 from .blocking_results import BlockingResults
-from .inline import run_item
+from .inline import Callers, run_item
 from .loop_thread import LoopJob, LoopThread, SessionArguments
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class BlockingSession(PlanHolder):
     """
 
     def __init__(self, plan: Plannable, **arguments: Unpack[SessionArguments]) -> None:
-        self._submitted = Queue()
+        self._submitted, self._callers = Queue(), Callers()
         self.plan = to_plan(plan)
         self._loop = LoopThread(Session(self.plan, **arguments), owner=self)
         self._loop.open()
@@ -122,7 +122,8 @@ class BlockingSession(PlanHolder):
             inputs = to_feeds(self.plan.graph, inputs, fetches)
         session = self._loop.session
         if deadline_s is None:
-            done = run_item(self._loop, inputs, fetches, WAITED)
+            limit = WAITED_ALONE if self._callers.note() else WAITED
+            done = run_item(self._loop, inputs, fetches, limit)
             if done is not None:
                 return done[0]
         own = borrowed(session, inputs)

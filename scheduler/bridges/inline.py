@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
@@ -17,6 +18,9 @@ from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.session import carrier_of, may_run_here, run_inline
 from ..runtime.streaming.options import StreamOptions
 from .loop_thread import LoopThread
+
+RUNS_ALONE = 16
+"""A thread is taken for the only one that runs items after this number of runs in a row."""
 
 
 def run_item(
@@ -37,6 +41,23 @@ def run_item(
     return (results if fetched is None else fetched.arranged(results),)
 
 
+class Callers:
+    """Counts the runs of one thread in a row; used by any thread."""
+
+    __slots__ = ("_last", "_runs")
+
+    def __init__(self) -> None:
+        self._last = self._runs = 0
+
+    def note(self) -> bool:
+        """Note a run of this thread; return whether no other thread has run items lately."""
+        thread = get_ident()
+        if thread != self._last:
+            self._last, self._runs = thread, 0
+        self._runs += 1
+        return self._runs > RUNS_ALONE
+
+
 class StreamHere:
     """Runs items of a stream on the caller's thread, where that is faster than handing them over.
 
@@ -52,7 +73,7 @@ class StreamHere:
         self._may_run = is_plain and may_run_here(loop.session)
         self._carrier = carrier_of(loop.session) if self._may_run else None
         lanes = len(loop.session.plan.every_device)
-        most_ns = limit.most_ns(one_lane=lanes == 1)
+        most_ns = limit.most_ns(lanes)
         self._ways = WayChoice(options.max_in_flight, lanes, most_ns, self._read_item_ns)
         self._loop = loop
         self._names = options.names

@@ -34,30 +34,37 @@ class InlineLimit(NamedTuple):
     several : int
         In hand-overs, for items whose steps are of several lanes.
     one_lane : int
-        The same for items of one lane: it would do them, and those of others, one after the other
-        as well.
+        For items of one lane: it would do them, and those of others, one after the other as well.
+    replica : int
+        For items of one lane of several replicas, which could do others meanwhile.
     """
 
     several: int
     one_lane: int
+    replica: int
 
-    def most_ns(self, *, one_lane: bool) -> int:
-        """Return the limit on this machine."""
-        return (self.one_lane if one_lane else self.several) * get_hand_over_ns()
+    def most_ns(self, lanes: int, variants: int = 1) -> int:
+        """Return the limit on this machine, given the lanes of an item and its replicas."""
+        if lanes > 1:
+            return self.several * get_hand_over_ns()
+        return (self.one_lane if variants == 1 else self.replica) * get_hand_over_ns()
 
 
-ON_LOOP = InlineLimit(16, 64)
+ON_LOOP = InlineLimit(16, 64, 16)
 """To hand an item over and take its results takes a loop as long as some hand-overs. It may be held
 up for a few times that: its other tasks wait."""
 
-STREAMED_ON_LOOP = InlineLimit(64, 64)
+STREAMED_ON_LOOP = InlineLimit(64, 64, 64)
 """Items of a stream are timed on lanes, too, if they have several."""
 
-STREAMED = InlineLimit(512, 512)
+STREAMED = InlineLimit(512, 512, 512)
 """Whoever waits for the next result holds up only threads that use the same session."""
 
-WAITED = InlineLimit(32, 512)
+WAITED = InlineLimit(32, 512, 32)
 """So does a thread that waits for this item alone."""
+
+WAITED_ALONE = InlineLimit(32, 512, 512)
+"""The limit if no other thread has run items lately: replicas would be idle."""
 
 MOST_TIMES = 4
 """A run counts for this multiple of the estimate at most: others may have held it up."""

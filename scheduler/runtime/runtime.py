@@ -388,9 +388,8 @@ class Runtime:
             return None
         open_plan = slots.open_plan
         # On one lane nothing runs side by side: to stay on this thread loses nothing.
-        is_on_one_lane = len(open_plan.used_lanes) == 1 and shape_plans.variants == 1
         self._estimates = open_plan.estimates
-        longest_ns = limit.most_ns(one_lane=is_on_one_lane)
+        longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
         has_state = open_plan.reads or open_plan.keeps
         if has_state and not self.variables.may_run_here(slot, open_plan):
             return None

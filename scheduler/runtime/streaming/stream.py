@@ -92,7 +92,7 @@ class Results:
         # While the consumer pulls and runs items itself, the feeding task rests.
         self._may_be_here = self.queue.starts_at_once and not self._puller.may_wait
         lanes = len(runtime.plan.every_device)
-        most_ns = STREAMED_ON_LOOP.most_ns(one_lane=lanes == 1)
+        most_ns = STREAMED_ON_LOOP.most_ns(lanes)
         self._ways = WayChoice(  # the source is asked for items before the consumer asks
             options.max_in_flight,
             lanes,

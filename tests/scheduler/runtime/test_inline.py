@@ -15,7 +15,8 @@ import pytest
 import trio
 from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
-from plait.scheduler.dispatch.inline_policy import SLOW_NS, WAITED, Estimates
+from plait.scheduler.bridges.inline import RUNS_ALONE
+from plait.scheduler.dispatch.inline_policy import SLOW_NS, WAITED, WAITED_ALONE, Estimates
 from plait.scheduler.runtime import runtime
 from plait.scheduler.runtime.events import ItemDone
 from plait.scheduler.runtime.items import inline
@@ -73,11 +74,30 @@ def test_items_are_brief_whose_steps_were_all_seen(monkeypatch: pytest.MonkeyPat
 def test_who_waits_for_an_item_runs_it_for_longer_where_no_device_could_work_beside_another(
     devices: list[str], is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    between = (WAITED.most_ns(one_lane=False) + WAITED.most_ns(one_lane=True)) // 2
+    between = (WAITED.most_ns(2) + WAITED.most_ns(1)) // 2
     monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns: between < most_ns)
     with pl.BlockingSession(doubled(devices=devices)) as session:
         session.run(feeds(1))
     assert [one == threading.get_ident() for one in ran_on] == [is_here]
+
+
+def test_the_only_thread_that_runs_items_does_so_for_longer_though_there_are_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    between = (WAITED.most_ns(1, 2) + WAITED_ALONE.most_ns(1, 2)) // 2
+    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns: between < most_ns)
+
+    def runs_here(session: pl.BlockingSession) -> bool:
+        session.run(feeds(1))
+        return ran_on.pop() == threading.get_ident()
+
+    with pl.BlockingSession(doubled(devices=["cpu:0..1"])) as session:
+        found = [runs_here(session) for _ in range(RUNS_ALONE + 1)]
+        thread = threading.Thread(target=session.run, args=(feeds(1),))
+        thread.start()
+        thread.join()
+        ran_on.clear()
+        assert [*found, runs_here(session)] == [False] * RUNS_ALONE + [True, False]
 
 
 @pytest.mark.parametrize(
