@@ -386,7 +386,7 @@ class Editor:
         if not self._outputs:
             raise GraphError("nothing is fetched", at=self._graph.name, fix="call output(tensor)")
         # What a prologue prepares is read like an input, and no node of this graph writes it.
-        known, prepared = self._graph.tensors, self._graph.prepared
+        known, prepared = self._graph.tensors, {*self._graph.prepared, *self._graph.late}
         given = {**{name: known[name] for name in prepared if name in known}, **self._inputs}
         whole = replace(
             self._graph,
@@ -404,7 +404,7 @@ class Editor:
         return both and tensor in self.node(writer).outputs and tensor in self.node(reader).inputs
 
     def _is_defined(self, tensor: str) -> bool:
-        tables = self._inputs, self._constants, self._graph.prepared
+        tables = self._inputs, self._constants, self._graph.prepared, self._graph.late
         return self._wiring.producer(tensor) is not None or any(tensor in one for one in tables)
 
     def _claim(self, name: str) -> None:

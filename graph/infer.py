@@ -126,7 +126,7 @@ def infer_changed(
     """
     known = {node.name: node for node in before.nodes}
     tensors = {**{name: spec_of(array) for name, array in constants.items()}, **inputs}
-    given = (*before.inputs, *before.prepared)
+    given = (*before.entering, *before.prepared)
     same = {name for name in given if inputs.get(name) == before.tensors.get(name)}
     # By identity: comparing elements could take longer than inferring.
     same |= {name for name, array in before.constants.items() if constants.get(name) is array}

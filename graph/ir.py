@@ -216,6 +216,26 @@ class Graph:
         return {node.outputs[0]: node.inputs[0] for node in nodes if node.op == ASSIGN}
 
     @cached_property
+    def late(self) -> tuple[str, ...]:
+        """The variables' tensors that an item gets from the item before, while both run.
+
+        Empty while variables are nodes. All others are `prepared`.
+        """
+        read = {name for node in self.nodes for name in node.inputs} if self.variables else set()
+        return tuple(name for name in self.variables if name in read - self.prepared)
+
+    @cached_property
+    def entering(self) -> tuple[str, ...]:
+        """The tensors that come to an item from outside: inputs and late variables."""
+        return (*self.inputs, *self.late)
+
+    @cached_property
+    def leaving(self) -> tuple[str, ...]:
+        """The tensors that are read when an item has ended: outputs and late assigned values."""
+        kept = (name for name, variable in self.assigned.items() if variable in self.late)
+        return tuple(dict.fromkeys((*self.outputs, *kept)))
+
+    @cached_property
     def costs(self) -> dict[str, tuple[Node, Cost]]:
         """The costs of nodes by name, cached by `plait.graph.infer.cost_of`."""
         return {}

@@ -45,8 +45,10 @@ def assigns(graph: Graph) -> bool:
     return any(node.op == ASSIGN for node in graph.nodes)
 
 
-def set_aside(graph: Graph) -> Graph:
+def set_aside(graph: Graph, *, overlaps: bool = False) -> Graph:
     """Return the graph with tensors in place of its variables; what is fetched is copied.
+
+    Where items overlap, those that are assigned come late: from the item before, as it runs.
 
     Raises
     ------
@@ -77,11 +79,12 @@ def set_aside(graph: Graph) -> Graph:
         for node in nodes
     }
     read = {name for node in left for name in node.inputs}
+    late = {node.inputs[0] for node in left if node.op == ASSIGN} if overlaps else set[str]()
     return replace(
         graph,
         nodes=tuple(left),
         tensors={**graph.tensors, **{new: graph.tensors[old] for old, new in held.items()}},
-        prepared=graph.prepared.union(name for name in variables if name in read),
+        prepared=graph.prepared.union(name for name in variables if name in read - late),
         variables={**graph.variables, **variables},
     )
 

@@ -9,9 +9,12 @@ decisions, without a clock or a lock: the executor and the simulator take the sa
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from .region_ring import Grant
 
@@ -19,42 +22,62 @@ Keys = Mapping[int, Sequence[str]]
 """For each ordered step its keys."""
 
 
+class Ordered(NamedTuple):
+    """The ordered steps of a plan.
+
+    Attributes
+    ----------
+    claims : Mapping of int to sequence of str
+        The steps that wait for earlier items, with their keys.
+    releases : Mapping of int to sequence of str
+        The steps that let later items go on.
+    held : frozenset of str
+        The keys that an item releases at its end alone.
+    """
+
+    claims: Keys = MappingProxyType({})
+    releases: Keys = MappingProxyType({})
+    held: frozenset[str] = frozenset()
+
+
+UNORDERED = Ordered()
+
+
 class ItemOrder:
     """The lines in which items wait for the ordered steps of earlier items."""
 
     def __init__(self) -> None:
         self._lines: dict[str, deque[int]] = {}
-        self._items: dict[int, _Ordered] = {}
+        self._waiting: dict[str, list[int]] = {}
+        self._items: dict[int, _Place] = {}
         self._next = 0
 
-    def admit(self, keys: Keys, after: Iterable[str] = ()) -> int:
-        """Return the number of a further item, which is the last in the lines of its keys.
-
-        It stays in the lines of `after` until it leaves, even if all steps are complete.
-        """
+    def admit(self, ordered: Ordered) -> int:
+        """Return the number of a further item, which is the last in the lines of its keys."""
         item = self._next
         self._next += 1
-        owed = Counter(key for of_step in keys.values() for key in of_step)
-        held = frozenset(after)
-        self._items[item] = _Ordered(keys, owed, held)
-        for key in {*owed, *held}:
+        owed = Counter(key for of_step in ordered.releases.values() for key in of_step)
+        self._items[item] = _Place(ordered, owed)
+        for key in {*owed, *ordered.held}:
             self._lines.setdefault(key, deque()).append(item)
         return item
 
     def claim(self, item: int, step: int) -> bool:
         """Return whether a step may start now; if not, it will be returned when it may."""
         one = self._items[item]
-        missing = {key for key in one.keys[step] if self._waits(item, key)}
+        missing = {key for key in one.ordered.claims[step] if self._first(key, item) < item}
         if missing:
             one.missing[step] = missing
+            for key in missing:
+                insort(self._waiting.setdefault(key, []), item)
         return not missing
 
     def complete(self, item: int, step: int) -> list[Grant]:
         """Note that a step is complete; return the steps that may start now."""
         one, granted = self._items[item], list[Grant]()
-        for key in one.keys.get(step, ()):
+        for key in one.ordered.releases.get(step, ()):
             one.owed[key] -= 1
-            if not one.owed[key] and key not in one.held:
+            if not one.owed[key] and key not in one.ordered.held:
                 self._leave_line(item, key, granted)
         return sorted(granted)
 
@@ -62,6 +85,9 @@ class ItemOrder:
         """Return the steps of an item that wait; they do so no longer."""
         missing = self._items[item].missing
         steps = list(missing)
+        for keys in missing.values():
+            for key in keys:
+                self._waiting[key].remove(item)
         missing.clear()
         return steps
 
@@ -69,22 +95,24 @@ class ItemOrder:
         """Take an item out of all lines; return the steps that may start now."""
         granted: list[Grant] = []
         one = self._items.pop(item)
-        for key in {*one.owed, *one.held}:
-            if key in one.held or one.owed[key]:
+        for key in {*one.owed, *one.ordered.held}:
+            if key in one.ordered.held or one.owed[key]:
                 self._leave_line(item, key, granted)
         return sorted(granted)
 
-    def _waits(self, item: int, key: str) -> bool:
-        return bool(self._items[item].owed[key]) and self._lines[key][0] != item
+    def _first(self, key: str, item: int) -> int:
+        """Return the first item in a line; the item itself if there is none."""
+        line = self._lines.get(key)
+        return line[0] if line else item
 
     def _leave_line(self, item: int, key: str, granted: list[Grant]) -> None:
-        line = self._lines[key]
-        was_first = line[0] == item
+        line, waiting = self._lines[key], self._waiting.get(key)
         line.remove(item)
         if not line:
             del self._lines[key]
-        elif was_first:
-            following = line[0]
+        # All up to the first in line may go on, also those that are through with the key.
+        while waiting and (not line or waiting[0] <= line[0]):
+            following = waiting.pop(0)
             missing = self._items[following].missing
             for step in [step for step, keys in missing.items() if key in keys]:
                 missing[step].discard(key)
@@ -94,14 +122,12 @@ class ItemOrder:
 
 
 @dataclass(slots=True)
-class _Ordered:
-    """The keys of an item's steps, the completions that it owes, and the steps that wait.
+class _Place:
+    """The ordered steps of an item, the completions that it owes, and the steps that wait.
 
-    `held` are the keys that it passes on at its end alone; `missing` has, for each step that waits,
-    the keys that earlier items have.
+    `missing` has, for each step that waits, the keys that earlier items have.
     """
 
-    keys: Keys
+    ordered: Ordered
     owed: Counter[str]
-    held: frozenset[str]
     missing: dict[int, set[str]] = field(default_factory=dict)

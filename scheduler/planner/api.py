@@ -20,7 +20,7 @@ from ...graph.randomness import with_random_key
 from ..costs import Costs
 from ..keywords import make_keyword_error
 from ..plans.plan import Plan
-from ..plans.request import Objective, On, Pins, PlanRequest, Strategy
+from ..plans.request import Commitment, Objective, On, Pins, PlanRequest, Strategy
 from ..plans.shapes import NO_BOUNDS, Shapes
 from ..shapes.bounds import all_bounds, check_not_fixed
 from ..shapes.function_results import check_results
@@ -68,6 +68,7 @@ def plan(
     inputs_on: On = None,
     outputs_on: On = None,
     precision: Precision = None,
+    commit: Commitment = "step",
     **unknown: Never,
 ) -> Plan:
     """Assign nodes to devices and tensors to memory.
@@ -123,6 +124,10 @@ def plan(
     precision : str, or Mapping of str to str, optional
         ``"float16"``: products, and the nodes after them as far as that is safe, compute in
         float16, on all devices or on the named ones. Feeds and fetched tensors keep their dtypes.
+    commit : {"step", "item"}, default "step"
+        When the next item gets the value of an assigned variable, where several are in flight:
+        after the step that computes it, while all else of the items overlaps, or after the whole
+        item, so that items run one at a time.
 
     Raises
     ------
@@ -173,6 +178,7 @@ def plan(
         inputs_on=inputs_on,
         outputs_on=outputs_on,
         precision=precision,
+        commit=commit,
     )
     part, folded = specialised(graph, shapes, chosen)
     lengths = NO_BOUNDS

@@ -15,7 +15,7 @@ share bytes within a memory, so that one for all is smaller than two.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from ...devices.device import Device
@@ -23,7 +23,16 @@ from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
 from ...graph.aliasing import views_of
 from ...graph.ir import Graph, Node
 from ..plans.partition import Partition
-from ..plans.placement import OUTSIDE, SCRATCH, Commit, Placement, Step, Transfer, link
+from ..plans.placement import (
+    OUTSIDE,
+    SCRATCH,
+    Commit,
+    Placement,
+    Step,
+    StepState,
+    Transfer,
+    link,
+)
 from ..plans.request import ON_HOST, IoDevices
 
 
@@ -53,14 +62,14 @@ class _Placer:
     def __post_init__(self) -> None:
         used = {subgraph.device for subgraph in self.partition.subgraphs}
         reached = [self.devices[name].capabilities.accesses for name in used]
-        self.fetched = frozenset(self.graph.outputs)
+        self.fetched = frozenset(self.graph.leaving)
         self.is_shared = any(SHARED in accesses and HOST not in accesses for accesses in reached)
 
     def place(self) -> Placement:
         for device in {subgraph.device for subgraph in self.partition.subgraphs}:
             # Nobody else reads scratch: it lies where the device likes best.
             self.local[SCRATCH, device] = self._memories(device)[0]
-        for name in self.graph.inputs:
+        for name in self.graph.entering:
             self._settle(name, self.ends.inputs.get(name, OUTSIDE), None)
             if name in self.ends.inputs:
                 self._copy(name, CALLER, self.home[name])
@@ -79,7 +88,8 @@ class _Placer:
             for name in subgraph.graph.outputs:
                 self.written_by[name, self.home[name]] = index
                 self._transfer(name)
-        return Placement(link(self.steps), self.home, self.local, prepared, self._commits())
+        steps = link([self._with_state(step) for step in self.steps])
+        return Placement(steps, self.home, self.local, prepared, self._commits())
 
     def _append(self, step: Step) -> int:
         self.steps.append(step)
@@ -136,12 +146,33 @@ class _Placer:
         """Return what is kept: in each memory in which a variable is read, the value there."""
         found: dict[tuple[str, str], Commit] = {}
         for tensor, variable in self.graph.assigned.items():
+            if variable in self.graph.late:
+                continue
             for reader in self._readers(variable):
                 source = tensor, self.local[tensor, reader]
                 target = variable, self.local[variable, reader]
                 # One commit for a memory, however many devices read the variable there.
                 found.setdefault(target, Commit(source, target, reader))
         return tuple(found.values())
+
+    def _with_state(self, step: Step) -> Step:
+        """Return a step with the late variables that it reads as they come, and that it writes."""
+        graph = self.graph
+        if not graph.late:
+            return step
+        if isinstance(step.work, Transfer):
+            sources = {step.work.tensor: step.work.source}
+        else:
+            sources = {one: self.local[one, step.device] for one in step.work.graph.inputs}
+        reads = [name for name in graph.late if sources.get(name) == self.home[name]]
+        writes = [
+            variable
+            for tensor, variable in graph.assigned.items()
+            if variable in graph.late
+            and self.written_by[tensor, self.local[tensor, OUTSIDE]] == step.index
+        ]
+        named = (tuple(graph.variables[name].name for name in found) for found in (reads, writes))
+        return replace(step, state=StepState(*named)) if reads or writes else step
 
     def _transfer(self, tensor: str) -> None:
         """Append the transfers from the tensor's home to other memories, and to the caller."""
@@ -189,8 +220,9 @@ class _Placer:
         readers = {assignment[node.name]: None for node in self.graph.consumers[tensor]}
         if tensor in self.fetched:
             readers[OUTSIDE] = None
-        if tensor in self.graph.assigned:  # where the variable is read, it is read by the next item
-            readers.update(dict.fromkeys(self._readers(self.graph.assigned[tensor])))
+        kept = self.graph.assigned.get(tensor)
+        if kept in self.graph.prepared:  # where the variable is read, it is read by the next item
+            readers.update(dict.fromkeys(self._readers(kept)))
         return list(readers)
 
     def _end(self, tensor: str, reader: str) -> str:

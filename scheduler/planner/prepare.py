@@ -113,7 +113,8 @@ def prepare(
     graph, applied = run_passes(without_chains(graph), passes, merging(request))
     if lengths.template(graph) is None:  # else when its lengths are picked
         graph = with_whole_nodes(graph, request.devices, request.pins, folds=lengths.folds)
-    return set_aside(graph), applied
+    late = request.overlaps and request.commit == "step"
+    return set_aside(graph, overlaps=late), applied
 
 
 def reduce_rows(

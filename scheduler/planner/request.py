@@ -26,7 +26,16 @@ from ..plans.replicas import (
     replace_ranges,
     share_limits,
 )
-from ..plans.request import Objective, On, Pins, PlanRequest, Strategy, check_ends, check_pins
+from ..plans.request import (
+    Commitment,
+    Objective,
+    On,
+    Pins,
+    PlanRequest,
+    Strategy,
+    check_ends,
+    check_pins,
+)
 from .memory.limits import limits_of
 from .mixed_precision import Precision, checked_precision
 
@@ -76,6 +85,7 @@ def make_request(
     inputs_on: On,
     outputs_on: On,
     precision: Precision,
+    commit: Commitment,
 ) -> tuple[PlanRequest, Groups]:
     """Return what a plan is to be like, and the replicas that its devices stand for.
 
@@ -89,7 +99,7 @@ def make_request(
     pins = replace_ranges(pin or {}, replicas)
     check_pins(graph, name_devices(prototypes, replicas), pins)
     limits = _limits_of(memory_limits, prototypes)
-    if max_in_flight > 1 or replicas:
+    if commit == "item" and (max_in_flight > 1 or replicas):
         check_in_turn(graph)
     if replicas:
         pins = pin_ordered(graph, prototypes, pins, replicas)
@@ -111,6 +121,7 @@ def make_request(
         ends=check_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
         precision=checked_precision(precision, prototypes, replicas),
         overlaps=max_in_flight > 1 or bool(replicas),
+        commit=commit,
         fuses_chains=fuse_chains in passes,
         writes_out=expand_unsupported in passes,
     )
@@ -166,6 +177,7 @@ def _check_request(request: PlanRequest) -> None:
     for name, value, known in (
         ("strategy", request.strategy, get_args(Strategy)),
         ("objective", request.objective, get_args(Objective)),
+        ("commit", request.commit, get_args(Commitment)),
     ):
         if value not in known:
             raise PlanError(f"{name} is {value!r}", fix=f"use one of {', '.join(known)}")

@@ -55,6 +55,16 @@ class Transfer:
         return self.source in HOST_MEMORIES or self.target not in {CALLER, *HOST_MEMORIES}
 
 
+class StepState(NamedTuple):
+    """The late variables that a step reads where they come to an item, and those that it writes."""
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+STATELESS = StepState()
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One run of a subgraph, or one transfer, on one device.
@@ -69,6 +79,8 @@ class Step:
         The steps that must be complete before it starts.
     dependents : tuple of int
         The steps that wait for this one.
+    state : StepState
+        The variables that it reads and writes as items hand them on.
     """
 
     index: int
@@ -76,6 +88,7 @@ class Step:
     work: Subgraph | Transfer
     waits: tuple[int, ...]
     dependents: tuple[int, ...] = ()
+    state: StepState = STATELESS
 
     @property
     def input_wait_count(self) -> int:
@@ -94,7 +107,18 @@ class Step:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The keys of its order: it waits for earlier items' steps with the same keys."""
+        """The keys of its order: it waits until earlier items have released them."""
+        variables = map(name_key, dict.fromkeys((*self.state.reads, *self.state.writes)))
+        return (*self.functions_in_order, *variables)
+
+    @property
+    def releases(self) -> tuple[str, ...]:
+        """The keys that it releases for later items, with the other steps that do."""
+        return (*self.functions_in_order, *map(name_key, self.state.writes))
+
+    @property
+    def functions_in_order(self) -> tuple[str, ...]:
+        """The operators of its functions that are called for one item after the other."""
         if isinstance(self.work, Transfer):
             return ()
         found = (key for node in self.work.graph.nodes for key in find_order(node))
@@ -165,6 +189,11 @@ class Outline:
     def lane(self) -> str:
         """The lane in which it takes turns."""
         return self.place if self.awaited else self.shared_lane or self.device
+
+
+def name_key(variable: str) -> str:
+    """Return the key of a variable in the order of items."""
+    return f"variable {variable}"
 
 
 def name_lane_of_calls(operator: str) -> str:

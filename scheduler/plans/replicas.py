@@ -119,13 +119,13 @@ def replace_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
 
 
 def check_in_turn(graph: Graph) -> None:
-    """Raise PlanError if a graph assigns variables: items must run one at a time."""
+    """Raise PlanError if a graph assigns variables, and items are committed as a whole."""
     for node in graph.nodes:
         if node.op == ASSIGN:
             raise PlanError(
                 f"{node} changes a variable, so that items run one at a time: each needs what the "
                 "one before left there",
-                fix="leave max_in_flight out, and ranges of devices",
+                fix='leave commit="item" out, or max_in_flight and ranges of devices',
             )
 
 

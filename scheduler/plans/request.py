@@ -124,6 +124,7 @@ def _select_private(on: Mapping[str, str], devices: Mapping[str, Device]) -> Map
 
 
 Strategy: TypeAlias = Literal["auto", "preference", "tengine"]
+Commitment: TypeAlias = Literal["step", "item"]
 Objective: TypeAlias = Literal["latency", "throughput"]
 
 
@@ -159,6 +160,8 @@ class PlanRequest:
         Nodes that get subgraphs of their own, unless that makes many more subgraphs.
     overlaps : bool
         True if several items are in flight, on replicas or not.
+    commit : {"step", "item"}
+        When the next item gets an assigned variable: after the step, or after the item.
     """
 
     devices: Mapping[str, Device] = field(repr=False, compare=False)
@@ -174,6 +177,7 @@ class PlanRequest:
     precision: Mapping[str, str] = field(default_factory=dict)
     halved: Mapping[str, str] = field(default_factory=dict)
     overlaps: bool = False
+    commit: Commitment = "step"
     # These follow from a plan's passes and from the phase of planning: plans differ by them.
     fuses_chains: bool = field(repr=False, compare=False, default=False)
     writes_out: bool = field(repr=False, compare=False, default=False)

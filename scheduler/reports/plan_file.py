@@ -169,7 +169,7 @@ def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
     check_devices(wanted, prototypes, at)
     fed = read_graph(graph_header, blob, at)
     check_operators(wanted, fed, at)
-    fed = set_aside(fed)
+    fed = set_aside(fed, overlaps=asked["overlaps"] and asked["commit"] == "step")
     passes = read_passes(stored, at)
     bounds, once = values["bounds"], None
     if bounds:

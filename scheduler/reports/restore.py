@@ -111,7 +111,7 @@ def restore_partition(
     if reasons.keys() != assignment.keys():
         raise damaged_error("the reasons are not for the graph's nodes", at)
     # In the order of the file, earlier subgraphs must write the inputs of each one.
-    known = {*graph.inputs, *graph.constants, *graph.prepared}
+    known = {*graph.entering, *graph.constants, *graph.prepared}
     left = dict(enumerate(graph.nodes))
     subgraphs: list[Subgraph] = []
     # Each node leaves `left` once, so none is in two subgraphs.
@@ -283,7 +283,7 @@ def _list_placed_tensors(plan: Plan) -> Iterator[tuple[PlacedTensor, int]]:
     reserved: dict[str, dict[str, int]] = defaultdict(dict)
     for name, nbytes in (plan.memory.scratch if plan.memory is not None else {}).items():
         reserved[name.partition("\0")[0]][name] = nbytes
-    for name in set(graph.inputs) - plan.placement.arrivals:
+    for name in set(graph.entering) - plan.placement.arrivals:
         yield (name, home[name]), graph.tensors[name].nbytes
     for placed in plan.placement.prepared:
         yield placed, graph.tensors[placed[0]].nbytes

@@ -130,7 +130,7 @@ class _Sweep:
     def __init__(self, graph: Graph, specs: Mapping[str, TensorSpec], folds: bool) -> None:
         self._graph = graph
         self._folds = folds
-        given = (*graph.constants, *graph.prepared)
+        given = (*graph.constants, *graph.prepared, *graph.late)
         self._tensors = {**specs, **{name: graph.tensors[name] for name in given}}
         self._constants: dict[str, Array] = dict(graph.constants)
         # One and the same mapping where all that is known becomes a constant.

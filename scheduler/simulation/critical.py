@@ -85,7 +85,8 @@ def _cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> C
     (owner, step), (other, earlier) = timeline.place(entry), timeline.place(before)
     if owner == other and (owner >= timeline.items or earlier in workload.waits[step]):
         return "input"
-    if not {*workload.ordered.get(step, ())}.isdisjoint(workload.ordered.get(earlier, ())):
+    ordered = workload.ordered
+    if not {*ordered.claims.get(step, ())}.isdisjoint(ordered.releases.get(earlier, ())):
         return "order"
     return "lane" if timeline.lane[entry] == timeline.lane[before] else "memory"
 

@@ -171,7 +171,7 @@ class _Run:
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
-        if self._ordered and item < self._items:
+        if self._ordered.claims and item < self._items:
             self._item_order.admit(self._ordered)  # items are numbered as they are admitted
         # Else whoever leaves the memory lets it start, in `_resume`.
         if ADMISSION not in steps.claiming or places.claim(item, ADMISSION):
@@ -228,8 +228,8 @@ class _Run:
         if item >= self._items:
             self._batches.end(item, now)
             return
-        if self._ordered:
-            self._item_order.leave(item)
+        if self._ordered.claims:
+            self._resume(self._item_order.leave(item), now, last)
         self._has_landed[item] = True
         # In order, as streams yield them: one late item keeps the permits of those that passed it.
         while self._delivered < self._items and self._has_landed[self._delivered]:
@@ -252,7 +252,7 @@ class _Run:
             steps += self._offer(item, base + step, step, now, cause)
 
     def _has_order(self, item: int, step: int) -> bool:
-        return step in self._ordered and item < self._items
+        return step in self._ordered.claims and item < self._items
 
     def _place(self, item: int) -> SlotPlaces:
         return self.steps[item].places[self.time.variant[item]]

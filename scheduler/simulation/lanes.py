@@ -23,6 +23,7 @@ from ..costs.host import (
 )
 from ..dispatch.core_shares import seconds_on, shares_of_cores
 from ..dispatch.inline_policy import inline_steps
+from ..dispatch.item_order import Ordered
 from ..dispatch.shared_lanes import SharedLanes, name_of, shared_lanes
 from ..plans.placement import Step, Transfer, name_lane_of_calls
 from ..plans.request import ON_HOST, IoDevices
@@ -100,9 +101,18 @@ def workload(
     ]
     effects = [step.index for step in steps if step.has_effects]
     inline = inline_steps(steps, devices)
-    ordered = {step.index: keys for step in steps if (keys := step.order)}
+    ordered = _order_of(steps)
     waits = [step.waits for step in steps]
     return Workload(found, placed, durations, waits, effects, inline, ordered=ordered)
+
+
+def _order_of(steps: Sequence[Step]) -> Ordered:
+    claims = {step.index: keys for step in steps if (keys := step.order)}
+    releases = {step.index: keys for step in steps if (keys := step.releases)}
+    # A function cannot be taken back, as variables can: it waits until earlier items have ended.
+    hands_on = any(step.state.writes for step in steps)
+    functions = (key for step in steps for key in step.functions_in_order if hands_on)
+    return Ordered(claims, releases, frozenset(functions))
 
 
 def work_of(plan: Plan) -> Workload:

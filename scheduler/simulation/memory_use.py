@@ -168,7 +168,7 @@ def _accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
     def touch(placed: PlacedTensor, step: int) -> None:
         touched.setdefault(placed, []).append(step)
 
-    for name in set(plan.graph.inputs) - plan.placement.arrivals:
+    for name in set(plan.graph.entering) - plan.placement.arrivals:
         touch((name, home[name]), ADMISSION)
     for step in plan.steps:
         if isinstance(step.work, Transfer):
@@ -182,7 +182,7 @@ def _accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
                 touch((name, home[name]), step.index)
         for placed in _scratch(plan, step):
             touch(placed, step.index)
-    for name in plan.graph.outputs:
+    for name in plan.graph.leaving:
         if name not in plan.graph.constants:
             touch((name, local[name, OUTSIDE]), len(plan.steps))
     return touched

@@ -119,15 +119,15 @@ class Simulation:
 
         No two items are there at a time, so that a stream takes no less for each item.
         """
-        keys = dict.fromkeys(key for of_step in self.workload.ordered.values() for key in of_step)
-        found = {}
-        for key in keys:
-            steps = [step for step, of_step in self.workload.ordered.items() if key in of_step]
+        claims, releases, _ = self.workload.ordered
+        time, found = self.timeline, dict[str, float]()
+        for key in dict.fromkeys(key for of_step in releases.values() for key in of_step):
+            first = [step for step, keys in claims.items() if key in keys]
+            last = [step for step, keys in releases.items() if key in keys]
             spent = 0
-            for item in range(self.items):
-                entries = [item * self.timeline.n_steps + step for step in steps]
-                ended = max(self.timeline.ended[entry] for entry in entries)
-                spent += ended - min(self.timeline.started[entry] for entry in entries)
+            for base in range(0, self.items * time.n_steps, time.n_steps):
+                spent += max(time.ended[base + step] for step in last)
+                spent -= min(time.started[base + step] for step in first)
             found[key] = spent / self.items / 1e9
         return found
 

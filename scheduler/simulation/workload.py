@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..dispatch.item_order import UNORDERED, Ordered
 from ..dispatch.ready import ranks
 from ..plans.regions import Region
 
@@ -171,8 +172,8 @@ class Workload:
         goes to is decided when it is admitted.
     calls : Mapping of int to RowCall
         The steps that wait for batches of rows.
-    ordered : Mapping of int to sequence of str
-        The steps that wait for earlier items, with the keys of their order.
+    ordered : Ordered
+        The steps that wait for earlier items, and those that let later ones go on.
     """
 
     lanes: Sequence[SimulatedLane]
@@ -183,7 +184,7 @@ class Workload:
     inline: Collection[int] = ()
     others: Sequence[Placed] = ()
     calls: Mapping[int, RowCall] = field(default_factory=dict)
-    ordered: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    ordered: Ordered = UNORDERED
 
     @property
     def variants(self) -> tuple[Placed, ...]:

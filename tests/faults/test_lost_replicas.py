@@ -98,3 +98,31 @@ async def test_a_killed_replica_does_not_break_the_order_of_items() -> None:
                 found = [int(item["y"][0]) async for item in stream]
     assert found == [2 * value for value in range(N_ITEMS)]
     assert ordered_functions.seen == found
+
+
+async def test_a_killed_replica_leaves_state_that_items_hand_on_whole() -> None:
+    b = pl.GraphBuilder("sums")
+    h = b.call(functions.twice, b.input("x", "int32", (4,)), name="first")
+    total = b.variable("total", np.zeros(4, "int32"))
+    b.output("sum", total.assign(total + h))
+    pins = {"first": "worker:0..2", "*": "cpu"}
+    plan = pl.plan(b.build(), ["cpu", "worker:0..2"], pin=pins, max_in_flight=6)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session:
+            assert session._runtime is not None
+            workers = session._runtime._devices.by_name
+
+            def source() -> Iterator[dict[str, Any]]:
+                for value in range(N_ITEMS):
+                    if value % 20 == 10:
+                        fated = workers[f"worker:{value // 20}"]
+                        assert isinstance(fated, WorkerDevice)
+                        assert fated.pid is not None
+                        os.kill(fated.pid, signal.SIGKILL)
+                    yield {"x": np.full(4, value, np.int32)}
+
+            async with session.stream(source()) as stream:
+                found = [int(item["sum"][0]) async for item in stream]
+            state = (await session.fetch_variables())["total"]
+    assert found == np.cumsum(2 * np.arange(N_ITEMS)).tolist()
+    assert state[0] == found[-1]

@@ -143,9 +143,13 @@ def test_simulated_items_cost_the_same_with_variables_and_with_constants() -> No
 @pytest.mark.parametrize(
     "arguments", [{"max_in_flight": 2}, {"devices": "worker:0..1"}], ids=["in flight", "replicas"]
 )
-def test_items_that_assign_do_not_pass_each_other(arguments: dict[str, object]) -> None:
+def test_items_that_commit_as_a_whole_run_one_at_a_time(arguments: dict[str, object]) -> None:
     with pytest.raises(pl.PlanError, match="changes a variable, so that items run one at a time"):
-        pl.plan(updating(), **arguments)  # type: ignore[arg-type]
+        pl.plan(updating(), **arguments, commit="item")  # type: ignore[arg-type]
+    assert pl.plan(updating(), **arguments).graph.late  # type: ignore[arg-type]
+    assert not pl.plan(updating(), commit="item").graph.late
+    with pytest.raises(pl.PlanError, match="commit is 'never'"):
+        pl.plan(updating(), commit="never")  # type: ignore[arg-type]
 
 
 def test_an_input_is_no_variable() -> None:

@@ -18,9 +18,9 @@ begun: list[int] = []
 BAD = -1.0
 
 
-@pl.operator(S, inputs=[S], name="test_ordered.slow", ordered=False)
+@pl.operator(S, inputs=[S], name="test_ordered.slow", effects=True, ordered=False)
 def slow(x: Array) -> Array:
-    """Wait until the item's gate is open, if it has one."""
+    """Wait until the item's gate is open, if it has one; with effects, on its lane's thread."""
     begun.append(int(x[0]))
     gate = gates.get(int(x[0]))
     assert gate is None or gate.wait(GATE_S)

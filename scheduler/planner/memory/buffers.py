@@ -121,7 +121,7 @@ class _Collector:
         arrivals = self._placement.arrivals
         # What is fed is written before any step, so that nothing of the item may lie there earlier.
         # What arrives on a device is brought by a step, like any transfer.
-        for name in (one for one in self._graph.inputs if one not in arrivals):
+        for name in (one for one in self._graph.entering if one not in arrivals):
             self._add((name, self._placement.home[name]), self._graph.tensors[name].nbytes, START)
         for step in self._placement.steps:
             if isinstance(step.work, Transfer):

@@ -103,7 +103,7 @@ def reads_of(
     for step in placement.steps:
         for placed, point in _reads_of_step(graph, placement, devices, order, step):
             reads.setdefault(placed, []).append(point)
-    for name in graph.outputs:
+    for name in graph.leaving:
         if name not in graph.constants:
             reads.setdefault((name, placement.local[name, OUTSIDE]), []).append(order.end)
     for commit in placement.commits:

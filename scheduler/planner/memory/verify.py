@@ -208,7 +208,7 @@ class _Check:
         """Find every placed tensor's writer and readers, and which place comes next after which."""
         graph, placement = self._plan.graph, self._placement
         self._next[FEED].append(FETCH)  # there may be no step in between
-        for name in set(graph.inputs) - placement.arrivals:
+        for name in set(graph.entering) - placement.arrivals:
             self._uses[name, placement.home[name]] = _Use(graph.tensors[name].nbytes, FEED)
         for name, memory in placement.prepared:
             self._uses[name, memory] = _Use(graph.tensors[name].nbytes, FEED)
@@ -232,7 +232,7 @@ class _Check:
             else:
                 for node, place in zip(step.work.graph.nodes, places, strict=True):
                     self._visit(node, place, step.device)
-        for name in graph.outputs:
+        for name in graph.leaving:
             if name not in graph.constants:
                 self._uses[name, placement.local[name, OUTSIDE]].readers.append(FETCH)
         for commit in placement.commits:

@@ -24,7 +24,8 @@ them in the product, or once and for all.
 
 An async function is no work of its device: each is a subgraph of its own, as if on a device of its
 own. So is a function that follows the order of items, where several are in flight: all that is in a
-subgraph with it would wait for the item before.
+subgraph with it would wait for the item before. For that reason, nodes from the value of a variable
+to its assigned value are apart from others, too.
 
 Where a group falls into hundreds of components, it is one subgraph all the same: a device runs one
 after the other anyway, and a row of nodes has less to wait for, and more bytes to share, than steps
@@ -38,7 +39,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from operator import add
 from typing import TypeAlias
 
-from ....graph.ir import Graph
+from ....graph.ir import ASSIGN, Graph
 from ....graph.item_order import find_order
 from ....graph.nested import awaited
 from ...plans.partition import Subgraph
@@ -49,6 +50,9 @@ Parts: TypeAlias = list[list[int]]
 MOST_APART = 256
 """A group of more components than this is not taken apart."""
 
+
+STATE = "state"
+"""The label of nodes between variables and their assigned values."""
 
 Labels: TypeAlias = Mapping[int, Hashable]
 """The nodes that are in subgraphs with nodes of the same label alone."""
@@ -77,7 +81,33 @@ def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
     alone = awaiting(graph)
     if overlaps:
         alone |= {index for index, node in enumerate(graph.nodes) if find_order(node)}
-    return {node: node for node in sorted(alone)}
+    found: dict[int, Hashable] = dict.fromkeys(_find_cycle(graph), STATE)
+    return {**found, **{node: node for node in sorted(alone)}}
+
+
+def _find_cycle(graph: Graph) -> list[int]:
+    """Return the nodes between late variables and the values that are assigned to them."""
+    late = {*graph.late}
+    if not late:
+        return []
+    after: set[str] = {*late}
+    assigning = set[int]()
+    for index, node in enumerate(graph.nodes):
+        if node.op == ASSIGN and node.inputs[0] in late:
+            assigning.add(index)
+        elif not after.isdisjoint(node.inputs):
+            after.update(node.outputs)
+    before = {graph.nodes[index].inputs[1] for index in assigning}
+    found = []
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        if index in assigning:
+            found.append(index)
+        elif not before.isdisjoint(filter(None, node.outputs)):
+            before.update(node.inputs)
+            if not after.isdisjoint(node.inputs):
+                found.append(index)
+    return found[::-1]
 
 
 def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:

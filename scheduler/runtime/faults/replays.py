@@ -161,8 +161,9 @@ class Replays:
             kept = self._kept[slots.open_plan.arenas]
         except KeyError:
             plan, recovery, kept = slots.plan, self._recovery, None
-            if recovery.concerns(plan) or may_refuse(plan):
-                kept = _Kept(_effects(plan.steps), recovery.may_replay(plan) or may_refuse(plan))
+            may_start_again = bool(slots.open_plan.hands_on) or may_refuse(plan)
+            if may_start_again or recovery.concerns(plan):
+                kept = _Kept(_effects(plan.steps), may_start_again or recovery.may_replay(plan))
             self._kept[slots.open_plan.arenas] = kept
         return kept is not None
 
@@ -206,15 +207,15 @@ class Replays:
         assert execution is not None
         self._land()
         error = execution.error
+        if attempt.is_recalled and not item_run.cancelled:
+            self._queue(item_run, attempt)
+            return True
         if execution.is_complete:
             self._end_well(attempt)
             return False
         if isinstance(error, UnsupportedNodeError) and self._may_move(item_run, attempt, error):
             self._queue(item_run, attempt)
             self._recall(attempt)
-            return True
-        if attempt.is_recalled and not item_run.cancelled:
-            self._queue(item_run, attempt)
             return True
         if isinstance(error, DeviceLostError):
             self._recovery.examine()
@@ -242,9 +243,21 @@ class Replays:
             if ticket is None or ticket < lost.ticket or attempt.is_recalled or execution is None:
                 continue
             ordered = attempt.slots.open_plan.ordered
-            if all(execution.events[step] is None for step in ordered):
+            if all(execution.events[step] is None for step in ordered.claims):
                 attempt.is_recalled = True
                 execution.cancel()
+
+    def recall(self, item_run: ItemRun) -> None:
+        """Have an item that is under way start again when it has ended."""
+        attempt = self._attempts[item_run]
+        if not attempt.is_recalled:
+            attempt.is_recalled = True
+            assert item_run.execution is not None
+            item_run.execution.cancel()
+
+    def is_recalled(self, item_run: ItemRun) -> bool:
+        """Return whether an item that is under way starts again."""
+        return self._attempts[item_run].is_recalled
 
     def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:
         """Take over an item that would start before an earlier one does again; return if it is."""
@@ -291,7 +304,8 @@ class Replays:
     def _end_well(self, attempt: Attempt) -> None:
         self.drop(attempt)
         plan = attempt.slots.plan
-        if not self._recovery.concerns(plan):  # its devices have taken all nodes
+        is_kept = attempt.slots.open_plan.hands_on or self._recovery.concerns(plan)
+        if not is_kept:  # its devices have taken all nodes
             self._kept[attempt.slots.open_plan.arenas] = None
         self._recovery.trust(plan)
         if attempt.number == PREPARED_AFTER:

@@ -81,6 +81,10 @@ class ItemCompletion:
                 self._variables.commit_now(turn.slot, open_plan)
             self._finish(item_run, slots, turn, results, error)
 
+    async def take_large(self, item_run: ItemRun, slot: Slot) -> None:
+        """Copy the results of an item out that `take` has left, as they are large."""
+        item_run.outcome = await self._driver.on_thread(partial(_taken, item_run, slot))
+
     def record(self, item_run: ItemRun, error: BaseException | None) -> None:
         """Keep the times of an item."""
         item_run.marks.landed_ns = self._driver.now_ns()
@@ -110,7 +114,7 @@ class ItemCompletion:
         if not item_run.is_part:
             self.record(item_run, item_run.cause or error)
         self._item_runs.discard(item_run)
-        if slots.open_plan.reads:
+        if slots.open_plan.reads or slots.open_plan.hands_on:
             self._variables.leave(item_run)
         item_run.land(results, error, partial(_release, item_run, slots, turn))
 

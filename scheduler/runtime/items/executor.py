@@ -22,6 +22,7 @@ from ..opened.open_plan import OpenPlan
 from ..opened.region_guard import OrderGuard, RegionGuard
 from ..opened.slot import Slot
 from ..opened.stage_bindings import ItemStages
+from ..variables.versions import StateVersions
 from .trampoline import Trampoline
 
 MOST_INLINE = 8
@@ -50,6 +51,8 @@ class Execution:
         Those of the item, where it computes lengths on its way.
     ticket : int, optional
         Its number in the order of items; None where it has its turn already.
+    versions : StateVersions, optional
+        Those of variables that items hand on as they run.
 
     Attributes
     ----------
@@ -74,9 +77,12 @@ class Execution:
         "_open_plan",
         "_order",
         "_progress",
+        "_slot",
         "_stages",
         "_stopped",
         "_ticket",
+        "_unread",
+        "_versions",
         "error",
         "events",
         "times",
@@ -91,13 +97,17 @@ class Execution:
         age: int | None = None,
         stages: ItemStages | None = None,
         ticket: int | None = None,
+        versions: StateVersions | None = None,
     ) -> None:
         self._open_plan = open_plan
         self._order = None if ticket is None else open_plan.lanes.order
         self._ticket = -1 if ticket is None else ticket
+        self._versions = versions
+        self._unread = {*slot.state_in}
         self._guard = open_plan.guard
         self._stages = stages
         self._bound = stages or slot
+        self._slot = slot
         self._number = number
         self._age = open_plan.lanes.next_age() if age is None else age
         self._on_finish = on_finish
@@ -162,13 +172,15 @@ class Execution:
         Those that a lane is not given now will be by whoever makes room there.
         """
         plan, guard, inline = self._open_plan, self._guard, self._bound.inline
-        ordered = () if self._order is None else plan.ordered
+        ordered = () if self._order is None else plan.ordered.claims
         for step in ready:  # grows on the way
             claims = guard is not None and step in guard.claiming
             if claims and not self._may_start(guard, self._number, step):
                 continue
             if step in ordered and not self._may_start(self._order, self._ticket, step):
                 continue
+            if step in plan.state:
+                self._read_state(plan.state[step].reads)
             self.times[3 * step] = plan.now_ns[step]()
             if plan.lane[step].offer(self._age, plan.order.rank[step], (self, step)):
                 if inline[step] is not None and plan.estimates.is_quick(step):
@@ -264,8 +276,8 @@ class Execution:
             self._offer(ready)
         if self._guard is not None and event.error is None and step in self._guard.releasing:
             self._guard.complete(self._number, step)  # later items go on there
-        if self._order is not None and event.error is None and step in self._open_plan.ordered:
-            self._order.complete(self._ticket, step)
+        if self._order is not None and error is None and step in self._open_plan.ordered.claims:
+            self._hand_on(step)
         if self._stopped:
             self._withdraw()
         following = self._open_plan.lane[step].take()
@@ -274,6 +286,24 @@ class Execution:
             _this_thread.first.append(partial(execution._follow, its_step))
         _this_thread.run()
         self._release()
+
+    def _read_state(self, variables: Sequence[str]) -> None:
+        """Copy variables, as earlier items have left them, to where the item reads them."""
+        with self._lock:  # another step may be about to read the same one
+            for name in self._unread.intersection(variables):
+                assert self._versions is not None
+                self._versions.read(name, self._ticket, self._slot.state_in[name])
+                self._unread.discard(name)
+
+    def _hand_on(self, step: int) -> None:
+        """Let later items continue after a step that is complete, with the values it assigned."""
+        assert self._order is not None
+        state = self._open_plan.state.get(step)
+        if state is not None and not self._stopped:
+            for name in state.writes:
+                assert self._versions is not None
+                self._versions.write(name, self._ticket, self._slot.state_out[name])
+        self._order.complete(self._ticket, step)
 
     def _release(self) -> None:
         with self._lock:

@@ -28,7 +28,7 @@ from ..opened.stage_bindings import ItemStages
 from ..row_feed import abandon_rows
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
-from .completion import ItemCompletion
+from .completion import ItemCompletion, may_commit
 from .executor import Execution
 from .item import ItemRun
 from .under_way import ItemsUnderWay
@@ -75,6 +75,8 @@ class ItemLauncher:
         self._variables = variables
         self._replays = Replays(recovery, announcer, self._start_again, self._fail)
         self._watch = watch
+        self._pipeline = variables.pipeline
+        self._pipeline.recall = self._replays.recall
         self._closing = False
 
     def refuse(self) -> None:
@@ -108,12 +110,22 @@ class ItemLauncher:
         DeviceError, SessionError
             If it cannot start; it holds no slot then.
         """
-        turn = self.turn_nowait(slots, is_part=item_run.is_part)
-        if turn is None:
-            slots, turn = await self._turn(item_run, slots, again=attempt is not None)
+        hands_on = slots.open_plan.hands_on
+        if hands_on:
+            await self._variables.join(item_run, hands_on)
+        try:
+            turn = self.turn_nowait(slots, is_part=item_run.is_part, has_joined=True)
+            if turn is None:
+                slots, turn = await self._turn(item_run, slots, again=attempt is not None)
+        except BaseException:
+            if hands_on:
+                self._variables.leave(item_run)
+            raise
         await self.begin(item_run, slots, turn, arrays, attempt)
 
-    def turn_nowait(self, slots: Slots | None, *, is_part: bool = False) -> Turn | None:
+    def turn_nowait(
+        self, slots: Slots | None, *, is_part: bool = False, has_joined: bool = False
+    ) -> Turn | None:
         """Return a slot that an item can start on at once; None if something is to be waited for.
 
         Raises
@@ -122,6 +134,8 @@ class ItemLauncher:
             If the session is being closed.
         """
         if slots is None or slots.are_lost or self._replays.is_busy:
+            return None
+        if slots.open_plan.hands_on and not has_joined:
             return None
         return slots.acquire_nowait(is_part=is_part)
 
@@ -171,7 +185,8 @@ class ItemLauncher:
                 raise session_closed_error()
             if attempt is not None and self._replays.postpone(item_run, attempt):
                 self._item_runs.add(item_run)
-                self._variables.leave(item_run)
+                if not open_plan.hands_on:
+                    self._variables.leave(item_run)
                 slots.release(turn)
                 return
         except BaseException:
@@ -185,7 +200,12 @@ class ItemLauncher:
         if item_run.age is None:
             item_run.age = open_plan.lanes.next_age(item_run.priority)
         numbers = turn.number, item_run.age
-        execution = Execution(open_plan, slot, ended, *numbers, stages, turn.ticket)
+        versions = None
+        if open_plan.hands_on:
+            assert turn.ticket is not None
+            versions = self._pipeline.versions
+            self._pipeline.start(turn.ticket, item_run)
+        execution = Execution(open_plan, slot, ended, *numbers, stages, turn.ticket, versions)
         item_run.execution = execution
         self._item_runs.add(item_run)
         execution.start()
@@ -268,8 +288,33 @@ class ItemLauncher:
             abandon_rows(turn.slot.row_feeds, item_run.execution.events)
         if item_run.execution is not None and item_run.execution.is_complete:
             self._dispatcher.end(slots.open_plan, item_run.execution.times)
+        if not slots.open_plan.hands_on:
+            self._settle(item_run, slots, turn)
+        elif self._may_commit(item_run) and item_run.outcome is None:
+            self._driver.spawn(self._take_and_land, item_run, slots, turn)
+        else:
+            self._land_in_order(item_run, slots, turn)
+
+    async def _take_and_land(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
+        await self._completion.take_large(item_run, turn.slot)
+        self._land_in_order(item_run, slots, turn)
+
+    def _land_in_order(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
+        """End an item when those before it have: it may have read what they handed on."""
+        assert turn.ticket is not None
+        settle = partial(self._settle, item_run, slots, turn)
+        self._pipeline.land(turn.ticket, settle, self._may_commit)
+
+    def _may_commit(self, item_run: ItemRun) -> bool:
+        execution = item_run.execution
+        if execution is None or not execution.is_complete or self._replays.is_recalled(item_run):
+            return False
+        return may_commit(item_run, None if item_run.outcome is None else item_run.outcome[1])
+
+    def _settle(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
         if self._replays.take(item_run):
-            if not slots.open_plan.keeps:  # who assigns keeps its turn: it is started again
+            # Items that assign keep their turn: they are started again.
+            if not (slots.open_plan.keeps or slots.open_plan.hands_on):
                 self._variables.leave(item_run)
             slots.release(turn)
         else:

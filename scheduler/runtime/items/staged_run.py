@@ -12,6 +12,7 @@ import trio
 from ....graph.ir import Graph
 from ....graph.item_order import find_order
 from ....graph.tensor import Array, frozen_copy
+from ...dispatch.item_order import Ordered
 from ...planner.joined_stages import plan_ahead
 from ...planner.staged_plans import Stage, StagedGraph
 from ...plans.plan import Plan
@@ -113,7 +114,7 @@ class StagedRunner:
         known = {**arrays, **held}
         # After earlier items from its first ordered part to its end: loops may have many of them.
         keys = self._keys_of(entry)
-        ticket = self._order.admit({ENTRY: keys}, keys) if keys else None
+        ticket = self._order.admit(Ordered({ENTRY: keys}, held=frozenset(keys))) if keys else None
         self._driver.spawn(self._pass, item_run, known, entry, graph, ticket)
 
     def _keys_of(self, entry: StagedGraph) -> tuple[str, ...]:

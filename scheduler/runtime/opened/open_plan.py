@@ -88,8 +88,12 @@ class OpenPlan:
         Those of the plan that this one runs in, where there is one, but for what is larger.
     calls : tuple of int
         The steps that call async functions.
-    ordered : Mapping of int to sequence of str
-        The steps that wait for earlier items, with the keys of their order.
+    ordered : Ordered
+        The steps that wait for earlier items, and those that let later ones go on.
+    state : Mapping of int to StepState
+        The steps that read variables as items hand them on, or write them.
+    hands_on : frozenset of str
+        The variables that items hand on as they run.
     given : HostDevice or None
         The only device with steps, if it was given as an object: other sessions may use it, too.
     now_ns : tuple of callable
@@ -156,6 +160,8 @@ class OpenPlan:
             self._plan_order()
         else:
             self._take_order(base)
+        self.state = {step.index: step.state for step in plan.steps if any(step.state)}
+        self.hands_on = frozenset(name for one in self.state.values() for name in one.writes)
         self.calls = tuple(one.index for one in self.outlines if one.awaited)
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
@@ -279,6 +285,7 @@ class OpenPlan:
                 OutputCopies(self._commits(arenas)),
                 dict(self._swaps(arenas)),
                 tuple(self._bindings.row_feeds(arenas)),
+                *self._views_of_state(arenas),
             )
             # Only now: a slot that fails half-way leaves no step behind for others to share.
             self._bindings.keep(bound)
@@ -298,7 +305,11 @@ class OpenPlan:
     @property
     def _has_plain_slots(self) -> bool:
         # Devices and variables have slots of their own kinds, and measured times are of lengths.
-        return not (self.plan.ends.devices or self.reads or self.keeps or self._measure)
+        return not (self.plan.ends.devices or self._has_state or self._measure)
+
+    @property
+    def _has_state(self) -> bool:
+        return bool(self.reads or self.keeps or self.hands_on)
 
     @property
     def touched(self) -> frozenset[str]:
@@ -372,7 +383,7 @@ class OpenPlan:
         plan = self.plan
         is_shared = self.given is None and not plan.request.given.isdisjoint(plan.devices)
         # What these need before, between or after steps is done by the executor alone.
-        is_more = self._measure or plan.ends.devices or plan.stages
+        is_more = self._measure or plan.ends.devices or plan.stages or bool(self.hands_on)
         if is_shared or is_more or len(bound) > MOST_STEPS:
             return None
         calls = tuple(one.call for one in bound if one.call is not None)
@@ -413,6 +424,20 @@ class OpenPlan:
         key = commit.target[1], next_region_of(variable)
         is_there = location is not None and (location.memory, location.region) == key
         return key if is_there else None
+
+    def _views_of_state(self, arenas: Arenas) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return where an item reads variables as they come, and where it writes them, by name."""
+        graph, home, local = self.plan.graph, self._placement.home, self._placement.local
+        reads = {
+            graph.variables[name].name: self._host_array((name, home[name]), arenas)
+            for name in graph.late
+        }
+        writes = {
+            graph.variables[variable].name: self._host_array((name, local[name, OUTSIDE]), arenas)
+            for name, variable in graph.assigned.items()
+            if variable in graph.late
+        }
+        return reads, writes
 
     def _results(self, arenas: Arenas) -> dict[str, Array]:
         graph = self.plan.graph

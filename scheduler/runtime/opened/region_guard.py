@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from ...dispatch.item_order import ItemOrder, Keys
+from ...dispatch.item_order import ItemOrder, Ordered
 from ...dispatch.region_ring import Grant, RegionRing
 from ...plans.regions import Region
 
@@ -89,10 +89,7 @@ class OrderGuard(_Guard):
         self._order = ItemOrder()
         super().__init__(self._order)
 
-    def admit(self, keys: Keys, after: Iterable[str] = ()) -> int:
-        """Return the number of a further item, which must `leave` in the end, whatever happens.
-
-        It stays in the lines of `after` until then.
-        """
+    def admit(self, ordered: Ordered) -> int:
+        """Return the number of a further item, which must `leave` in the end, whatever happens."""
         with self._lock:
-            return self._order.admit(keys, after)
+            return self._order.admit(ordered)

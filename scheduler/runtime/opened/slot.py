@@ -48,6 +48,8 @@ class Slot:
         For variables in memories: where such values are written, and stay.
     row_feeds : tuple of RowFeed
         What hands rows on as they are yielded.
+    state_in, state_out : Mapping of str to Array
+        For variables that items hand on: where the item reads them, and where it writes them.
     """
 
     feeds: Feeds
@@ -61,6 +63,8 @@ class Slot:
     commits: OutputCopies = field(default_factory=OutputCopies)
     swaps: Mapping[tuple[str, str], Arena] = field(default_factory=dict)
     row_feeds: tuple[RowFeed, ...] = ()
+    state_in: Mapping[str, Array] = field(default_factory=dict)
+    state_out: Mapping[str, Array] = field(default_factory=dict)
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
         """Return it for an item to which these are handed over."""

@@ -234,7 +234,7 @@ class Slots:
         So numbers of slots and of items grow together, and items wait for earlier ones alone.
         """
         ordered = self.open_plan.ordered
-        return self._order.admit(ordered) if ordered and not is_part else None
+        return self._order.admit(ordered) if ordered.claims and not is_part else None
 
     async def _take_turn(self, *, is_part: bool) -> Turn:
         # From here on the place is taken, so that it has to be left whatever happens.

@@ -159,6 +159,8 @@ def check_order(plan: Plan, options: StreamOptions) -> None:
     """Raise SessionError if items that assign to variables could overtake each other."""
     if not assigns(plan.graph) or (options.ordered and options.slots == 1):
         return
+    if plan.graph.late and options.ordered:  # items hand on their values
+        return
     raise SessionError(
         "items of this graph assign to variables: each needs what the one before left there",
         fix="leave ordered=False and max_in_flight= out, or fetch what assigns nothing",

@@ -1,8 +1,8 @@
 """The lock of a session's variables: items that assign take turns.
 
-Items that assign go one at a time, in the order in which they came. Items that only read go when
-they like, also while one that assigns is under way: what that assigns it keeps to itself until it
-is committed. For that moment, nobody reads.
+Items that assign go one at a time, in the order in which they came, or as a group of items that
+hand variables on to each other. Items that only read go when they like, also while one that assigns
+is in flight: its values are its own until they are committed. For that moment, no item reads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class VariableLock:
     def __init__(self) -> None:
         self._readers: set[Hashable] = set()
         self._writer: Hashable | None = None
-        self._queue: deque[tuple[Hashable, trio.Event]] = deque()
+        self._queue: deque[tuple[Hashable, trio.Event, Hashable]] = deque()
+        self._members: set[Hashable] = set()
         self._committing = False
         self._changed = trio.Event()
         self.is_closing = False
@@ -45,11 +46,20 @@ class VariableLock:
         """True while a turn to assign is taken or waited for."""
         return self._committing or self._writer is not None or bool(self._queue)
 
+    @property
+    def has_members(self) -> bool:
+        """True while a group has the turn."""
+        return bool(self._members)
+
+    def has_joined(self, who: Hashable) -> bool:
+        """Return whether one is of the group that has the turn."""
+        return who in self._members
+
     def refuse(self) -> None:
         """Turn away whoever waits, and all that come."""
         self.is_closing = True
         self._wake()
-        for _, reached in self._queue:
+        for _, reached, _ in self._queue:
             reached.set()
         self._queue.clear()
 
@@ -80,7 +90,32 @@ class VariableLock:
         if self._writer is None:
             self._writer = who
             return
-        waiting = who, trio.Event()
+        await self._wait(who, None)
+
+    def join_nowait(self, who: Hashable, group: Hashable) -> bool:
+        """Take a turn together with a group, if it has it now or may; return whether that is so."""
+        self._check()
+        if who in self._members:
+            return True
+        if self._queue or self._writer not in (None, group):
+            return False
+        self._writer = group
+        self._members.add(who)
+        return True
+
+    async def join(self, who: Hashable, group: Hashable) -> None:
+        """Wait for a turn together with a group.
+
+        Raises
+        ------
+        SessionError
+            If the session is being closed.
+        """
+        if not self.join_nowait(who, group):
+            await self._wait(who, group)
+
+    async def _wait(self, who: Hashable, group: Hashable) -> None:
+        waiting = who, trio.Event(), group
         self._queue.append(waiting)
         try:
             await waiting[1].wait()
@@ -88,19 +123,37 @@ class VariableLock:
         except BaseException:
             if waiting in self._queue:
                 self._queue.remove(waiting)
-            self.leave(who)
+            elif self.leave(who):
+                self.pass_on()
             raise
 
-    def leave(self, who: Hashable) -> None:
-        """Give a turn up."""
+    def leave(self, who: Hashable) -> bool:
+        """Give a turn up; return whether it was the last of a group, which has to `pass_on`."""
         if who in self._readers:
             self._readers.discard(who)
             self._wake()
+        if who in self._members:
+            self._members.discard(who)
+            return not self._members
         if self._writer == who and who is not None:
             self._writer = None
-            if self._queue:
-                self._writer, reached = self._queue.popleft()
-                reached.set()
+            self.pass_on()
+        return False
+
+    def pass_on(self) -> None:
+        """Give the turn to those that wait for it, unless a group has it by now."""
+        if self._members:
+            return
+        self._writer = None
+        while self._queue:
+            who, reached, group = self._queue[0]
+            if self._writer is not None and (group is None or group != self._writer):
+                return
+            self._queue.popleft()
+            self._writer = who if group is None else group
+            if group is not None:
+                self._members.add(who)
+            reached.set()
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:

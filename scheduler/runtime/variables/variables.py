@@ -2,6 +2,8 @@
 
 What an item assigns is its own until all its steps have ended well. Then it is committed, all of it
 or nothing, while nobody reads: where it lies changes places with what is read, or it is copied.
+Where items overlap, they hand variables on as they run (`pipeline`), and have their turn together;
+the committed values are held when the last of them has ended, or a reader asks.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from ..virtual_time import VirtualTimeDriver
 from .carried import Carried
 from .initial import initial_values
 from .lock import VariableLock
+from .pipeline import StatePipeline
 from .store import VariableStore
 
 
@@ -74,6 +77,8 @@ class Variables:
     held : VariableStore
     values : Mapping of str to array
         For callers.
+    pipeline : StatePipeline
+        Of items that hand variables on.
     """
 
     def __init__(
@@ -90,6 +95,8 @@ class Variables:
         self._examine = examine
         self._watch = watch
         self._turns = VariableLock()
+        self.pipeline = StatePipeline()
+        self._handed_on = self.pipeline.versions
         self._bringing = trio.Lock()
         self._committing = False
         self.values = Values(self._nodes.keys(), self._read)
@@ -170,7 +177,34 @@ class Variables:
             raise
 
     async def _enter(self, item_run: ItemRun, *, assigns: bool) -> None:
-        await (self._turns.take(item_run) if assigns else self._turns.share(item_run))
+        if assigns:
+            await self._turns.take(item_run)
+        else:
+            if self._handed_on.names and not self._turns.has_joined(item_run):
+                await self.hold(self._handed_on.copy_committed())
+            await self._turns.share(item_run)
+
+    async def join(self, item_run: ItemRun, names: frozenset[str]) -> None:
+        """Wait until an item may start that hands variables on to others in flight.
+
+        Raises
+        ------
+        DeviceError
+            If a value was on a device that was lost, or a device fails.
+        SessionError
+            If the session is being closed.
+        """
+        if not self._turns.join_nowait(item_run, names):
+            await self._turns.join(item_run, names)
+        try:
+            if self._handed_on.names != names:
+                async with self._bringing:
+                    if self._handed_on.names != names:
+                        values = {name: await self.held.fetch(name) for name in names}
+                        self._handed_on.begin(values)
+        except BaseException as error:
+            self._refused(item_run, error)
+            raise
 
     def _refused(self, item_run: ItemRun, error: BaseException) -> None:
         """Take note that an item cannot start, whose turn it is."""
@@ -180,7 +214,18 @@ class Variables:
 
     def leave(self, item_run: ItemRun) -> None:
         """Let others have the turn of an item that is over; what it assigned is forgotten."""
-        self._turns.leave(item_run)
+        if self._turns.leave(item_run):  # the last of those that hand variables on
+            if self._turns.is_read:
+                self._driver.spawn(self._end_group)
+            else:
+                self.held.hold(self._handed_on.end())
+                self._turns.pass_on()
+
+    async def _end_group(self) -> None:
+        async with self._turns.alone():
+            if not self._turns.has_members:
+                self.held.hold(self._handed_on.end())
+        self._turns.pass_on()
 
     def may_run_here(self, slot: Slot, open_plan: OpenPlan) -> bool:
         """Return whether an item needs no turn: it is over, and committed, before others begin."""
@@ -244,6 +289,8 @@ class Variables:
                 f"the variable {name!r} changes at this moment",
                 fix="read it when the item under way is done, or await session.fetch_variables()",
             )
+        if name in self._handed_on.names:
+            return self._handed_on.copy_committed()[name]
         return self.held.read(name)
 
     async def fetch(self) -> dict[str, Array]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.dispatch.item_order import ItemOrder
+from plait.scheduler.dispatch.item_order import ItemOrder, Ordered
+
+
+def make_both(steps: Mapping[int, Sequence[str]]) -> Ordered:
+    """Return steps that wait for the item before, and let the next one go on."""
+    return Ordered(steps, steps)
 
 
 def test_an_item_waits_until_the_one_before_is_through_all_steps_of_a_key() -> None:
     order = ItemOrder()
-    first, second = (order.admit({0: ["a"], 2: ["a"]}) for _ in range(2))
+    first, second = (order.admit(make_both({0: ["a"], 2: ["a"]})) for _ in range(2))
     assert not order.claim(second, 0)
     assert order.claim(first, 0)
     assert order.complete(first, 0) == []
@@ -21,14 +27,14 @@ def test_an_item_waits_until_the_one_before_is_through_all_steps_of_a_key() -> N
 
 def test_items_that_lack_a_key_stand_in_no_line_for_it() -> None:
     order = ItemOrder()
-    order.admit({0: ["a"]})
-    other = order.admit({0: ["b"]})
+    order.admit(make_both({0: ["a"]}))
+    other = order.admit(make_both({0: ["b"]}))
     assert order.claim(other, 0)
 
 
 def test_an_item_that_leaves_lets_the_next_one_go_whatever_it_owes() -> None:
     order = ItemOrder()
-    first, second, third = (order.admit({0: ["a"], 1: ["b"]}) for _ in range(3))
+    first, second, third = (order.admit(make_both({0: ["a"], 1: ["b"]})) for _ in range(3))
     assert not order.claim(third, 0)
     assert not order.claim(second, 1)
     assert order.leave(first) == [(second, 1)]
@@ -37,9 +43,30 @@ def test_an_item_that_leaves_lets_the_next_one_go_whatever_it_owes() -> None:
 
 def test_a_key_that_is_held_is_passed_on_at_the_end_alone() -> None:
     order = ItemOrder()
-    first, second = order.admit({0: ["a"]}, ["a"]), order.admit({0: ["a"]})
+    held = Ordered({0: ["a"]}, {0: ["a"]}, frozenset("a"))
+    first, second = order.admit(held), order.admit(make_both({0: ["a"]}))
     assert not order.claim(second, 0)
     assert order.complete(first, 0) == []
+    assert order.leave(first) == [(second, 0)]
+
+
+def test_a_step_that_only_reads_waits_for_earlier_items_and_holds_nobody_up() -> None:
+    order = ItemOrder()
+    reading = Ordered({0: ["a"], 1: ["a"]}, {1: ["a"]})
+    first, second, third = (order.admit(reading) for _ in range(3))
+    assert order.complete(first, 1) == []  # which has not read yet itself
+    assert not order.claim(third, 0)
+    assert order.claim(second, 1)
+    assert order.complete(second, 1) == [(third, 0)]
+    assert order.claim(first, 0)
+    assert order.claim(second, 0)
+
+
+def test_a_step_waits_for_earlier_items_though_its_own_item_is_through() -> None:
+    order = ItemOrder()
+    first, second = (order.admit(Ordered({0: ["a"], 1: ["a"]}, {1: ["a"]})) for _ in range(2))
+    assert order.complete(second, 1) == []
+    assert not order.claim(second, 0)
     assert order.leave(first) == [(second, 0)]
 
 
@@ -53,7 +80,7 @@ def test_every_key_is_passed_in_order_and_all_items_come_through(
 ) -> None:
     random, order = Random(seed), ItemOrder()
     steps = {step: of_step for step, of_step in enumerate(keys) if of_step}
-    numbers = [order.admit(steps) for _ in range(items)]
+    numbers = [order.admit(make_both(steps)) for _ in range(items)]
     running: list[tuple[int, int]] = []
     passed: dict[str, list[int]] = {}
     left = {item: list(range(len(keys))) for item in numbers}

@@ -109,10 +109,15 @@ async def test_a_cancelled_item_lets_those_behind_it_go_on() -> None:
 def test_a_deadline_that_is_missed_does_not_break_the_order() -> None:
     gates[2] = threading.Event()
     opening = threading.Timer(0.2, gates[2].set)
-    opening.start()
+
+    def source() -> Iterator[dict[str, Array]]:
+        for fed in make_feeds(*range(6)):
+            if fed["x"][0] == 2:
+                opening.start()
+            yield fed
+
     with pl.BlockingSession(make_plan()) as session:
-        stream = session.stream(make_feeds(*range(6)), deadline_s=0.1)
-        errors = [item.error for item in stream]
+        errors = [item.error for item in session.stream(source(), deadline_s=0.1)]
     opening.join()
     assert isinstance(errors[2], pl.DeadlineError)
     assert seen == sorted(seen)

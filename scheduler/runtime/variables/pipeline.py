@@ -1,0 +1,83 @@
+"""Items that hand variables on as they run, and end in their order.
+
+An item that has ended well waits until all before it have: only then are its versions committed,
+and its results given away. If an earlier one fails, after it has handed a variable on, all after it
+run again from their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..items.item import ItemRun
+from .versions import StateVersions
+
+
+@dataclass(slots=True)
+class _Member:
+    """An item in flight; `settle` ends it, once it has ended and waits for others."""
+
+    item_run: ItemRun
+    settle: Callable[[], object] | None = None
+
+
+class StatePipeline:
+    """Decides which versions of variables are committed; used on the trio thread only.
+
+    Attributes
+    ----------
+    versions : StateVersions
+    recall : callable
+        Has an item run again: a version that it may have read is withdrawn.
+    """
+
+    def __init__(self) -> None:
+        self.versions = StateVersions()
+        self.recall: Callable[[ItemRun], object] = lambda _: None
+        self._members: dict[int, _Member] = {}
+
+    def start(self, item: int, item_run: ItemRun) -> None:
+        """Note that an item starts."""
+        self._members[item] = _Member(item_run)
+
+    def land(
+        self, item: int, settle: Callable[[], object], may_commit: Callable[[ItemRun], bool]
+    ) -> None:
+        """Call `settle` when an item that has ended is decided, and all before it are.
+
+        At once if it `may_commit` no more: nothing that it handed on counts.
+        """
+        member = self._members[item]
+        member.settle = settle
+        if not may_commit(member.item_run):
+            self._drop(item)
+        while self._members:
+            first = min(self._members)
+            following = self._members[first]
+            if following.settle is None:
+                return
+            if may_commit(following.item_run):
+                del self._members[first]
+                self.versions.commit(first)
+                following.item_run.cause = None  # it is done by now
+                following.settle()
+            else:
+                self._drop(first)
+
+    def _drop(self, item: int) -> None:
+        """Withdraw the versions of an item, and have those run again that came after it."""
+        member = self._members.pop(item)
+        ended: list[_Member] = []
+        if self.versions.withdraw(item):
+            later = [number for number in sorted(self._members) if number > item]
+            running = [self._members[number].item_run for number in later]
+            for number in later:
+                self.versions.withdraw(number)
+                if self._members[number].settle is not None:
+                    ended.append(self._members.pop(number))
+            for item_run in running:
+                self.recall(item_run)
+        for one in (*ended, member):
+            assert one.settle is not None
+            one.settle()

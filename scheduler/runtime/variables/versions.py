@@ -1,0 +1,88 @@
+"""Values of variables that items hand on as they run.
+
+An item reads each variable as the items before it have left it, and writes the next version. A
+version becomes the committed value when its item and all before it have ended well; those of an
+item that fails are withdrawn, so that its version is that of the item before. There are at most as
+many versions as items in flight, and one committed value; arrays are used again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from ....graph.tensor import Array, frozen_copy
+
+
+class StateVersions:
+    """Versions by variable and item; all methods may be called from any thread.
+
+    Items are numbered in their order. The caller reads a variable only when all items before have
+    written it, or have left.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._committed: dict[str, Array] = {}
+        self._versions: dict[str, dict[int, Array]] = {}
+        self._spare: dict[str, list[Array]] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The variables that have values here."""
+        return frozenset(self._committed)
+
+    def begin(self, values: Mapping[str, Array]) -> None:
+        """Set the values that the first item reads; these arrays are never written to."""
+        with self._lock:
+            self._committed = dict(values)
+            self._versions = {name: {} for name in values}
+            self._spare = {name: [] for name in values}
+
+    def end(self) -> dict[str, Array]:
+        """Return the committed values, and forget everything."""
+        found = self.copy_committed()
+        self._committed = {}
+        return found
+
+    def copy_committed(self) -> dict[str, Array]:
+        """Return read-only copies of the committed values."""
+        with self._lock:
+            return {name: frozen_copy(array) for name, array in self._committed.items()}
+
+    def read(self, name: str, item: int, target: Array) -> None:
+        """Copy a variable to an array, as the items before have left it."""
+        with self._lock:
+            earlier = [number for number in self._versions[name] if number < item]
+            found = self._versions[name][max(earlier)] if earlier else self._committed[name]
+            np.copyto(target, found)
+
+    def write(self, name: str, item: int, value: Array) -> None:
+        """Add the version of an item."""
+        with self._lock:
+            spare = self._spare[name]
+            array = spare.pop() if spare else np.empty_like(value, order="C")
+            np.copyto(array, value)
+            self._versions[name][item] = array
+
+    def commit(self, item: int) -> None:
+        """Make the versions of an item the committed values; all before are decided."""
+        with self._lock:
+            for name, versions in self._versions.items():
+                if item in versions:
+                    self._put_back(name, self._committed[name])
+                    self._committed[name] = versions.pop(item)
+
+    def withdraw(self, item: int) -> bool:
+        """Drop the versions of an item; return whether there were any."""
+        with self._lock:
+            found = [name for name, versions in self._versions.items() if item in versions]
+            for name in found:
+                self._put_back(name, self._versions[name].pop(item))
+        return bool(found)
+
+    def _put_back(self, name: str, array: Array) -> None:
+        if array.flags.writeable:  # else it is the value of the session
+            self._spare[name].append(array)
