@@ -21,6 +21,7 @@ from ..plans.partition import Decision, Option, Partition, Subgraph
 from ..plans.placement import Placement
 from ..plans.plan import Plan
 from ..plans.stages import ComputedLengths, PlanStage
+from ..plans.subgraph_names import name_subgraphs
 from ..shapes.bounds import constraints_in
 from ..shapes.constraints import DynamicShapeConstraints
 from ..shapes.sync_points import PaddedOutputs
@@ -210,10 +211,12 @@ def _joined_decision(plans: Sequence[Plan]) -> Decision | None:
 
 def _renumbered(plans: Sequence[Plan]) -> Iterator[Subgraph]:
     """Yield the subgraphs of all plans, numbered through."""
-    subgraphs = (one for plan in plans for one in plan.subgraphs)
-    for index, one in enumerate(subgraphs):
-        graph = replace(one.graph, name=f"{index}:{one.device}")
-        yield replace(one, index=index, graph=graph)
+    subgraphs = [one for plan in plans for one in plan.subgraphs]
+    nodes = [[node.name for node in one.graph.nodes] for one in subgraphs]
+    used = [one.device for one in subgraphs]
+    names = name_subgraphs(nodes, used, plans[0].graph.name, sum(map(len, nodes)))
+    for index, (one, name) in enumerate(zip(subgraphs, names, strict=True)):
+        yield replace(one, index=index, graph=replace(one.graph, name=name))
 
 
 def _describe(stage: BoundedStage, plan: Plan) -> PlanStage:

@@ -12,6 +12,7 @@ from .partition import Partition, Subgraph
 from .placement import Commit, Placement, Step, Transfer
 from .plan import Plan
 from .regions import MemoryPlan
+from .subgraph_names import name_by_place
 
 Rename: TypeAlias = Callable[[str], str]
 
@@ -62,7 +63,8 @@ def make_variant(plan: Plan, index: int) -> Plan:
 
 def _rename_partition(partition: Partition, device: Rename) -> Partition:
     def subgraph(one: Subgraph) -> Subgraph:
-        name = f"{one.index}:{device(one.device)}"
+        is_named = one.name != name_by_place(one.index, one.device)
+        name = one.name if is_named else name_by_place(one.index, device(one.device))
         return replace(one, device=device(one.device), graph=replace(one.graph, name=name))
 
     assignment = {node: device(name) for node, name in partition.assignment.items()}

@@ -9,6 +9,7 @@ from ...graph.errors import Argument, Fix, Spelling
 from ...graph.escaping import listing
 from ...graph.printing import counted, rate_text, seconds_text
 from ..dispatch.hand_over import describe_hand_over
+from .limit import describe_limit
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -19,6 +20,9 @@ LISTED_OF_STEP = 3
 
 IDLE = 0.01
 """Share of idle time above which it is reported."""
+
+SMALL = 0.001
+"""Kinds of time below this share of an item's time share a line."""
 
 FEWER_SHAPES = Fix(
     "bound the lengths, ", Argument("bounds", {"n": 64}), ", or feed few of them, padded"
@@ -86,6 +90,8 @@ def _describe_totals(profile: Profile, spell: Spelling) -> Iterator[str]:
             **figures
         )
     )
+    if limit := describe_limit(profile):
+        yield limit
     if profile.dropped:
         yield f"dropped: {profile.dropped} more that live sources gave, for lack of room"
     if profile.wall_s - profile.active_s > IDLE * profile.wall_s:
@@ -129,9 +135,15 @@ def _tabulate_attribution(profile: Profile) -> Iterator[str]:
         return
     items = spent.items
     yield f"{'time of an item':16} {'mean ms':>9} {'share':>6}"
+    small = []
     for kind, ns in spent.spent_ns.items():
         name = kind.replace("_", " ")
+        if ns < SMALL * spent.wall_ns:
+            small.append(name)
+            continue
         yield f"{name:16} {ns / items / 1e6:9.3f} {ns / spent.wall_ns:6.1%}  {MEANINGS[kind]}"
+    if small:
+        yield f"less than {SMALL:.1%} each: {', '.join(small)}"
     yield f"{'total':16} {spent.wall_ns / items / 1e6:9.3f}"
     if spent.residual_ns:
         share = spent.residual_ns / spent.wall_ns

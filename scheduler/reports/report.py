@@ -49,6 +49,7 @@ LISTED_STEPS = 40
 LONGEST_DIM = 40
 LISTED_NODES = 4
 LISTED_REASONS = 6
+LONGEST_NAME = 40
 
 
 def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
@@ -206,11 +207,12 @@ def _list_subgraphs(plan: Plan) -> Iterator[str]:
     width = max((len(names) for names in needs.values()), default=0)
     wide = max((12, *(len(subgraph.device) for subgraph in listed)))
     columns = f"{'device':{wide}} {'nodes':>5} {'Mflop':>9}  {'needs':{width}}  operators"
-    yield f"{'subgraph':16} {columns}"
+    long = min(LONGEST_NAME, max((16, *(len(subgraph.name) for subgraph in listed))))
+    yield f"{'subgraph':{long}} {columns}"
     for subgraph in listed:
         flops = sum_flops(subgraph.graph)
         yield (
-            f"{subgraph.name:16} {subgraph.device:{wide}} {len(subgraph.graph.nodes):5} "
+            f"{subgraph.name[:long]:{long}} {subgraph.device:{wide}} {len(subgraph.graph.nodes):5} "
             f"{'?' if flops is None else f'{flops / 1e6:.3f}':>9}  "
             f"{needs[subgraph.name]:{width}}  {_list_operators(subgraph)}"
         )

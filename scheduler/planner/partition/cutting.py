@@ -43,6 +43,7 @@ from ....graph.ir import ASSIGN, Graph
 from ....graph.item_order import find_order
 from ....graph.nested import awaited
 from ...plans.partition import Subgraph
+from ...plans.subgraph_names import name_subgraphs
 
 Parts: TypeAlias = list[list[int]]
 """The nodes of each subgraph, in a topological order."""
@@ -164,12 +165,14 @@ def joined(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
 
 def extracted(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgraph, ...]:
     """Return parts of a graph as subgraphs; `devices` are those of the nodes."""
-    found = []
-    for index, part in enumerate(parts):
-        device = devices[part[0]]
-        inner = graph.extract([graph.nodes[node] for node in part], f"{index}:{device}")
-        found.append(Subgraph(index, device, inner))
-    return tuple(found)
+    listed = [[graph.nodes[node] for node in part] for part in parts]
+    used = [devices[part[0]] for part in parts]
+    nodes = ([node.name for node in part] for part in listed)
+    names = name_subgraphs(nodes, used, graph.name, len(graph.nodes))
+    return tuple(
+        Subgraph(index, device, graph.extract(part, name))
+        for index, (part, device, name) in enumerate(zip(listed, used, names, strict=True))
+    )
 
 
 def components(

@@ -11,6 +11,7 @@ from ...plans.placement import Transfer
 from ...plans.plan import Plan
 from ...profile import Profile
 from ...profile.attribution import attribute_times, sum_attributions
+from ...profile.limit import describe_limit
 from ...profile.table import MEANINGS
 from ...simulation.simulation import Simulation
 from .columns import round_digits
@@ -114,6 +115,7 @@ def summarize_profile(profile: Profile) -> dict[str, Any]:
     active_s = profile.active_s
     latencies = [(record.landed_ns - record.admitted_ns) / 1e3 for record in profile.records]
     return {
+        "limit": describe_limit(profile),
         "facts": list(_yield_profile_facts(profile)),
         "busy": [
             [name, round_digits(s / active_s if active_s else 0.0)]

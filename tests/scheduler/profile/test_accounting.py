@@ -351,7 +351,7 @@ async def test_tables_and_json_say_where_time_went() -> None:
         await session.run(ITEM)
     profile = session.profile()
     assert "critical path" in profile.table()
-    assert "devices worked for other items" in profile.table()
+    assert "device busy" in profile.table()
     shares = profile.to_dict()["attribution"]
     assert shares["wall_ms"] == pytest.approx(
         sum(ms for name, ms in shares.items() if name != "wall_ms")

@@ -53,7 +53,7 @@ def test_one_item_takes_its_copies_and_its_kernels() -> None:
     assert found.makespan_s == pytest.approx(5e-6 + 16e-6 + 5e-6)
     assert [(one.step.name.split(":")[0], one.cause) for one in found.critical_path] == [
         ("x", "admission"),
-        ("0", "input"),
+        (found.plan.subgraphs[0].name.split(":")[0], "input"),
         (found.plan.graph.outputs[0], "input"),
     ]
 

@@ -91,6 +91,7 @@ function measurements() {
   return element(
     "div",
     { class: "measured" },
+    profile.limit ? element("p", { class: "limit" }, profile.limit) : null,
     element("figure", {}, element("figcaption", {}, "Busy, of the time measured"), busy),
     profile.latency_us.length ? spent(profile) : null,
     profile.latency_us.length > 1 ? element("figure", {}, element("figcaption", {}, "Latency of items"), histogram(profile.latency_us)) : null,

@@ -135,20 +135,18 @@ def test_bars_of_a_lane_do_not_overlap(page: Browser) -> None:
 
 def test_clicking_a_bar_selects_a_node_of_its_step(page: Browser) -> None:
     page.press(FIRST_TIMELINE)
-    x, y, name = page.run(
+    x, y, subgraph = page.run(
         """
         const view = plait.views.timelines[0];
         const {scene} = view;
         const t = scene.timeline;
         const bar = t.step.findIndex((s) => t.steps[s].subgraph !== null);
         const x = view.toScreenX(t.start[bar] + t.duration[bar] / 2);
-        return [x, scene.top(bar) + 5, t.steps[t.step[bar]].name];
+        return [x, scene.top(bar) + 5, t.steps[t.step[bar]].subgraph];
         """
     )
     page.click("plait.views.timelines[0]", x, y)
-    assert page.run("return plait.data.nodes.subgraph[plait.selection.node]") == int(
-        name.split(":")[0]
-    )
+    assert page.run("return plait.data.nodes.subgraph[plait.selection.node]") == subgraph
 
 
 def test_wide_bars_show_their_nodes_which_can_be_chosen(page: Browser) -> None:
