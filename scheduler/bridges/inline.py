@@ -74,7 +74,8 @@ class StreamHere:
         self._carrier = carrier_of(loop.session) if self._may_run else None
         lanes = len(loop.session.plan.every_device)
         most_ns = limit.most_ns(lanes)
-        self._ways = WayChoice(options.max_in_flight, lanes, most_ns, self._read_item_ns)
+        memory = None if self._carrier is None else self._carrier.way_memory
+        self._ways = WayChoice(options.max_in_flight, lanes, most_ns, self._read_item_ns, memory)
         self._loop = loop
         self._names = options.names
         self._limit = limit

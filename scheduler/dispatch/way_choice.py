@@ -30,6 +30,29 @@ TRIAL = 2
 """Windows for which a way is tried."""
 
 
+class WayMemory:
+    """The findings of a session's streams, with which the next one begins.
+
+    Attributes
+    ----------
+    is_here : bool
+        The faster way.
+    stay : int
+        The number of windows after which the other way is tried.
+    windows : int
+        Those that are left.
+    costs : dict of bool to float
+        The last time of an item in ns, by way.
+    """
+
+    __slots__ = ("costs", "is_here", "stay", "windows")
+
+    def __init__(self) -> None:
+        self.is_here = True
+        self.stay, self.windows = LEAST_STAY, TRIAL
+        self.costs: dict[bool, float] = {}
+
+
 class WayChoice:
     """Whether the next items of a stream run where they are asked for; used by one thread.
 
@@ -45,6 +68,8 @@ class WayChoice:
         Items whose steps take longer on one thread do not run here.
     read_item_ns : callable
         Returns how long the steps of an item take on one thread, lately; 0 if that is not known.
+    memory : WayMemory, optional
+        That of the session; a new one by default.
     starts_here : bool, default True
         Otherwise the first items go to lanes.
 
@@ -57,19 +82,17 @@ class WayChoice:
     """
 
     __slots__ = (
-        "_costs",
         "_is_trial",
         "_lanes",
         "_least_ns",
+        "_memory",
         "_most_ns",
         "_patience",
         "_read_item_ns",
         "_since_ns",
         "_skipped",
-        "_stay",
         "_waits",
         "_window",
-        "_windows",
         "is_here",
         "left",
     )
@@ -80,6 +103,7 @@ class WayChoice:
         lanes: int,
         most_ns: int,
         read_item_ns: Callable[[], int],
+        memory: WayMemory | None = None,
         *,
         starts_here: bool = True,
     ) -> None:
@@ -90,11 +114,10 @@ class WayChoice:
         self._window = max(LEAST_WINDOW, 4 * in_flight)
         self._patience = LEAST_PATIENCE
         self._since_ns = 0
-        self._costs: dict[bool, float] = {}
         self._least_ns = inf
         self._is_trial = False
-        self._stay, self._windows = LEAST_STAY, TRIAL
-        self._use(True)
+        self._memory = WayMemory() if memory is None else memory
+        self._use(self._memory.is_here)
         if not starts_here:
             self.refuse()
 
@@ -108,7 +131,7 @@ class WayChoice:
         """Begin or end a window, or a time without one."""
         if self._waits:
             if 0 < self._read_item_ns() < self._most_ns:
-                self._use(True)
+                self._use(self._memory.is_here)
             else:  # lanes would be idle until the others have ended, for nothing
                 self.refuse()
         elif not self._since_ns:
@@ -125,29 +148,32 @@ class WayChoice:
 
         Of several windows the least cost counts: other programs only add to it.
         """
+        memory = self._memory
         self._least_ns = min(self._least_ns, cost_ns)
-        self._windows -= 1
-        if self._windows > 0:
+        memory.windows -= 1
+        if memory.windows > 0:
             return
         cost_ns, self._least_ns = self._least_ns, inf
         here_ns = self._read_item_ns()
-        before = self._costs.get(not self.is_here)
+        before = memory.costs.get(not self.is_here)
         if not self.is_here and before is not None:
             note_hand_over((cost_ns - self._least_on_lanes_ns(before, here_ns)) / GAIN_HAND_OVERS)
-        self._costs[self.is_here] = cost_ns
+        memory.costs[self.is_here] = cost_ns
         if self._is_trial:
             self._is_trial = False
             is_better = before is None or cost_ns < before
-            self._stay = LEAST_STAY if is_better else min(2 * self._stay, MOST_STAY)
-            self._windows = self._stay
-            if not is_better:
-                self._use(not self.is_here)
+            memory.stay = LEAST_STAY if is_better else min(2 * memory.stay, MOST_STAY)
+            memory.windows = memory.stay
+            if is_better:
+                memory.is_here = self.is_here
+            else:
+                self._use(memory.is_here)
         elif self._may_gain(cost_ns, here_ns) if self.is_here else 0 < here_ns < self._most_ns:
             self._is_trial = True
-            self._windows = TRIAL
+            memory.windows = TRIAL
             self._use(not self.is_here)
         else:
-            self._windows = LEAST_STAY
+            memory.windows = LEAST_STAY
 
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
         """Return whether lanes could save what they cost, given the time of an item here."""

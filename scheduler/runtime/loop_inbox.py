@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 import trio
+
+from ...graph.errors import register_loop
 
 
 def _find_eventfd_write() -> Callable[[int, int], object] | None:
@@ -111,3 +114,13 @@ class LoopInbox:
             os.close(fd)
             self._make_calls()
             self._closed.set()
+
+
+def _is_ctrl_c_deferred() -> bool:
+    """Return whether trio runs on this thread, and delivers Ctrl-C later."""
+    is_trios = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    lowlevel = trio.lowlevel
+    return is_trios and lowlevel.in_trio_run() and lowlevel.currently_ki_protected()
+
+
+register_loop(_is_ctrl_c_deferred)

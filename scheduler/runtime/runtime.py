@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
@@ -13,12 +12,13 @@ import trio
 
 from ...devices.errors import UnsupportedNodeError
 from ...devices.forking import give_up_in_children
-from ...graph.errors import all_told, register_loop
+from ...graph.errors import all_told
 from ...graph.nested import acts_outside
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
 from ..dispatch.hand_over import measure_hand_over
 from ..dispatch.inline_policy import ON_LOOP, Estimates, InlineLimit
+from ..dispatch.way_choice import WayMemory
 from ..errors import forked_session_error
 from ..planner.known_values import evaluate_known
 from ..plans.plan import Plan
@@ -84,6 +84,7 @@ class Runtime:
     now_ns : callable
         The clock that items are timed with.
     variables : Variables
+    way_memory : WayMemory
     checkpoint, copying : callable
         Those of `VirtualTimeDriver` and `ItemLauncher`.
     is_inherited : bool
@@ -164,6 +165,7 @@ class Runtime:
         self.spares = InputStagingPool(plan)
         self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
         self._admissions = Admissions(self._breakdown)
+        self.way_memory = WayMemory()
         self._estimates: Estimates | None = None  # of the plan that an item was last looked at for
         self.is_inherited = False
         self.needs_its_loop = True
@@ -594,13 +596,3 @@ def _errors_of(closings: Iterable[Callable[[], None]]) -> list[Exception]:
         except Exception as error:
             errors.append(error)
     return errors
-
-
-def _holds_ctrl_c_back() -> bool:
-    """Say whether trio runs on this thread, and keeps Ctrl-C until what is under way is over."""
-    is_trios = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    lowlevel = trio.lowlevel
-    return is_trios and lowlevel.in_trio_run() and lowlevel.currently_ki_protected()
-
-
-register_loop(_holds_ctrl_c_back)

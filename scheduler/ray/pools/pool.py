@@ -157,6 +157,8 @@ class Pool:
     item_ns = 0
     """Unknown: items run elsewhere."""
 
+    way_memory = None
+
     async def await_recovery(self) -> None:
         """Wait for nothing: a pool holds items back by itself while it has no replica."""
 

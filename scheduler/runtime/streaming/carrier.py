@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from ....graph.tensor import Array
 from ...dispatch.inline_policy import ON_LOOP, InlineLimit
+from ...dispatch.way_choice import WayMemory
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ..items.input_staging import InputStagingPool
@@ -42,6 +43,11 @@ class Carrier(Protocol):
     @property
     def item_ns(self) -> int:
         """How long the steps of an item take on one thread, lately; 0 if that is not known."""
+        ...
+
+    @property
+    def way_memory(self) -> WayMemory | None:
+        """The findings of earlier streams, if any are kept."""
         ...
 
     async def checkpoint(self) -> None:

@@ -98,6 +98,7 @@ class Results:
             lanes,
             most_ns,
             self._read_item_ns,
+            runtime.way_memory,
             starts_here=False,
         )
         self._asks = self._is_resting = self._is_parked = self._is_item_here = False

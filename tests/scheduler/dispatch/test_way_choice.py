@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 from plait.scheduler.dispatch import way_choice
@@ -14,6 +15,7 @@ from plait.scheduler.dispatch.way_choice import (
     MOST_PATIENCE,
     TRIAL,
     WayChoice,
+    WayMemory,
 )
 
 US = 1000
@@ -24,7 +26,7 @@ Costs = Callable[[bool, int], float]
 class Stream:
     """A stream of items on a clock of its own."""
 
-    def __init__(self, here_us: float, costs: Costs, *, lanes: int = 1, **options: bool) -> None:
+    def __init__(self, here_us: float, costs: Costs, *, lanes: int = 1, **options: Any) -> None:
         self.here_us, self._costs = here_us, costs
         self.now_ns = 1
         self.ways: list[bool] = []
@@ -58,6 +60,18 @@ def test_the_faster_way_is_found_and_kept() -> None:
         stream = Stream(200, lambda way, _, best=faster: 300 if way is best else 400, lanes=2)  # type: ignore[misc]
         later = stream.run(20_000)[10_000:]
         assert sum(one is faster for one in later) > 0.97 * len(later)
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_stream_begins_with_what_the_last_one_has_found(faster: bool) -> None:
+    def cost(is_here: bool, _: int) -> float:
+        return 300 if is_here is faster else 400
+
+    memory = WayMemory()
+    Stream(200, cost, lanes=2, memory=memory).run(20_000)
+    for _ in range(5):
+        later = Stream(200, cost, lanes=2, memory=memory).run(300)
+        assert sum(one is faster for one in later) >= 300 - (LEAST_WINDOW + 2) * TRIAL
 
 
 def test_it_follows_a_change_in_both_directions() -> None:
