@@ -22,9 +22,9 @@ from ..keywords import make_keyword_error
 from ..plans.plan import Plan
 from ..plans.request import Commitment, Objective, On, Pins, PlanRequest, Strategy
 from ..plans.shapes import NO_BOUNDS, Shapes
-from ..shapes.bounds import all_bounds, check_not_fixed
+from ..shapes.bounds import check_not_fixed, resolve_bounds
 from ..shapes.function_results import check_results
-from ..shapes.specialise import specialised
+from ..shapes.specialise import specialise_with_passes
 from .mixed_precision import Precision
 from .planner import plan_within
 from .prepare import reduce_rows
@@ -180,11 +180,11 @@ def plan(
         precision=precision,
         commit=commit,
     )
-    part, folded = specialised(graph, shapes, chosen)
+    part, folded = specialise_with_passes(graph, shapes, chosen)
     lengths = NO_BOUNDS
     if bounds is not None:
         check_not_fixed(graph, part, bounds)
-        lengths = all_bounds(part, bounds, graph)
+        lengths = resolve_bounds(part, bounds, graph)
     reduced: tuple[Applied, ...] = ()
     if any(node.operator.function is not None for node in part.nodes):
         part, reduced, lengths = reduce_rows(part, request, chosen, lengths)

@@ -27,11 +27,11 @@ from ..plans.plan import Plan
 from ..plans.regions import Location, MemoryPlan
 from ..plans.shapes import Shapes
 from ..plans.stages import PlanStage
-from ..shapes.bounds import alike
-from ..shapes.fixed import fixed_nodes, same_nodes, without_nodes
+from ..shapes.bounds import are_alike
+from ..shapes.fixed import are_same_nodes, find_fixed_nodes, remove_nodes
 from ..shapes.formulas import ShapeFormulas
 from ..shapes.specialise import bind_inputs, specialise
-from ..shapes.whole import switches_of, with_whole_nodes
+from ..shapes.whole import list_switches, with_whole_nodes
 from .memory.prepared import GROWING, grown
 
 
@@ -137,7 +137,7 @@ class BoundedShapes:
     def _inferred(self, shapes: Shapes) -> Graph | None:
         """Return the part that varies for inputs of these shapes; None if it is another one."""
         part = self._specialised(self._part, shapes)
-        if not (part.is_static and alike(part, self._own)):
+        if not (part.is_static and are_alike(part, self._own)):
             return None
         if not all(self._is_supported(part, node) for node in part.nodes):
             return None
@@ -148,14 +148,14 @@ class BoundedShapes:
     def _parts(self) -> tuple[Graph, Graph]:
         """Return the nodes that are not fixed, with symbols, and as they are in the plan."""
         graph, template = self._graph, self._template
-        fixed = fixed_nodes(template)
-        part = without_nodes(template, fixed)
+        fixed = find_fixed_nodes(template)
+        part = remove_nodes(template, fixed)
         shapes = {name: graph.tensors[name].static_shape for name in graph.inputs}
         own = self._specialised(part, shapes)
         left = [node for node in graph.nodes if node.name not in fixed]
         # Where passes changed what is around the fixed nodes, nothing can be told apart: all may
         # vary.
-        if own.is_static and same_nodes(own.nodes, left):
+        if own.is_static and are_same_nodes(own.nodes, left):
             return part, own
         return template, graph
 
@@ -164,7 +164,7 @@ class BoundedShapes:
         specs = bind_inputs(self._template, shapes)
         fed = {name: shapes[name] for name in part.inputs if name in shapes}
         made, plan = specialise(part, fed, folds=self._plan.folds), self._plan
-        switches = [name for name in switches_of(part) if name in self._template.inputs]
+        switches = [name for name in list_switches(part) if name in self._template.inputs]
         made = with_whole_nodes(made, plan.prototypes, plan.pins, switches, folds=plan.folds)
         return replace(made, tensors={**specs, **made.tensors})
 

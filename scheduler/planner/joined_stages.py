@@ -22,7 +22,7 @@ from ..plans.placement import Placement
 from ..plans.plan import Plan
 from ..plans.stages import ComputedLengths, PlanStage
 from ..plans.subgraph_names import name_subgraphs
-from ..shapes.bounds import constraints_in
+from ..shapes.bounds import find_plan_constraints
 from ..shapes.constraints import DynamicShapeConstraints
 from ..shapes.sync_points import PaddedOutputs
 from .memory.memory_plan import plan_memory
@@ -161,7 +161,7 @@ def _plan_joined(
         reasons.update(plan.reasons)
     partition = Partition(assignment, reasons, tuple(_renumbered(plans)))
     described = [_describe(stage, plan) for stage, plan in zip(stages, plans, strict=True)]
-    constraints = [constraints_in(plan) for plan in plans]
+    constraints = [find_plan_constraints(plan) for plan in plans]
     if not all(one.has_same_nodes for one in constraints):
         return None  # only stages that are planned apart can be planned anew for some lengths
     devices, request = first.prototypes, first.request

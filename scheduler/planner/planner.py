@@ -30,8 +30,8 @@ from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds
-from ..shapes.bounds import UndecidedError, computed_symbols
-from ..shapes.fixed import worth_apart
+from ..shapes.bounds import UndecidedError, find_computed_symbols
+from ..shapes.fixed import select_apart
 from ..shapes.sync_points import has_static_shapes
 from .lowering import Lowered, lower
 from .memory.limits import check_addressable
@@ -55,7 +55,7 @@ def plan_within(
     Where values decide lengths, each stage is planned for all lengths within bounds.
     """
     folds = fold_constants in passes
-    if bounds and computed_symbols(graph).keys().isdisjoint(bounds):
+    if bounds and find_computed_symbols(graph).keys().isdisjoint(bounds):
         with suppress(UndecidedError):
             return make_plan(graph, request, passes, BoundedLengths(folds, bounds))
     made = make_plan(graph, request, passes, Lengths(folds))
@@ -120,7 +120,7 @@ def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
     template = lengths.template(attempt.graph)
     graph, request = lengths.pick(attempt.graph, attempt.request), attempt.request
     if template is not None:
-        request = replace(request, apart=worth_apart(template))
+        request = replace(request, apart=select_apart(template))
     is_static = has_static_shapes(graph)
     if is_static:
         check_addressable(graph)

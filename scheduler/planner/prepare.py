@@ -10,9 +10,15 @@ from ...graph.passes import Applied, Pass, reduce_yielded, run_passes
 from ...graph.state import set_aside
 from ..plans.request import PlanRequest
 from ..plans.shapes import Bounds, Shapes
-from ..shapes.bounds import Template, computed_symbols, constraints_of, largest, undecided_error
+from ..shapes.bounds import (
+    Template,
+    find_computed_symbols,
+    find_constraints,
+    pick_largest,
+    undecided_error,
+)
 from ..shapes.constraints import NONE, DynamicShapeConstraints
-from ..shapes.fixed import growing_constraints
+from ..shapes.fixed import find_growing_constraints
 from ..shapes.sync_points import has_static_shapes
 from ..shapes.whole import with_whole_nodes
 from .lowering import without_chains
@@ -63,7 +69,7 @@ class BoundedLengths(Lengths):
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
         """Return the graph with the largest lengths; raise UndecidedError if values decide some."""
-        lengths = largest(self.bounds)
+        lengths = pick_largest(self.bounds)
         try:
             found = _template(graph, request, self).picked(lengths)
         except ShapeError as error:
@@ -76,7 +82,7 @@ class BoundedLengths(Lengths):
         self, template: Graph, graph: Graph, request: PlanRequest
     ) -> DynamicShapeConstraints:
         """Return what the memory of the largest lengths must allow for."""
-        return constraints_of(_template(template, request, self), self.bounds, graph)
+        return find_constraints(_template(template, request, self), self.bounds, graph)
 
     def may_split(self, graph: Graph) -> bool:
         """Say whether constants are folded: else what runs once may be what decides shapes."""
@@ -100,7 +106,7 @@ class GrowingLengths(BoundedLengths):
         self, template: Graph, graph: Graph, request: PlanRequest
     ) -> DynamicShapeConstraints:
         """Return what the memory must allow for where some of it grows."""
-        return growing_constraints(template)
+        return find_growing_constraints(template)
 
 
 def prepare(
@@ -126,7 +132,11 @@ def reduce_rows(
     """
     chosen = [one for one in passes if one is reduce_yielded]
     after, applied = run_passes(graph, chosen, merging(request))
-    gone = computed_symbols(graph).keys() - computed_symbols(after).keys() if applied else set()
+    gone = (
+        find_computed_symbols(graph).keys() - find_computed_symbols(after).keys()
+        if applied
+        else set()
+    )
     return after, applied, {name: one for name, one in bounds.items() if name not in gone}
 
 

@@ -20,8 +20,8 @@ from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
 from ..plans.request import ON_HOST, IoDevices, Pins, PlanRequest, find_pin
 from ..plans.shapes import Bounds, Shapes
-from ..shapes.bounds import Template, all_bounds, computed_symbols, fed_bounds
-from ..shapes.specialise import specialised
+from ..shapes.bounds import Template, find_computed_symbols, find_fed_bounds, resolve_bounds
+from ..shapes.specialise import specialise_with_passes
 from ..shapes.sync_points import GraphSplit, cut
 from . import planner
 from .lowering import AFTER_CHOICE
@@ -74,13 +74,13 @@ def replan_ahead(plan: Plan) -> Plan | None:
     parts = split_ahead(plan)
     if parts is None or not parts.head.nodes:
         return None
-    bounds = fed_bounds(parts.head, plan.computed)
+    bounds = find_fed_bounds(parts.head, plan.computed)
     return replan_within(plan, parts.head, bounds) if bounds else replan_graph(plan, parts.head)
 
 
 def split_ahead(plan: Plan) -> GraphSplit | None:
     """Return a graph, cut where values decide lengths; None while those of inputs are not known."""
-    bounds = fed_bounds(plan.graph, plan.computed)
+    bounds = find_fed_bounds(plan.graph, plan.computed)
     if bounds is None:
         return None
     template = Template(plan.graph, plan.prototypes, plan.pins, plan.folds)
@@ -95,7 +95,7 @@ def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = No
     FeedError, ShapeError
         As `Plan.for_shapes`.
     """
-    graph, folded = specialised(plan.fed, shapes, plan.passes)
+    graph, folded = specialise_with_passes(plan.fed, shapes, plan.passes)
     source = replace(plan, applied=(*plan.applied, *folded))
     return _fetching_as_much(plan, replan_graph(source, graph, max_in_flight))
 
@@ -162,13 +162,13 @@ def fetching(plan: Plan, names: Collection[str]) -> Plan:
         return plan
     fed = {name: plan.fed.tensors[name] for name in source.inputs}
     bound = replace(source, tensors={**source.tensors, **fed})
-    graph, folded = specialised(bound, None, plan.passes)
+    graph, folded = specialise_with_passes(bound, None, plan.passes)
     ends = IoDevices(
         {name: device for name, device in plan.ends.inputs.items() if name in graph.inputs},
         {name: device for name, device in plan.ends.outputs.items() if name in graph.outputs},
     )
     symbols = {dim for spec in fed.values() for dim in spec.shape or ()}
-    symbols.update(computed_symbols(graph))
+    symbols.update(find_computed_symbols(graph))
     known = {**plan.bounds, **plan.computed}
     request = request_of(plan)
     graph, reduced, bounds = reduce_rows(
@@ -279,7 +279,7 @@ def _plan_body(plan: Plan, node: Node, body: Graph) -> Plan:
     request = replace(
         request_of(plan, UNDER_WAY), pins=_pins_inside(plan.pins, node), ends=ON_HOST, halved={}
     )
-    made = planner.plan_within(body, all_bounds(body, bounds), request, plan.passes)
+    made = planner.plan_within(body, resolve_bounds(body, bounds), request, plan.passes)
     return replace(made, replicas=plan.replicas, source=body)
 
 

@@ -24,7 +24,13 @@ from ..plans.variants import make_variant
 from ..profile import PlanTimes, Profile, Record
 from ..profile.records import RowBatch, RowBatchFigures
 from ..profile.timestamps import Timestamps
-from ..shapes.bounds import Template, constraints_in, example_shapes, fed_bounds, largest
+from ..shapes.bounds import (
+    Template,
+    find_fed_bounds,
+    find_plan_constraints,
+    pick_largest,
+    suggest_shapes,
+)
 from ..simulation.engine import run
 from ..simulation.lanes import host_of, merged_lanes, together, work_of
 from ..simulation.models import ModelSource, read_models
@@ -184,18 +190,18 @@ def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:
 
 def _unknown_shapes_error(plan: Plan) -> PlanError:
     """Return the error for a plan without a memory plan, by what would give it one."""
-    graph, bounds = plan.graph, fed_bounds(plan.graph, plan.computed)
+    graph, bounds = plan.graph, find_fed_bounds(plan.graph, plan.computed)
     if bounds is None:
         unfixed = [name for name in graph.inputs if not graph.tensors[name].is_static]
         return PlanError(
             "the plan's shapes are not all known, so nothing is known of times and memory",
             at=", ".join(f"input {name!r}: {graph.tensors[name]}" for name in unfixed),
-            fix=Fix("plan for the shapes of inputs: ", example_shapes(graph, *unfixed)),
+            fix=Fix("plan for the shapes of inputs: ", suggest_shapes(graph, *unfixed)),
         )
     if bounds:
         # What is unknown at the largest lengths too is what values decide: that is to be named.
         template = Template(graph, plan.prototypes, plan.pins, plan.folds)
-        graph = template.picked(largest(bounds))
+        graph = template.picked(pick_largest(bounds))
     node = next(
         node
         for node in graph.nodes
@@ -232,7 +238,7 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
         count,
         limits=plan.request.memory_limits,
         costs=plan.costs,
-        constraints=constraints_in(plan),
+        constraints=find_plan_constraints(plan),
     )
     if memory.added_edges:
         placement = placement.with_waits(memory.added_edges)
@@ -367,11 +373,11 @@ def _fitting(plans: Sequence[Plan]) -> tuple[int, Callable[[int], Sequence[Plan]
     if template is None:  # a row at a time, and all else is known
         return 1, lambda _: plans
     rows = str((template.tensors[template.inputs[0]].shape or ())[0])
-    largest = {symbol: most for symbol, (_, most) in first.bounds.items()}
+    longest = {symbol: most for symbol, (_, most) in first.bounds.items()}
     fits = [BoundedShapes(one) for one in plans]
 
     def fitted(count: int) -> Sequence[Plan]:
-        lengths = {**largest, rows: count}
+        lengths = {**longest, rows: count}
         shapes = {
             name: tuple(
                 lengths[dim] if isinstance(dim, str) else dim
@@ -381,4 +387,4 @@ def _fitting(plans: Sequence[Plan]) -> tuple[int, Callable[[int], Sequence[Plan]
         }
         return [fit.fit(shapes) or plan for fit, plan in zip(fits, plans, strict=True)]
 
-    return largest[rows], fitted
+    return longest[rows], fitted

@@ -21,18 +21,18 @@ from ...graph.tensor import Array, TensorSpec, frozen_copy, spec_of
 from ...graph.traits import SELECTS
 from ..plans.plan import Plan
 from ..plans.shapes import Bounds
-from ..shapes.bounds import Template, UndecidedError, count_error, fed_bounds
+from ..shapes.bounds import Template, UndecidedError, count_error, find_fed_bounds
 from ..shapes.specialise import specialise
 from ..shapes.sync_points import (
     GraphSplit,
     PaddedOutputs,
     cut,
-    deciding,
-    frontier,
+    find_deciding,
+    find_frontier,
     has_static_shapes,
     infer_known,
 )
-from ..shapes.whole import SWITCH_SIZE, switches_of, with_whole_nodes
+from ..shapes.whole import SWITCH_SIZE, list_switches, with_whole_nodes
 from .known_values import evaluate_known
 from .replanning import replan_graph, replan_within
 
@@ -82,7 +82,9 @@ class Stage:
         if parts.rest is not None:
             # Loops run by themselves, once their inputs are there; an If becomes the branch that is
             # entered when the rest is planned.
-            reached = [node for node in frontier(parts.rest) if waits(node) and node.op != "If"]
+            reached = [
+                node for node in find_frontier(parts.rest) if waits(node) and node.op != "If"
+            ]
             closed = [_closed(node, graph.constants) for node in reached]
             self.loops = [
                 (node, StagedGraph(plan, node.attributes["body"], kept, _captured(node, variables)))
@@ -124,7 +126,7 @@ class BoundedStage(Stage):
     __slots__ = ()
 
     def __init__(self, plan: Plan, graph: Graph, parts: GraphSplit, kept: Kept) -> None:
-        bounds = fed_bounds(parts.head, plan.computed)
+        bounds = find_fed_bounds(parts.head, plan.computed)
         self.plan = (
             replan_within(plan, parts.head, bounds) if bounds else replan_graph(plan, parts.head)
         )
@@ -221,7 +223,7 @@ class StagedGraph:
         self._plan = plan
         self._kept = kept
         self._deciding: set[str] = set()
-        self._switches = switches_of(graph)
+        self._switches = list_switches(graph)
         self._settings: set[tuple[bytes, ...]] = set()
         self._set: set[str] = set()
         self.lasting: Stage | None = None
@@ -261,11 +263,11 @@ class StagedGraph:
         # One stage for whatever comes beats one for each of the values.
         if bounded is not None:
             return bounded
-        for node in frontier(self.graph):
+        for node in find_frontier(self.graph):
             if not _is_static(self.graph, node) and not self._is_bounded_call(node, known):
                 # It only grows: were names forgotten, the keys of stages that are kept would mean
                 # something else.
-                self._deciding.update(deciding(self.graph, node, known))
+                self._deciding.update(find_deciding(self.graph, node, known))
         graph = self._specialised(known, self._deciding)
         if not has_static_shapes(graph) and self._switches:
             graph = self._switched(known, graph)
@@ -287,7 +289,7 @@ class StagedGraph:
         self._may_be_bounded = False
         self._evaluate_known()
         plan, graph = self._plan, self.graph
-        bounds = fed_bounds(graph, plan.computed)
+        bounds = find_fed_bounds(graph, plan.computed)
         if bounds is None:
             return None
         template = Template(graph, plan.prototypes, plan.pins, plan.folds)
@@ -295,7 +297,7 @@ class StagedGraph:
         if parts.head.nodes:
             with suppress(UndecidedError):
                 return BoundedStage(plan, graph, parts, self._kept)
-        held = [node for node in frontier(graph) if not _is_static(graph, node)]
+        held = [node for node in find_frontier(graph) if not _is_static(graph, node)]
         if held and all(_runs_at_boundary(graph, node, plan.computed) for node in held):
             return BoundaryStage(plan, graph, self._kept, held)
         return None

@@ -30,8 +30,8 @@ from ..planner.replanning import split_ahead
 from ..plans.partition import Subgraph
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
-from ..shapes.bounds import EXAMPLE, computed_symbols, example_shapes
-from ..shapes.sync_points import frontier, reason_held_up
+from ..shapes.bounds import EXAMPLE, find_computed_symbols, suggest_shapes
+from ..shapes.sync_points import explain_wait, find_frontier
 from .plain import sum_flops
 from .prediction import predict
 from .texts import (
@@ -261,14 +261,14 @@ def _explain_open_memory(plan: Plan, spell: Spelling) -> Iterator[str]:
     parts = split_ahead(plan)
     if parts is None:
         unfixed = [name for name in graph.inputs if not graph.tensors[name].is_static]
-        shapes = spell(example_shapes(graph, *unfixed))
+        shapes = spell(suggest_shapes(graph, *unfixed))
         yield f"memory: planned when the input shapes are known ({shapes}, or when fed)"
         return
     yield f"memory: planned while it runs; first {counted(len(parts.head.nodes), 'node')}, up to"
-    held = frontier(parts.rest) if parts.rest is not None else ()
+    held = find_frontier(parts.rest) if parts.rest is not None else ()
     for node in held[:LISTED_STEPS]:
-        yield f"  {node.name!r} ({node.op}): {reason_held_up(parts, node)}"
-    for symbol, tensor in computed_symbols(graph).items():
+        yield f"  {node.name!r} ({node.op}): {explain_wait(parts, node)}"
+    for symbol, tensor in find_computed_symbols(graph).items():
         yield f"  {_describe_computed_length(symbol, tensor, plan.computed.get(symbol), spell)}"
 
 

@@ -29,7 +29,7 @@ from ..plans.regions import MemoryPlan, PlacedTensor, Pool
 from ..plans.replicas import check_alike
 from ..plans.request import IoDevices, Pins, check_ends
 from ..plans.shapes import Bounds
-from ..shapes.bounds import Template, checked_bounds, largest
+from ..shapes.bounds import Template, check_bounds, pick_largest
 from ..shapes.sync_points import has_static_shapes
 from .requirements import AGAIN
 
@@ -63,7 +63,7 @@ def restore_graph(
         return fed
     try:
         template = Template(fed, devices, pins, folds)
-        graph = template.picked(largest(checked_bounds(fed, bounds)))
+        graph = template.picked(pick_largest(check_bounds(fed, bounds)))
     # Bounds of a damaged file may exceed all memory, or may not be numbers.
     except (PlaitError, ArithmeticError, MemoryError, ValueError) as error:
         raise damaged_error(f"there is no graph of the largest shapes: {error}", at) from error

@@ -1,8 +1,8 @@
-"""Bounds of symbolic dimensions: from which shapes to which a plan is made.
+"""Bounds of symbolic dimensions: the smallest and largest shapes that a plan is made for.
 
-All of it is planned for the largest shapes; `bounded_shapes` says how smaller ones run in
-that. Tensors that share bytes must do so at all shapes: what a Concat writes in place starts where
-its first input ends, and so moves with that one's length.
+Plans are made for the largest shapes; `bounded_shapes` fits smaller ones into them. Tensors that
+share bytes must do so at all shapes: the second input of a Concat in place starts where the first
+one ends, and so moves with the length of the first.
 """
 
 from __future__ import annotations
@@ -26,54 +26,55 @@ from ..plans.plan import Plan
 from ..plans.request import Pins
 from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .constraints import NONE, DynamicShapeConstraints
-from .fixed import fixed_nodes, growing_constraints, same_nodes, without_nodes
+from .fixed import are_same_nodes, find_fixed_nodes, find_growing_constraints, remove_nodes
 from .specialise import specialise
-from .sync_points import GraphSplit, cut_alike, frontier, has_static_shapes
-from .whole import switches_of, with_whole_nodes
+from .sync_points import GraphSplit, cut_alike, find_frontier, has_static_shapes
+from .whole import list_switches, with_whole_nodes
 
 Start: TypeAlias = tuple[str, int, str, int]
-"""A run of bytes but for its length."""
+"""A run of bytes without its length."""
 
 SAMPLES = 12
-"""How many ways from the smallest to the largest lengths are tried."""
+"""Steps from the smallest to the largest lengths that are tried."""
 
 MOST = 1 << 40
-"""Nothing is longer; sums of bytes are 64-bit numbers."""
+"""The largest length: sums of bytes are 64-bit numbers."""
 
 EXAMPLE = 64
-"""A length in examples of how to give some."""
+"""A length in suggested arguments."""
 
 GRAIN = 32
-"""Models may take only lengths that are multiples of a power of two, up to this one."""
+"""The largest power of two that lengths of a model are taken to be multiples of."""
 
 
-def checked_bounds(graph: Graph, bounds: object) -> Bounds:
-    """Return the bounds of all symbols of a graph's inputs.
+def check_bounds(graph: Graph, bounds: object) -> Bounds:
+    """Return the bounds of all symbols of a graph's inputs, in the graph's order.
 
     Parameters
     ----------
     graph : Graph
     bounds : Mapping of str to int, or to (int, int)
-        The largest length of each, or the smallest and the largest.
+        The largest length of each symbol, or the smallest and the largest.
 
     Raises
     ------
     PlanError
-        If they are malformed, or do not bound the shape of each input.
+        If bounds are malformed, or leave a symbol of an input open.
     """
     if not isinstance(bounds, Mapping):
         raise PlanError(
             f"bounds is {bounds!r}",
             fix=Fix("map symbols to lengths: ", Argument("bounds", {"n": 64})),
         )
-    found = {symbol: _pair(symbol, bound) for symbol, bound in bounds.items()}
-    symbols = dict(_symbols(graph))
+    found = {symbol: _check_pair(symbol, bound) for symbol, bound in bounds.items()}
+    symbols = dict(_list_symbols(graph))
+    known = (*symbols, *find_computed_symbols(graph))
     for symbol in found:
         if symbol not in symbols:
             raise PlanError(
                 f"bounds names {symbol!r}, which is the length of nothing that is fed or computed",
                 at=f"graph {graph.name!r}",
-                fix=f"its symbols are: {', '.join((*symbols, *computed_symbols(graph))) or 'none'}",
+                fix=f"its symbols are: {', '.join(known) or 'none'}",
             )
     for symbol, name in symbols.items():
         if symbol not in found:
@@ -84,16 +85,15 @@ def checked_bounds(graph: Graph, bounds: object) -> Bounds:
                     "bound it too: ",
                     Argument("bounds", {symbol: EXAMPLE}),
                     ", or fix the shape: ",
-                    example_shapes(graph, name),
+                    suggest_shapes(graph, name),
                 ),
             )
-    # In the order of the graph, not of who wrote the bounds: plans and their digests follow from
-    # it.
+    # In the order of the graph, not of the argument: plans and their digests follow from it.
     return {symbol: found[symbol] for symbol in symbols}
 
 
-def example_shapes(graph: Graph, *names: str) -> Argument:
-    """Return how shapes of inputs are given: an argument with some length for each symbol."""
+def suggest_shapes(graph: Graph, *names: str) -> Argument:
+    """Return an example of the argument `shapes` for some inputs."""
     shapes = {name: graph.tensors[name].shape or (1, 3) for name in names}
     return Argument(
         "shapes",
@@ -118,75 +118,74 @@ def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
                 )
 
 
-def all_bounds(graph: Graph, bounds: object, source: Graph | None = None) -> Bounds:
+def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) -> Bounds:
     """Return the bounds of fed lengths, and of lengths that follow from values.
 
-    `source` is the user's graph: `graph` may lack lengths of it that were folded or not read.
+    `source` is the user's graph: `graph` may lack some of its lengths, folded or never read.
 
     Raises
     ------
     PlanError
-        If they are malformed, or bound only some of the lengths that are fed.
+        If bounds are malformed, or bound only some of the fed lengths.
     """
-    known = computed_symbols(graph)
+    known = find_computed_symbols(graph)
     if isinstance(bounds, Mapping):
-        gone = computed_symbols(source).keys() - known.keys() if source is not None else ()
+        gone = find_computed_symbols(source).keys() - known.keys() if source is not None else ()
         bounds = {symbol: bound for symbol, bound in bounds.items() if symbol not in gone}
-        bounds = _of_every_call(graph, known, bounds)
+        bounds = _spread_declared_bounds(graph, known, bounds)
     if not isinstance(bounds, Mapping) or known.keys().isdisjoint(bounds):
-        return checked_bounds(graph, bounds)
+        return check_bounds(graph, bounds)
     fed = {symbol: bound for symbol, bound in bounds.items() if symbol not in known}
-    computed = {s: _pair(s, bound, least=0) for s, bound in bounds.items() if s in known}
-    return {**(checked_bounds(graph, fed) if fed else NO_BOUNDS), **computed}
+    computed = {s: _check_pair(s, bound, least=0) for s, bound in bounds.items() if s in known}
+    return {**(check_bounds(graph, fed) if fed else NO_BOUNDS), **computed}
 
 
-def _of_every_call(
+def _spread_declared_bounds(
     graph: Graph, known: Collection[str], bounds: Mapping[Any, Any]
 ) -> Mapping[Any, Any]:
-    """Return bounds with those of declared lengths for each call whose own ones have none."""
+    """Return bounds, with the bound of a declared length for the length of each call."""
     found = dict(bounds)
     for name, declared in original_lengths(graph).items():
         if name in known and declared in bounds:
             found.setdefault(name, bounds[declared])
-            if declared not in known:  # each call has one of its own
+            if declared not in known:  # every call has its own length
                 found.pop(declared, None)
     return found
 
 
-def computed_symbols(graph: Graph) -> Mapping[str, str]:
-    """Return the lengths of which only values will tell, by name, each with a tensor of it."""
+def find_computed_symbols(graph: Graph) -> Mapping[str, str]:
+    """Map the symbols that follow from values to a tensor with that length."""
     fed = {dim for name in graph.inputs for dim in graph.tensors[name].shape or ()}
     found: dict[str, str] = {}
     for node in graph.nodes:
         for name in filter(None, node.outputs):
             for dim in graph.tensors[name].shape or ():
-                # What is computed from other lengths has bounds by theirs.
+                # Formulas of other lengths have bounds by theirs.
                 if isinstance(dim, str) and dim not in fed and not is_computed(dim):
                     found.setdefault(dim, name)
     return found
 
 
-def fed_bounds(graph: Graph, bounds: Bounds) -> Bounds | None:
-    """Return the bounds of all lengths of a graph's inputs; None if one has none."""
+def find_fed_bounds(graph: Graph, bounds: Bounds) -> Bounds | None:
+    """Return the bounds of all symbols of a graph's inputs; None if one is unbounded."""
     found: dict[str, tuple[int, int]] = {}
     for name in graph.inputs:
         shape = graph.tensors[name].shape
         symbols = {dim for dim in shape or () if isinstance(dim, str)}
-        # One length that may be anything is enough: no largest shape, and no plan for all.
+        # One unbounded length is enough: there is no largest shape.
         if shape is None or not bounds.keys() >= symbols:
             return None
         found.update((symbol, bounds[symbol]) for symbol in symbols)
     return found
 
 
-def largest(bounds: Bounds) -> Mapping[str, int]:
-    """Return the largest lengths."""
+def pick_largest(bounds: Bounds) -> Mapping[str, int]:
     return {symbol: high for symbol, (_, high) in bounds.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A graph with symbols, and what its form for some lengths depends on.
+    """A graph with symbols, and everything that its form for given lengths depends on.
 
     Attributes
     ----------
@@ -194,9 +193,9 @@ class Template:
     devices : Mapping of str to Device
     pins : Mapping of str to str
     folds : bool
-        True where nodes whose results are known ahead become constants.
+        True if nodes with results that are known ahead become constants.
     fed : collection of str, optional
-        The inputs of the whole graph, where this is a part of it.
+        The inputs of the whole graph, if this is a part of it.
     """
 
     graph: Graph
@@ -206,16 +205,15 @@ class Template:
     fed: Collection[str] | None = None
 
     def of(self, shapes: Shapes) -> Graph:
-        """Return the graph for some shapes of its inputs."""
+        """Return the graph for these shapes of its inputs."""
         graph = specialise(self.graph, shapes, folds=self.folds)
         fed = self.graph.inputs if self.fed is None else self.fed
-        # Only users set switches; what another part of the graph computes is a value like any
-        # other.
-        switches = [name for name in switches_of(self.graph) if name in fed]
+        # Only users set switches: inputs from other parts of the graph are ordinary values.
+        switches = [name for name in list_switches(self.graph) if name in fed]
         return with_whole_nodes(graph, self.devices, self.pins, switches, folds=self.folds)
 
     def picked(self, lengths: Mapping[str, int]) -> Graph:
-        """Return the graph for some lengths of its symbols."""
+        """Return the graph for these lengths of its symbols."""
         specs = {name: self.graph.tensors[name].shape or () for name in self.graph.inputs}
         return self.of(
             {
@@ -225,12 +223,11 @@ class Template:
         )
 
     def cut(self, bounds: Bounds, computed: Bounds) -> GraphSplit:
-        """Return the graph, cut where shapes do not follow any more from those of its inputs.
+        """Cut the graph at the first shapes that do not follow from shapes of inputs.
 
-        `bounds` are of the symbols in these, `computed` also those of lengths that follow from
-        values.
+        `bounds` has the symbols of inputs, `computed` also the lengths that follow from values.
         """
-        graph = self.picked(largest(bounds))
+        graph = self.picked(pick_largest(bounds))
         return (
             GraphSplit(self.graph, None, ())
             if has_static_shapes(graph)
@@ -238,92 +235,90 @@ class Template:
         )
 
 
-def constraints_of(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:
-    """Return what to allow for in the memory of `graph`, which is of the largest shapes.
+def find_constraints(template: Template, bounds: Bounds, graph: Graph) -> DynamicShapeConstraints:
+    """Return the constraints on the memory of `graph`, which has the largest shapes.
 
-    Nodes that would share bytes in another way at other shapes are kept apart. Where no other
-    shapes that were tried tell, those that would at any place but the first byte. Fixed nodes are
-    the same at all of them: only the others are looked at.
+    Nodes that would share bytes differently at other shapes are kept apart. If no other shapes
+    could be tried, nodes that share bytes from any place but the first are. Fixed nodes are the
+    same at all shapes and are left out.
     """
-    part, own = _varying(template, bounds, graph)
-    # Where shapes make other nodes of the graph, the plan is not used: they need not fit into it.
-    tried = list(_others(part, bounds))
-    others = [other for other in tried if alike(other, own)]
-    ways = [[_shared(other, node) for node in other.nodes] for other in others]
+    part, own = _extract_varying(template, bounds, graph)
+    # Shapes that make other nodes do not run in this plan: they need not fit.
+    tried = list(_specialise_samples(part, bounds))
+    others = [other for other in tried if are_alike(other, own)]
+    ways = [[_find_sharing(other, node) for node in other.nodes] for other in others]
     apart = set[str]()
     for place, node in enumerate(own.nodes):
-        here = _shared(own, node)
-        # Samples prove nothing, but runs that begin elsewhere at some lengths do so at most, and
-        # what is missed is found when such lengths come: `BoundedShapes` looks again.
+        here = _find_sharing(own, node)
+        # Samples prove nothing, but runs that begin elsewhere at some lengths do so at most
+        # lengths; `BoundedShapes` checks again when lengths come.
         if any(there[place] != here for there in ways) or not (ways or _is_simple(here)):
             apart.add(node.name)
     has_same_nodes = len(others) == len(tried)
     return DynamicShapeConstraints(frozenset(apart), others, has_same_nodes=has_same_nodes)
 
 
-def constraints_in(plan: Plan) -> DynamicShapeConstraints:
-    """Return what the memory of a plan must allow for, so that all shapes within bounds fit."""
+def find_plan_constraints(plan: Plan) -> DynamicShapeConstraints:
+    """Return the constraints on a plan's memory under which all shapes within bounds fit."""
     if plan.template is None:
         return NONE
     if not plan.bounds:
-        return growing_constraints(plan.template)
+        return find_growing_constraints(plan.template)
     template = Template(plan.template, plan.prototypes, plan.pins, plan.folds)
-    return constraints_of(template, plan.bounds, plan.graph)
+    return find_constraints(template, plan.bounds, plan.graph)
 
 
-def _varying(template: Template, bounds: Bounds, graph: Graph) -> tuple[Template, Graph]:
-    """Return the part of a template that is not fixed, and that part of the largest shapes."""
-    fixed = fixed_nodes(template.graph)
+def _extract_varying(template: Template, bounds: Bounds, graph: Graph) -> tuple[Template, Graph]:
+    """Return the part of a template that is not fixed, and this part with the largest shapes."""
+    fixed = find_fixed_nodes(template.graph)
     whole = template.graph
-    part = replace(template, graph=without_nodes(whole, fixed), fed=whole.inputs)
-    own = part.picked(largest(bounds))
+    part = replace(template, graph=remove_nodes(whole, fixed), fed=whole.inputs)
+    own = part.picked(pick_largest(bounds))
     left = [node for node in graph.nodes if node.name not in fixed]
-    # The fixed nodes were folded away or fused with others here: then nothing can be left out.
-    return (part, own) if same_nodes(own.nodes, left) else (template, graph)
+    # If fixed nodes were folded or fused with others here, none can be left out.
+    return (part, own) if are_same_nodes(own.nodes, left) else (template, graph)
 
 
-def _others(template: Template, bounds: Bounds) -> Iterator[Graph]:
-    tried = [largest(bounds)]
-    for lengths in _samples(bounds):
+def _specialise_samples(template: Template, bounds: Bounds) -> Iterator[Graph]:
+    tried = [pick_largest(bounds)]
+    for lengths in _sample_lengths(bounds):
         if lengths not in tried:
             tried.append(lengths)
             with suppress(ShapeError):
                 yield template.picked(lengths)
 
 
-def _samples(bounds: Bounds) -> Iterator[Mapping[str, int]]:
-    """Yield lengths that differ in all symbols, and such with one symbol at its largest."""
+def _sample_lengths(bounds: Bounds) -> Iterator[Mapping[str, int]]:
+    """Yield lengths that differ in all symbols, and lengths with one symbol at its largest."""
     for step in range(SAMPLES):
-        # Another stride for each symbol, so that two of them are seldom as far on the way as each
-        # other.
+        # Another stride for each symbol, so that two of them seldom coincide.
         parts = [step * (2 * place + 1) % (SAMPLES + 1) for place in range(len(bounds))]
-        yield _lengths(bounds, parts, 1)
-        yield _lengths(bounds, parts, GRAIN)
+        yield _interpolate_lengths(bounds, parts, 1)
+        yield _interpolate_lengths(bounds, parts, GRAIN)
     for step in range(0, SAMPLES, 2):
         for largest_one in range(len(bounds)):
             parts = [SAMPLES if one == largest_one else step for one in range(len(bounds))]
-            yield _lengths(bounds, parts, GRAIN)
+            yield _interpolate_lengths(bounds, parts, GRAIN)
 
 
-def _lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Mapping[str, int]:
-    """Return lengths, of each symbol so many parts of the way from the smallest to the largest."""
+def _interpolate_lengths(bounds: Bounds, parts: Sequence[int], grain: int) -> Mapping[str, int]:
+    """Return lengths between the smallest (part 0) and the largest (part `SAMPLES`)."""
     found: dict[str, int] = {}
     for (symbol, (low, high)), part in zip(bounds.items(), parts, strict=True):
-        # The largest power of two that the largest length is a multiple of: models that take only
-        # such lengths say so by it.
+        # Models may take only multiples of a power of two: the largest length shows it.
         unit = max(1, min(high & -high, grain))
         found[symbol] = max(low, (low + (high - low) * part // SAMPLES) // unit * unit)
     return found
 
 
-def alike(graph: Graph, other: Graph) -> bool:
-    """True when graphs have the same nodes; shapes, attributes and values may differ."""
+def are_alike(graph: Graph, other: Graph) -> bool:
+    """True if graphs have the same nodes; shapes, attributes and values may differ."""
     have_same_constants = graph.constants.keys() == other.constants.keys()
-    return have_same_constants and same_nodes(graph.nodes, other.nodes)
+    return have_same_constants and are_same_nodes(graph.nodes, other.nodes)
 
 
 def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
-    """Raise FeedError if a shape of an input is out of bounds, where there are some for it."""
+    """Raise FeedError if a shape of an input is out of its bounds, if it has any."""
     for name, shape in shapes.items():
         dims = graph.tensors[name].shape
         for symbol, length in zip(dims, shape, strict=True) if dims is not None else ():
@@ -343,7 +338,7 @@ def check_within(graph: Graph, bounds: Bounds, shapes: Shapes) -> None:
 
 
 def count_error(tensor: str, symbol: str, count: int, bound: tuple[int, int]) -> ShapeError:
-    """Return the error of a length that follows from values, and is out of its bounds."""
+    """Return the error for a computed length out of its bounds."""
     low, high = bound
     wider = min(low, count), max(high, count)
     return ShapeError(
@@ -354,12 +349,12 @@ def count_error(tensor: str, symbol: str, count: int, bound: tuple[int, int]) ->
 
 
 class UndecidedError(PlanError):
-    """Shapes that values decide have no bounds."""
+    """Raised for bounds on a graph in which values decide other lengths."""
 
 
 def undecided_error(graph: Graph) -> PlanError:
-    """Return the error for bounds on shapes that values decide."""
-    node = next(iter(frontier(graph)), None)
+    """Return the error for bounds on a graph in which values decide shapes."""
+    node = next(iter(find_frontier(graph)), None)
     return UndecidedError(
         "not all shapes follow from those of the inputs, so their bounds are not known",
         at=f"graph {graph.name!r}" if node is None else describe(node, graph.call(node)),
@@ -367,7 +362,7 @@ def undecided_error(graph: Graph) -> PlanError:
     )
 
 
-def _pair(symbol: object, bound: object, least: int = 1) -> tuple[int, int]:
+def _check_pair(symbol: object, bound: object, least: int = 1) -> tuple[int, int]:
     pair = tuple(bound) if isinstance(bound, tuple | list) else (least, bound)
     lengths = [
         int(one) for one in pair if isinstance(one, int | np.integer) and not isinstance(one, bool)
@@ -390,21 +385,21 @@ def _bound_error(symbol: object, bound: object) -> PlanError:
     )
 
 
-def _symbols(graph: Graph) -> Iterator[tuple[str, str]]:
-    """Yield the symbols in the shapes of inputs, each with an input that has it."""
+def _list_symbols(graph: Graph) -> Iterator[tuple[str, str]]:
+    """Yield pairs of a symbol and an input with that symbol."""
     for name in graph.inputs:
         shape = graph.tensors[name].shape
         if shape is None:
             raise PlanError(
                 "the rank of an input is not known, so that bounds do not tell its shapes",
                 at=f"input {name!r}",
-                fix=Fix("fix its shape: ", example_shapes(graph, name)),
+                fix=Fix("fix its shape: ", suggest_shapes(graph, name)),
             )
         yield from ((dim, name) for dim in shape if isinstance(dim, str))
 
 
-def _shared(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
-    """Return how outputs could share bytes with inputs: where runs begin, what is overwritten."""
+def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
+    """Return how outputs could share bytes with inputs: starts of runs, and overwriting."""
     overwritten = [
         graph.tensors[node.inputs[source]] == graph.tensors[node.outputs[output]]
         for output, source in node.operator.inplace

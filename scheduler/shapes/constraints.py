@@ -1,4 +1,4 @@
-"""Constraints on a memory plan so that the same nodes run in it with other shapes too."""
+"""Constraints on a memory plan under which the same nodes run in it with other shapes."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from ...devices.device import Device, scratch_name, scratch_specs
 from ...graph.ir import Graph, Node
 
 SPARE = 4
-"""A quarter more than what is known to be needed: not all shapes were tried."""
+"""The margin on scratch, as a fraction 1 / SPARE: not all shapes were tried."""
 
 
 class DynamicShapeConstraints:
-    """Constraints for other shapes, all of them smaller.
+    """Constraints for other shapes, all smaller.
 
     Parameters
     ----------
     apart : frozenset of str
-        The nodes whose outputs share no bytes with their inputs.
+        Nodes that share no bytes between inputs and outputs.
     others : sequence of Graph
-        The nodes that are not the same at all shapes, at some others.
+        The varying nodes at other shapes.
     growing : frozenset of str
-        Tensors that have no largest shape. Who reads or writes them is among `apart`.
+        Tensors without a largest shape. Nodes that read or write them are in `apart`.
     has_same_nodes : bool
-        True if no shapes that were tried make other nodes of the graph.
+        True if all shapes that were tried give the same nodes.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class DynamicShapeConstraints:
         self._scratch: dict[tuple[str, str], tuple[int, ...]] = {}
 
     def keeps_apart(self, node: Node) -> bool:
-        """Say whether a node shares no bytes: passes may have it touch what grows, too."""
+        """Return True if a node shares no bytes: it is apart, or touches growing tensors."""
         if node.name in self.apart:
             return True
         return not (self.growing.isdisjoint(node.inputs) and self.growing.isdisjoint(node.outputs))
@@ -53,7 +53,7 @@ class DynamicShapeConstraints:
     def scratch(self, device: Device, graph: Graph, node: Node) -> Mapping[str, int]:
         """Return the bytes of a node's scratch buffers, by name.
 
-        Kernels divide their work by what fits into caches, so that less of it may need more.
+        Kernels tile by the size of caches, so that shorter tensors may need more scratch.
         """
         if not self._others:
             return {name: s.nbytes for name, s in scratch_specs(device, graph, node).items()}
@@ -63,9 +63,9 @@ class DynamicShapeConstraints:
         return {scratch_name(node, i): nbytes for i, nbytes in enumerate(self._scratch[key])}
 
     def _most(self, device: Device, graph: Graph, node: Node) -> tuple[int, ...]:
-        found = [_sizes(device, graph, node)]
+        found = [_measure_scratch(device, graph, node)]
         found += [
-            _sizes(device, other, nodes[node.name])
+            _measure_scratch(device, other, nodes[node.name])
             for other, nodes in self._others
             if node.name in nodes
         ]
@@ -76,7 +76,7 @@ class DynamicShapeConstraints:
         return tuple(max(one) + (max(one) // SPARE if len(one) > 1 else 0) for one in columns)
 
 
-def _sizes(device: Device, graph: Graph, node: Node) -> list[int]:
+def _measure_scratch(device: Device, graph: Graph, node: Node) -> list[int]:
     return [spec.nbytes for spec in scratch_specs(device, graph, node).values()]
 
 

@@ -1,8 +1,8 @@
 """The part of a graph with symbols that is the same at all lengths.
 
-A node is fixed if all that it reads and writes has one shape, and none of it becomes a constant
-that follows from lengths. What a decoder returns is read by fixed nodes, however long the file was
-that it was given: they keep programs, views and memory when a length changes.
+A node is fixed if all tensors that it reads and writes have one shape, and none of them becomes a
+constant that follows from lengths. After a decoder of files of any length, the nodes of a model are
+fixed: they keep programs, views and memory when a length changes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ...graph.traits import LENGTHS
 from .constraints import DynamicShapeConstraints
 
 LEAST_FIXED = 8
-"""With fewer fixed nodes than this, binding them anew costs less than a step of their own."""
+"""With fewer fixed nodes, binding them again costs less than a step of their own."""
 
 
-def fixed_nodes(template: Graph) -> frozenset[str]:
+def find_fixed_nodes(template: Graph) -> frozenset[str]:
     """Return the names of the fixed nodes of a graph with symbols."""
     known: dict[str, Any] = dict(template.constants)
-    told: set[str] = set()  # what becomes a constant once lengths are known
+    told: set[str] = set()  # tensors that become constants once lengths are known
     found: set[str] = set()
     for node in template.nodes:
         read = {name for name in node.inputs if name}
@@ -36,36 +36,36 @@ def fixed_nodes(template: Graph) -> frozenset[str]:
     return frozenset(found)
 
 
-def without_nodes(graph: Graph, names: Set[str]) -> Graph:
-    """Return the graph without some nodes; what these wrote is fed, what they read is fetched."""
+def remove_nodes(graph: Graph, names: Set[str]) -> Graph:
+    """Return the graph without some nodes: their outputs are inputs, and their inputs outputs."""
     if not names:
         return graph
     return graph.extract((node for node in graph.nodes if node.name not in names), graph.name)
 
 
-def same_nodes(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
-    """True when nodes are the same but for their attributes."""
+def are_same_nodes(nodes: Sequence[Node], others: Sequence[Node]) -> bool:
+    """True if nodes are the same, attributes aside."""
     return len(nodes) == len(others) and all(
         a.name == b.name and a.op == b.op and a.inputs == b.inputs and a.outputs == b.outputs
         for a, b in zip(nodes, others, strict=True)
     )
 
 
-def worth_apart(template: Graph) -> frozenset[str]:
-    """Return the fixed nodes if they are worth steps of their own, else none."""
-    found = fixed_nodes(template)
+def select_apart(template: Graph) -> frozenset[str]:
+    """Return the fixed nodes if they are worth steps of their own, else an empty set."""
+    found = find_fixed_nodes(template)
     return found if len(found) >= LEAST_FIXED else frozenset()
 
 
 def is_mostly_fixed(template: Graph) -> bool:
-    """True when lengths matter to few of the nodes."""
-    return len(worth_apart(template)) * 2 >= max(len(template.nodes), 1)
+    """True if at least half of the nodes are fixed, and worth steps of their own."""
+    return len(select_apart(template)) * 2 >= max(len(template.nodes), 1)
 
 
-def growing_constraints(template: Graph) -> DynamicShapeConstraints:
-    """Return constraints for lengths without bounds: what has them shares bytes with nothing."""
+def find_growing_constraints(template: Graph) -> DynamicShapeConstraints:
+    """Return constraints for unbounded lengths: tensors with such lengths share no bytes."""
     growing = frozenset(name for name, spec in template.tensors.items() if not spec.is_static)
-    apart = frozenset(node.name for node in template.nodes) - fixed_nodes(template)
+    apart = frozenset(node.name for node in template.nodes) - find_fixed_nodes(template)
     return DynamicShapeConstraints(apart, growing=growing)
 
 

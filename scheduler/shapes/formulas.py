@@ -1,8 +1,8 @@
-"""Shapes without inference, where each length is a number or that of an input.
+"""Shapes without inference, if each length is a number or the length of an input.
 
-Symbols say so: equal ones mean equal lengths. Where they meet numbers they say nothing, though, and
-whether devices support a node may depend on lengths, too. So inference has to say the same at some
-lengths first. It always is asked where lengths are computed with, or become values that nodes read.
+Equal symbols mean equal lengths. But symbols may also equal numbers, and the support of a node may
+depend on lengths. So formulas are used only after inference gave the same shapes at some lengths.
+Graphs that compute with lengths, or read them as values, are always inferred.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from ...graph.tensor import Dim, TensorSpec
 from ..plans.shapes import Shapes
 
 TRIALS = 3
-"""At so many lengths inference has to say the same."""
+"""The number of lengths at which inference has to agree first."""
 
 LEAST = 2
-"""Lengths of 0 and 1 have rules of their own."""
+"""The smallest length of formulas: 0 and 1 follow rules of their own."""
 
 
 class ShapeFormulas:
-    """The shapes of a graph's tensors at all lengths from `LEAST` to the largest inferred ones.
+    """Shapes of a graph's tensors at all lengths from `LEAST` to the largest inferred ones.
 
     Parameters
     ----------
     template : Graph
         With symbols.
     own : Graph
-        The same at some lengths.
+        The graph at some lengths.
     fed : Mapping of str to TensorSpec
-        All inputs, with their symbols: those, too, that the template does not read.
+        All inputs with symbols, including inputs that the template does not read.
     shapes : Mapping of str to sequence of int
-        Theirs in `own`.
+        The shapes of inputs in `own`.
     """
 
     def __init__(
@@ -52,24 +52,24 @@ class ShapeFormulas:
 
     @property
     def have_agreed(self) -> bool:
-        """True once inference has said the same often enough."""
+        """True once inference has agreed `TRIALS` times."""
         return self._hold and len(self._agreed) >= TRIALS
 
     def at(self, shapes: Shapes) -> Graph | None:
-        """Return the graph for inputs of some shapes, which fit; None where it must be inferred."""
+        """Return the graph for inputs of these shapes; None if it must be inferred."""
         lengths = self._agreed_lengths(shapes)
         return None if lengths is None else replace(self._own, tensors=self._specs(lengths))
 
     def specs_at(self, shapes: Shapes, names: Iterable[str]) -> dict[str, TensorSpec] | None:
-        """Return the specs of some tensors then; None where they must be inferred."""
+        """Return the specs of tensors at these shapes; None if they must be inferred."""
         lengths, own = self._agreed_lengths(shapes), self._own.tensors
         if lengths is None:
             return None
         varying = self._varying
-        return {n: _at(varying[n], lengths) if n in varying else own[n] for n in names}
+        return {n: _substitute(varying[n], lengths) if n in varying else own[n] for n in names}
 
     def _agreed_lengths(self, shapes: Shapes) -> Mapping[str, int] | None:
-        """Return the lengths of symbols where inference would say no more than they do."""
+        """Return the lengths of symbols if formulas hold for them, else None."""
         if not self.have_agreed:
             return None
         lengths = self._lengths(shapes)
@@ -77,7 +77,7 @@ class ShapeFormulas:
         return lengths if fit else None
 
     def compare(self, shapes: Shapes, inferred: Graph) -> None:
-        """Take note of what was inferred for some shapes, and is supported."""
+        """Compare with a graph that was inferred for these shapes and is supported."""
         lengths = self._lengths(shapes)
         if self._hold and min(lengths.values(), default=0) >= LEAST:
             self._hold = self._say(lengths, inferred)
@@ -85,7 +85,6 @@ class ShapeFormulas:
             self._largest = {s: max(most, lengths[s]) for s, most in self._largest.items()}
 
     def _lengths(self, shapes: Shapes) -> dict[str, int]:
-        """Return the lengths of symbols."""
         return {
             dim: length
             for name, spec in self._fed.items()
@@ -94,7 +93,7 @@ class ShapeFormulas:
         }
 
     def _say(self, lengths: Mapping[str, int], inferred: Graph) -> bool:
-        """True when all is as it was inferred; what becomes a constant there differs by length."""
+        """True if formulas give the inferred graph, and constants do not depend on lengths."""
         own = self._own
         return (
             inferred.nodes == own.nodes
@@ -104,11 +103,11 @@ class ShapeFormulas:
         )
 
     def _specs(self, lengths: Mapping[str, int]) -> dict[str, TensorSpec]:
-        """Return all specs; what is computed from lengths keeps its symbols, and so is none."""
-        found = {name: _at(spec, lengths) for name, spec in self._varying.items()}
+        """Return all specs; computed lengths keep their symbols, which inference never has."""
+        found = {name: _substitute(spec, lengths) for name, spec in self._varying.items()}
         return {**self._own.tensors, **found}
 
 
-def _at(spec: TensorSpec, lengths: Mapping[str, int]) -> TensorSpec:
+def _substitute(spec: TensorSpec, lengths: Mapping[str, int]) -> TensorSpec:
     dims: list[Dim] = [lengths.get(d, d) if isinstance(d, str) else d for d in spec.shape or ()]
     return TensorSpec(spec.dtype, dims)

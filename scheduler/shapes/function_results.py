@@ -1,4 +1,4 @@
-"""Lengths of what Python functions return: told by their rules, bounded, or else refused."""
+"""Lengths of results of Python functions: inferred by their rules, bounded, or refused."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from ...graph.infer import infer_node
 from ...graph.ir import Graph, call_of
 from ...graph.tensor import TensorSpec
 from ..plans.shapes import Bounds
-from .bounds import EXAMPLE, computed_symbols, largest
+from .bounds import EXAMPLE, find_computed_symbols, pick_largest
 from .sync_points import untold_shape_error
 
 
 def check_results(graph: Graph, bounds: Bounds) -> None:
-    """Raise PlanError if what a Python function returns has a length that nothing will tell.
+    """Raise PlanError if a length of a Python function's result can never be known.
 
-    That is so if it is open even at some lengths of all inputs, and has no bound.
+    Such a length is open even if all lengths of inputs are known, and has no bound.
     """
-    unbounded = computed_symbols(graph).keys() - bounds.keys()
+    unbounded = find_computed_symbols(graph).keys() - bounds.keys()
     if not any(
         node.operator.function is not None and not unbounded.isdisjoint(spec.shape or ())
         for node in graph.nodes
         for spec in graph.output_specs(node)
     ):
         return
-    lengths, tensors = largest(bounds), dict(graph.tensors)
+    lengths, tensors = pick_largest(bounds), dict(graph.tensors)
     for name in graph.inputs:
-        tensors[name] = _of_lengths(tensors[name], lengths, EXAMPLE)
+        tensors[name] = _substitute_lengths(tensors[name], lengths, EXAMPLE)
     for node in graph.nodes:
         names = [name for name in node.outputs if name]
         try:
             specs = infer_node(node, call_of(node, tensors, graph.constants))
-        except PlaitError:  # these lengths do not fit together
+        except PlaitError:  # these lengths are incompatible
             pass
         else:
             tensors.update(
-                (name, _of_lengths(spec, lengths))
+                (name, _substitute_lengths(spec, lengths))
                 for name, spec in zip(node.outputs, specs, strict=True)
                 if name
             )
@@ -44,13 +44,13 @@ def check_results(graph: Graph, bounds: Bounds) -> None:
             if node.operator.function is not None and is_open:
                 raise untold_shape_error(graph, node, bounds)
         for name in names:
-            tensors[name] = _of_lengths(tensors[name], lengths, EXAMPLE)
+            tensors[name] = _substitute_lengths(tensors[name], lengths, EXAMPLE)
 
 
-def _of_lengths(
+def _substitute_lengths(
     spec: TensorSpec, lengths: Mapping[str, int], other: int | None = None
 ) -> TensorSpec:
-    """Return a spec with lengths in place of symbols; others stay, or have one length."""
+    """Return a spec with lengths in place of symbols, and `other` for unknown symbols."""
     if spec.shape is None or spec.is_static:
         return spec
     dims = (

@@ -1,4 +1,4 @@
-"""Control flow that is decided ahead becomes plain nodes: a chosen branch, an unrolled loop.
+"""Control flow that is known ahead becomes plain nodes: a chosen branch, an unrolled loop.
 
 If(true, x; f, g) -> f(x)        Loop(2, ., s; f) -> f(f(s))        Scan likewise, slice by slice
 
@@ -22,15 +22,15 @@ from ...graph.operators.control import axis_of, chosen_branch, repeats
 from ...graph.tensor import Array
 
 UNROLLED_NODES = 256
-"""Loops that would become more nodes than this are run by the session, body by body. A loop in a
-loop has its share of what the outer one may become, so that all of them together stay small."""
+"""The largest number of nodes that a loop may become; the session runs longer loops body by body.
+A loop in a loop has its share of the outer loop's allowance, so that the total stays small."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """What stands in the place of a node: constants by name, and nodes in order.
+    """The replacement of a node: constants by name, and nodes in order.
 
-    `allowance` is how many nodes a loop among them may become.
+    `allowance` is the number of nodes that a loop among them may become.
     """
 
     constants: Mapping[str, Array]
@@ -40,16 +40,16 @@ class Inlined:
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """The names that are taken in the graph around a node."""
+    """The names in use in the graph around a node."""
 
     nodes: Names
     tensors: Names
 
 
-def inlined(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
-    """Return what a node of control flow comes down to.
+def inline_node(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined | None:
+    """Return the plain nodes that replace a node of control flow.
 
-    None where that is not known yet, or a loop would become more nodes than the allowance.
+    None if values decide its course, or a loop would become more nodes than the allowance.
     """
     writer, steps = _Writer(node, names), 1
     if node.op == "If":
@@ -65,7 +65,7 @@ def inlined(node: Node, call: Call, names: Namespace, allowance: int) -> Inlined
 
 
 def _unroll_loop(writer: _Writer, node: Node, call: Call, allowance: int) -> int:
-    """Write a Loop as its steps; return how many, 0 where it has to stay."""
+    """Write a Loop as its iterations; return their number, 0 if the loop stays."""
     body, trips, condition = node.attributes["body"], call.value(0), call.value(1)
     if trips is None or (call.has(1) and condition is None):
         return 0
@@ -86,7 +86,7 @@ def _unroll_loop(writer: _Writer, node: Node, call: Call, allowance: int) -> int
 
 
 def _unroll_scan(writer: _Writer, node: Node, call: Call, allowance: int) -> int:
-    """Write a Scan as its steps; return how many, 0 where it has to stay."""
+    """Write a Scan as its iterations; return their number, 0 if the node stays."""
     body, n_scanned = node.attributes["body"], node.attributes["num_scan_inputs"]
     given, captured = _split(node, 0)
     states, scanned = given[: len(given) - n_scanned], given[len(given) - n_scanned :]
@@ -123,18 +123,18 @@ def _unroll_scan(writer: _Writer, node: Node, call: Call, allowance: int) -> int
 
 
 def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
-    """Return the names of a node's states and scanned inputs, and of what it captures."""
+    """Return the names of a node's states and scanned inputs, and of captured tensors."""
     end = len(node.inputs) - node.attributes["captured"]
     return list(node.inputs[first:end]), list(node.inputs[end:])
 
 
 def _is_short(body: Graph, count: int, allowance: int) -> bool:
-    """True when unrolling is worth it; not for no iteration, which has nothing to stack."""
+    """True if unrolling pays; false for no iterations, which leave nothing to stack."""
     return count > 0 and count * sum(1 for _ in all_nodes(body)) <= allowance
 
 
 class _Writer:
-    """Writes nodes that stand in the place of one."""
+    """Writes the nodes that replace one node."""
 
     def __init__(self, node: Node, names: Namespace) -> None:
         self.constants: dict[str, Array] = {}
@@ -163,13 +163,12 @@ class _Writer:
         return [names[name] for name in graph.outputs]
 
     def constant(self, name: str, value: Any) -> str:
-        """Add a constant."""
         name = self._names.tensors.take(f"{self._name}/{name}")
         self.constants[name] = np.asarray(value)
         return name
 
     def pick(self, name: str, axis: int, index: int, suffix: str) -> str:
-        """Add the node that takes one slice of a tensor."""
+        """Add a node that takes one slice of a tensor; return the slice's name."""
         place = self.constant(f"{suffix}/index", np.int64(index))
         made = self._names.tensors.take(f"{self._name}/{suffix}/slice")
         self._add("Gather", (name, place), made, axis=axis)
@@ -187,7 +186,7 @@ class _Writer:
         self._add("Concat", rows, output, axis=axis)
 
     def publish(self, names: Sequence[str], outputs: Sequence[str]) -> None:
-        """Give results the names of the node's outputs; the last ones may be left out."""
+        """Name results after the node's outputs, of which the last may be missing."""
         for name, output in zip(names, outputs, strict=False):
             if output:
                 self._add("Identity", (name,), output)

@@ -1,10 +1,9 @@
 """A symbolic graph for given input shapes: every dimension a number, shape arithmetic folded.
 
-One sweep in topological order: infer a node's specs from what is known by now, and where all its
-inputs are known values (weights, or what Shape says of a static tensor) compute its own. With
-`fold_constants` among the passes it becomes a constant, as that pass would have it; without, only
-what decides shapes does, for a plan has to know those. What is not needed any more is dropped at
-the end.
+One sweep in topological order infers each node's specs from the specs before it, and evaluates
+nodes with known inputs (weights, or the Shape of a static tensor). With `fold_constants` among the
+passes results become constants, as by that pass; without, only values that decide shapes do, since
+a plan needs static shapes. Nodes that nothing reads any more are dropped at the end.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from ...graph.tensor import Array, Dim, TensorSpec, spec_of
 from ..errors import FeedError
 from ..plans.shapes import Shapes
 from . import inlining
-from .inlining import Namespace, inlined
+from .inlining import Namespace, inline_node
 
 
-def specialised(
+def specialise_with_passes(
     graph: Graph, shapes: Shapes | None, passes: Sequence[Pass]
 ) -> tuple[Graph, tuple[Applied, ...]]:
-    """Return the graph as `specialise` does, and what `fold_constants` did if it is a pass.
+    """Return the graph as `specialise` does, and the record of `fold_constants` if it is a pass.
 
     Raises
     ------
@@ -41,34 +40,34 @@ def specialised(
         As `specialise`.
     """
     start = time.perf_counter()
-    sweep = _swept(graph, shapes, folds=fold_constants in passes)
+    sweep = _run_sweep(graph, shapes, folds=fold_constants in passes)
     after = sweep.result()
     return after, sweep.told(after, time.perf_counter() - start)
 
 
 def specialise(graph: Graph, shapes: Shapes | None = None, *, folds: bool = True) -> Graph:
-    """Return the graph for given input shapes, with everything known ahead computed.
+    """Return the graph for given input shapes, with values that are known ahead as constants.
 
     Parameters
     ----------
     graph : Graph
     shapes : Mapping of str to sequence of int, optional
-        Shapes of inputs by name. Symbols they bind are replaced everywhere; other dimensions stay
+        Shapes of inputs by name. Their symbols are replaced everywhere; other dimensions stay
         symbolic.
     folds : bool, default True
-        False where nodes whose results are known ahead stay and run, unless these decide shapes.
+        If false, nodes with results that are known ahead stay and run, unless these decide shapes.
 
     Raises
     ------
     FeedError
         If a shape does not fit its input.
     ShapeError
-        If the shapes do not fit together further on; `at` names the node.
+        If shapes are incompatible inside the graph; `at` names the node.
     """
-    return _swept(graph, shapes, folds).result()
+    return _run_sweep(graph, shapes, folds).result()
 
 
-def _swept(graph: Graph, shapes: Shapes | None, folds: bool) -> _Sweep:
+def _run_sweep(graph: Graph, shapes: Shapes | None, folds: bool) -> _Sweep:
     sweep = _Sweep(graph, bind_inputs(graph, shapes or {}), folds)
     for node in graph.nodes:
         sweep.visit(node, inlining.UNROLLED_NODES)
@@ -76,12 +75,12 @@ def _swept(graph: Graph, shapes: Shapes | None, folds: bool) -> _Sweep:
 
 
 def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
-    """Return the specs of the inputs once they have these shapes.
+    """Return the specs of the inputs with these shapes.
 
     Raises
     ------
     FeedError
-        If a name is no input, or a shape contradicts its input or another shape.
+        If a name is not an input, or a shape contradicts its input or another shape.
     """
     known = set(graph.inputs)
     for name in shapes:
@@ -93,7 +92,9 @@ def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
     symbols: dict[str, int] = {}
     for name, shape in shapes.items():
         _bind_shape(name, graph.tensors[name], tuple(shape), symbols)
-    return {name: _bound(graph.tensors[name], shapes.get(name), symbols) for name in graph.inputs}
+    return {
+        name: _bind_spec(graph.tensors[name], shapes.get(name), symbols) for name in graph.inputs
+    }
 
 
 def _bind_shape(
@@ -104,7 +105,7 @@ def _bind_shape(
     known = {symbol: symbols[symbol] for symbol in spec.shape if symbol in symbols}
     fits = len(shape) == len(spec.shape)
     for declared, length in zip(spec.shape, shape, strict=False):
-        # The first input that has a symbol says how long it is; all others have to agree.
+        # The first input with a symbol sets its length; all others must agree.
         bound = symbols.setdefault(declared, length) if isinstance(declared, str) else declared
         fits = fits and bound == length
     if not fits:
@@ -115,7 +116,9 @@ def _bind_shape(
         )
 
 
-def _bound(spec: TensorSpec, shape: Sequence[int] | None, symbols: Mapping[str, int]) -> TensorSpec:
+def _bind_spec(
+    spec: TensorSpec, shape: Sequence[int] | None, symbols: Mapping[str, int]
+) -> TensorSpec:
     if shape is not None:
         return TensorSpec(spec.dtype, tuple(shape))
     if spec.shape is None:
@@ -133,32 +136,30 @@ class _Sweep:
         given = (*graph.constants, *graph.prepared, *graph.late)
         self._tensors = {**specs, **{name: graph.tensors[name] for name in given}}
         self._constants: dict[str, Array] = dict(graph.constants)
-        # One and the same mapping where all that is known becomes a constant.
+        # The same mapping if all known values become constants.
         self._values = self._constants if folds else dict(graph.constants)
-        # Folding may not make a graph much larger than its weights are: an Expand of constants
-        # would.
+        # Folding must not make a graph much larger than its weights, as an Expand would.
         self._room = Room(graph.constants.values())
         self._kept: list[Node] = []
         self._met: list[str] = []
         self._deciding: set[str] = set()
-        """Of what is not folded, all the same: tensors whose values decide shapes."""
+        """Tensors with values that decide shapes: constants even without folding."""
 
     @cached_property
     def _names(self) -> Namespace:
-        """The names that are taken, where nodes have to be written."""
+        """The names in use, for nodes that are written."""
         nodes = (node.name for node in self._graph.nodes)
         return Namespace(Names(nodes), Names(self._graph.tensors))
 
     def visit(self, node: Node, allowance: int) -> None:
-        """Take a node in; loops may become as many nodes as the allowance."""
+        """Process a node; a loop may become `allowance` nodes."""
         call = call_of(node, self._tensors, self._values)
         specs = self._inferred(node, call)
-        if node.op in CONTROL_FLOW and (plain := inlined(node, call, self._names, allowance)):
+        if node.op in CONTROL_FLOW and (plain := inline_node(node, call, self._names, allowance)):
             self._constants.update(plain.constants)
             self._values.update(plain.constants)
             self._tensors.update({name: spec_of(v) for name, v in plain.constants.items()})
-            # What a loop was written out as may hold loops again, which have the rest of the
-            # allowance.
+            # Unrolled bodies may contain loops, which share the rest of the allowance.
             for written in plain.nodes:
                 self.visit(written, plain.allowance)
             return
@@ -170,15 +171,15 @@ class _Sweep:
         values = evaluated(node, call, specs, self._room) if known else None
         self._values.update(values or {})
         self._met.append(node.name)
-        # Without folding the node runs all the same, though its values may decide shapes meanwhile.
+        # Without folding the node runs, even if its values decided shapes.
         if values is None or not self._folds:
             self._kept.append(node)
 
     def _inferred(self, node: Node, call: Call) -> Specs:
-        """Return the specs of what a node writes.
+        """Return the specs of a node's outputs.
 
-        A branch that does not fit is no mistake as long as it is not entered: until a condition is
-        known, so much about an If stays open.
+        Incompatible shapes in a branch are an error only if the branch is entered: until the
+        condition is known, the outputs of the If stay open.
         """
         try:
             return infer_node(node, call)
@@ -188,15 +189,15 @@ class _Sweep:
             return self._graph.output_specs(node)
 
     def _decides(self, node: Node, call: Call, specs: Specs) -> set[str]:
-        """Return what has to be a constant, lest the node's shapes are not known."""
+        """Return the inputs that must be constants for the node's shapes to be known."""
         known = {n for n in node.inputs if n in self._values and n not in self._constants}
         if not known or not _needs(node, call, specs, known):
             return set()
-        # Each alone, if one of them is what it takes; else they do together.
+        # Single inputs that are necessary; else all of them together.
         return {name for name in known if _needs(node, call, specs, {name})} or known
 
     def told(self, after: Graph, seconds: float) -> tuple[Applied, ...]:
-        """Return what became constants, and nodes that nothing needs then, if that is any."""
+        """Return the record of folding: removed nodes, if there are any."""
         if len(self._kept) == len(self._met):
             return ()
         left = {node.name for node in after.nodes}
@@ -207,7 +208,7 @@ class _Sweep:
     def result(self) -> Graph:
         wanted = set(self._graph.outputs)
         kept: list[Node] = []
-        # Backwards, so that readers are known before what they read.
+        # Backwards, so that readers come before the tensors that they read.
         for node in reversed(self._kept):
             if not self._deciding.isdisjoint(node.outputs):
                 self._constants.update({n: self._values[n] for n in node.outputs if n})
@@ -230,7 +231,7 @@ class _Sweep:
 
 
 def _needs(node: Node, call: Call, specs: Specs, names: set[str]) -> bool:
-    """True when a node's shapes are not the same without the values of some inputs."""
+    """True if a node's shapes differ without the values of some inputs."""
     told = zip(node.inputs, call.values, strict=True)
     values = tuple(None if name in names else value for name, value in told)
     try:

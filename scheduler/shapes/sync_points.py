@@ -1,9 +1,9 @@
-"""Sync points: a plan stops there until values are known, and goes on with their shapes.
+"""Sync points: boundaries at which a plan waits for values that decide shapes.
 
-Shapes may depend on values: Range of a computed limit, NonZero, a loop. Then the graph is cut: the
-head, whose shapes are all known, is planned and run; what it computed tells more shapes, and what
-is left is cut again. Lengths that are known to be below a bound are computed into buffers of that
-bound within the head, and trimmed at the boundary.
+Shapes may depend on values: Range of a computed limit, NonZero, a loop. Then the graph is cut. The
+head, in which all shapes are known, is planned and run; its results decide more shapes, and the
+rest is cut again. Results with bounded lengths are computed into buffers for the largest lengths
+within the head, and trimmed at the boundary.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ..errors import PlanError
 from ..plans.shapes import NO_BOUNDS, Bounds
 
 DECIDING_SIZE = 1 << 16
-"""Tensors up to this many elements may decide shapes."""
+"""The largest number of elements of a tensor that may decide shapes."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedOutputs:
-    """Tensors computed into buffers of an upper bound, and the tensor that has their shapes."""
+    """Tensors in buffers for their largest lengths, and the tensor with their shapes."""
 
     tensors: tuple[str, ...]
     shapes: str
 
     def trimmed(self, known: Mapping[str, Array]) -> dict[str, Array]:
-        """Return what the buffers truly hold, by name."""
+        """Return the tensors at their true lengths, by name."""
         lengths, start, found = known[self.shapes].tolist(), 0, {}
         for name in self.tensors:
             stop = start + known[name].ndim
@@ -52,11 +52,11 @@ class GraphSplit:
     Attributes
     ----------
     head : Graph
-        All that can be planned now; may have no nodes.
+        The nodes that can be planned now; may be empty.
     rest : Graph or None
-        What can be planned when the head has run; None if that is nothing.
+        The nodes that can be planned when the head has run, if any.
     padded : tuple of PaddedOutputs
-        What of the head's outputs has to be trimmed.
+        The outputs of the head that have to be trimmed.
     """
 
     head: Graph
@@ -65,35 +65,35 @@ class GraphSplit:
 
 
 def has_static_shapes(graph: Graph) -> bool:
-    """True when nothing in the graph has to wait for values."""
+    """True if no shape in the graph waits for values."""
     return graph.is_static and not any(waits(node) or node.operator.bounded for node in graph.nodes)
 
 
 def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
     """Cut a graph, specialised for its inputs' shapes, at the first boundary.
 
-    `bounds` are those of lengths that are computed.
+    `bounds` are the bounds of computed lengths.
 
     Raises
     ------
     PlanError
-        If a Python function does not tell the shapes of what it returns.
+        If the shapes of a Python function's results are unknown and unbounded.
     """
     known = {*graph.inputs, *graph.constants}
     head: list[Node] = []
     rest: list[Node] = []
     padded: list[PaddedOutputs] = []
     tensors = dict(graph.tensors)
-    # In topological order: what is not ready holds up all that reads it, by being in the rest.
+    # In topological order: readers of nodes in the rest are in the rest, too.
     for node in graph.nodes:
         ready = all(name in known for name in node.inputs if name)
         if ready and not waits(node):
             if node.operator.bounded is not None:
-                one, specs = bounded_form(graph, node)
-                # The buffer has a size, so the head computes it; the results stay out of `known`,
-                # for their lengths are told at the boundary.
+                one, specs = make_bounded_form(graph, node)
+                # The buffer has a size, so the head computes it. The results stay out of `known`:
+                # their lengths are known at the boundary.
                 if all(spec.is_static for spec in specs):
-                    padded.append(_padded(head, tensors, one, specs))
+                    padded.append(_add_padded(head, tensors, one, specs))
                     continue
             elif all(spec.is_static for spec in graph.output_specs(node)):
                 known.update(node.outputs)
@@ -101,19 +101,19 @@ def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
                 continue
             largest = find_largest_results(node, graph.output_specs(node), bounds)
             if largest is not None:
-                padded.append(_padded(head, tensors, *_bounded_call(graph, node, largest)))
+                padded.append(_add_padded(head, tensors, *_make_bounded_call(graph, node, largest)))
                 continue
             if node.operator.function is not None:
                 raise untold_shape_error(graph, node)
         rest.append(node)
     left = graph.extract(rest, graph.name) if rest else None
-    return GraphSplit(_head(graph, head, rest, padded, tensors), left, tuple(padded))
+    return GraphSplit(_build_head(graph, head, rest, padded, tensors), left, tuple(padded))
 
 
 def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
-    """Cut a graph with symbols where its form for some lengths is cut."""
+    """Cut a graph with symbols at the same nodes as its form for some lengths."""
     parts = cut(graph, bounds)
-    # Where the cut goes is decided for numbers, as symbols do not say whether lengths are known.
+    # Numbers decide the cut: symbols do not show which lengths are known.
     late = {node.name for node in parts.rest.nodes} if parts.rest is not None else set()
     padding = {one.shapes for one in parts.padded}
     head: list[Node] = []
@@ -122,38 +122,40 @@ def cut_alike(template: Graph, graph: Graph, bounds: Bounds) -> GraphSplit:
     tensors = dict(template.tensors)
     known = {*template.inputs, *template.constants, ""}
     for node in template.nodes:
-        # At numbers, the shape of what is computed late may be a constant.
+        # With numbers, shapes of late results may be constants.
         if node.name in late or not known.issuperset(node.inputs):
             rest.append(node)
         elif f"{node.name}\0shapes" not in padding:
             head.append(node)
             known.update(node.outputs)
         elif node.operator.bounded is not None:
-            padded.append(_padded(head, tensors, *bounded_form(template, node)))
+            padded.append(_add_padded(head, tensors, *make_bounded_form(template, node)))
         else:
             largest = [parts.head.tensors[name] for name in node.outputs]
-            padded.append(_padded(head, tensors, *_bounded_call(template, node, largest)))
+            padded.append(_add_padded(head, tensors, *_make_bounded_call(template, node, largest)))
     left = template.extract(rest, template.name) if rest else None
-    return GraphSplit(_head(template, head, rest, padded, tensors), left, tuple(padded))
+    return GraphSplit(_build_head(template, head, rest, padded, tensors), left, tuple(padded))
 
 
-def _padded(
+def _add_padded(
     head: list[Node], tensors: dict[str, TensorSpec], node: Node, specs: Specs
 ) -> PaddedOutputs:
-    """Take a node into the head that computes into buffers of upper bounds."""
+    """Add a node to the head that computes into buffers for the largest lengths."""
     head.append(node)
     tensors.update(zip(node.outputs, specs, strict=True))
     return PaddedOutputs(node.outputs[:-1], node.outputs[-1])
 
 
-def _bounded_call(graph: Graph, node: Node, largest: Sequence[TensorSpec]) -> tuple[Node, Specs]:
-    """Return the call with buffers for the largest results, and the specs of all it writes."""
+def _make_bounded_call(
+    graph: Graph, node: Node, largest: Sequence[TensorSpec]
+) -> tuple[Node, Specs]:
+    """Return the call with buffers for the largest results, and the specs of its outputs."""
     one = bounded_call(graph, node, largest)
     return one, tuple(one.operator.infer(call_of(one, graph.tensors, {})))
 
 
-def bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
-    """Return the node that computes the same into buffers of an upper bound, and their specs."""
+def make_bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
+    """Return the node in its form with buffers for the largest results, and their specs."""
     assert node.operator.bounded is not None
     operator, call = find_operator(node.operator.bounded), graph.call(node)
     with asking(node, call):
@@ -161,24 +163,24 @@ def bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
     unread = (f"{node.name}\0unread{i}" for i in range(len(specs)))
     given = dict(enumerate(node.outputs))
     names = [given.get(i) or name for i, name in enumerate(unread)]
-    # No name that users give has a NUL in it.
+    # Names from users have no NUL.
     names[-1] = f"{node.name}\0shapes"
     return replace(node, op=operator.name, outputs=tuple(names)), specs
 
 
-def frontier(graph: Graph) -> Sequence[Node]:
-    """Return the nodes of which all inputs are known: the first that a boundary holds up."""
+def find_frontier(graph: Graph) -> Sequence[Node]:
+    """Return the nodes with known inputs: the first ones after a boundary."""
     written = {name for node in graph.nodes for name in node.outputs if name}
     return [node for node in graph.nodes if written.isdisjoint(node.inputs)]
 
 
-def deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
-    """Return the inputs whose values, beside all shapes, decide the shapes of a node's outputs.
+def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
+    """Return the inputs with values that decide the shapes of a node's outputs.
 
     Raises
     ------
     PlanError
-        If not even all values decide them.
+        If all values together do not decide them.
     """
     if waits(node):
         return node.inputs[:1] if node.op == "If" else ()
@@ -187,58 +189,60 @@ def deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[s
         for name in dict.fromkeys(node.inputs)
         if name and name not in graph.constants and np.size(known[name]) <= DECIDING_SIZE
     ]
-    if not _decided(graph, node, known, names):
+    if not _is_decided(graph, node, known, names):
         raise untold_shape_error(graph, node)
-    # As few as will do: each value that decides is part of the key by which stages are found again.
+    # As few as possible: deciding values are part of the key of a stage.
     for name in tuple(names):
         fewer = [other for other in names if other != name]
-        if _decided(graph, node, known, fewer):
+        if _is_decided(graph, node, known, fewer):
             names = fewer
     return names
 
 
-def reason_held_up(parts: GraphSplit, node: Node) -> str:
-    """Return in words what a node of the rest, one of the `frontier`, waits for at the boundary.
+def explain_wait(parts: GraphSplit, node: Node) -> str:
+    """Return the reason why a node of the rest waits at the boundary; it has known inputs.
 
-    Which values decide its shapes is found by asking what would follow from ones.
+    Inference with ones for values finds the values that decide its shapes.
     """
     graph = parts.rest
     assert graph is not None, "the node is part of it"
     late = {name: one for one in parts.padded for name in one.tensors}
     waited = [name for name in dict.fromkeys(node.inputs) if name in late]
     if waited:
-        return f"needs the shape of {_quoted(waited)}, which is known when that is computed"
+        return f"needs the shape of {_quote_names(waited)}, which is known when that is computed"
     names: Sequence[str]
     if waits(node):
         names = [n for n in deciding_inputs(node) if n and n not in graph.constants]
     else:
         small = (n for n in dict.fromkeys(node.inputs) if n and n not in graph.constants)
-        # Zeros would make empty shapes of products, ones leave them as they are.
-        ones = {n: _ones(graph.tensors[n]) for n in small if graph.tensors[n].is_static}
-        names = tuple(name for name in ones if _would_decide(graph, node, ones, without=name))
-    return f"needs the values of {_quoted(names)}" if names else "needs values, not shapes alone"
+        # Ones leave products of lengths as they are; zeros would make them empty.
+        ones = {n: _make_ones(graph.tensors[n]) for n in small if graph.tensors[n].is_static}
+        names = tuple(name for name in ones if _may_decide(graph, node, ones, without=name))
+    return (
+        f"needs the values of {_quote_names(names)}" if names else "needs values, not shapes alone"
+    )
 
 
-def _quoted(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _ones(spec: TensorSpec) -> Array:
-    """Return ones that take no memory to speak of."""
+def _make_ones(spec: TensorSpec) -> Array:
+    """Return ones as a broadcast view of a single element."""
     return np.broadcast_to(np.ones((), spec.dtype), spec.static_shape)
 
 
-def _would_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: str) -> bool:
-    """True when shapes do not follow from all other values, were they ones."""
+def _may_decide(graph: Graph, node: Node, ones: Mapping[str, Array], without: str) -> bool:
+    """True if shapes stay open with ones for all other values."""
     names = [name for name in ones if name != without and np.size(ones[name]) <= DECIDING_SIZE]
     try:
-        return not _decided(graph, node, ones, names)
-    except ShapeError:  # ones are not what fits, but they were looked at
+        return not _is_decided(graph, node, ones, names)
+    except ShapeError:  # ones are invalid here, but the rule has read them
         return False
 
 
 def untold_shape_error(graph: Graph, node: Node, bounded: Collection[str] = ()) -> PlanError:
-    """Return the error for an operator that does not tell its shapes, some lengths of which are."""
+    """Return the error for a result with an unknown shape."""
     specs = ", ".join(str(s) for s in graph.output_specs(node) if not s.is_static)
     dims = [dim for spec in graph.output_specs(node) for dim in spec.shape or ()]
     symbols = [dim for dim in dims if isinstance(dim, str) and dim not in bounded] or ["n"]
@@ -254,15 +258,15 @@ def untold_shape_error(graph: Graph, node: Node, bounded: Collection[str] = ()) 
     )
 
 
-def _decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str]) -> bool:
-    """True when shapes follow from the values of these inputs."""
+def _is_decided(graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str]) -> bool:
+    """True if shapes follow from the values of these inputs."""
     return all(spec.is_static for spec in infer_known(graph, node, known, names))
 
 
 def infer_known(
     graph: Graph, node: Node, known: Mapping[str, Array], names: Sequence[str] = ()
 ) -> Specs:
-    """Infer a node's results from the shapes of known inputs, and the values of those named."""
+    """Infer a node's results from the shapes of known inputs, and the values of `names`."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
     call = call_of(node, {**graph.tensors, **given}, values)
@@ -272,7 +276,7 @@ def infer_known(
         return tuple(find_operator(node.operator.bounded).infer(call))
 
 
-def _head(
+def _build_head(
     graph: Graph,
     nodes: Sequence[Node],
     rest: Sequence[Node],

@@ -1,6 +1,6 @@
-"""Control flow that runs inside of a plan, as one node: its shapes are the same whatever happens.
+"""Control flow that runs inside a plan as one node, since its shapes do not depend on its course.
 
-A small If then costs a node, not a boundary that all that follows has to wait at.
+A small If then costs a node, instead of a boundary at which all later nodes wait.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .specialise import specialise
 from .sync_points import has_static_shapes
 
 SWITCH_SIZE = 4
-"""Integers and booleans up to this many, fed, are tried as switches: as constants of the plan."""
+"""The largest size of an input of integers or booleans that is tried as a switch, a constant."""
 
 
-def switches_of(graph: Graph) -> list[str]:
-    """Return the inputs whose values are tried as constants of the plan, where they are small."""
+def list_switches(graph: Graph) -> list[str]:
+    """Return the inputs that may be switches, if they are small."""
     return [
         name
         for name in graph.inputs
@@ -43,31 +43,30 @@ def with_whole_nodes(
     *,
     folds: bool = True,
 ) -> Graph:
-    """If, Loop or Scan of known shapes, on a device that can run it -> the same, as one node.
+    """If, Loop or Scan of known shapes, on a device that runs it -> the same as one node.
 
-    So are nodes of ONNX Runtime's between which values decide lengths.
+    So are nodes of ONNX Runtime between which values decide lengths.
 
-    Those that follow from switches stay: once these are known, they are no control flow any more,
-    and their nodes are weighed one by one. And those that were one node before, where there is no
-    such device now, are one no longer.
+    Control flow that follows from switches stays: with known switches it becomes plain nodes, which
+    are assigned one by one. A node that was whole, without a device for it now, is so no longer.
     """
     if not graph.is_static:
         graph = with_lengths_held(graph)
     if not any(node.op in CONTROL_FLOW for node in graph.nodes):
         return graph
     if all(device.capabilities.atomic_programs for device in devices.values()):
-        switches = ()  # nothing is gained by nodes of their own
+        switches = ()  # such devices gain nothing from plain nodes
     elif switches is None:
-        switches = switches_of(graph)
+        switches = list_switches(graph)
     small = {name for name in switches if _is_small(graph.tensors[name])}
-    follows = _following(graph, {*small, *graph.constants})
+    follows = _find_following(graph, {*small, *graph.constants})
     nodes = list(graph.nodes)
     for index, node in enumerate(nodes):
         if node.op not in CONTROL_FLOW:
             continue
         deciding = {name for name in deciding_inputs(node) if name and name not in graph.constants}
         waits = bool(deciding) and follows.issuperset(deciding)
-        one = None if waits else _as_one(graph, node, devices, pins, folds)
+        one = None if waits else _make_whole(graph, node, devices, pins, folds)
         nodes[index] = one or replace(node, attributes={**node.attributes, "whole": False})
     read = {name for node in nodes for name in node.inputs}.union(graph.inputs, graph.outputs)
     written = {name for node in nodes for name in node.outputs}
@@ -83,18 +82,18 @@ def _is_small(spec: TensorSpec) -> bool:
     return not spec.is_static or spec.size <= SWITCH_SIZE
 
 
-def _following(graph: Graph, known: set[str]) -> set[str]:
-    """Return what follows from some tensors alone."""
+def _find_following(graph: Graph, known: set[str]) -> set[str]:
+    """Return the tensors that depend on known ones alone."""
     for node in graph.nodes:
         if known.issuperset(filter(None, node.inputs)):
             known.update(node.outputs)
     return known
 
 
-def _as_one(
+def _make_whole(
     graph: Graph, node: Node, devices: Mapping[str, Device], pins: Pins, folds: bool
 ) -> Node | None:
-    """Return a node that a device can run as it is; None if there is none."""
+    """Return a node in the form that a device runs whole, or None."""
     node = with_constants_inside(node, graph.constants)
     call = graph.call(node)
     specs = [spec for spec in call.inputs if spec is not None]
@@ -112,16 +111,18 @@ def _as_one(
             for key, value in node.attributes.items()
             if isinstance(value, Graph)
         }
-    except ShapeError:  # said of what is never entered, it is no mistake
+    except ShapeError:  # may come from a branch that is never entered
         return None
     one = replace(node, attributes={**node.attributes, **nested, "whole": True})
     if not all(has_static_shapes(inner) for inner in nested.values()):
         return None
-    able = (name for name in _places(one, devices, pins) if support(graph, one, devices[name]).ok)
+    able = (
+        name for name in _list_devices(one, devices, pins) if support(graph, one, devices[name]).ok
+    )
     return one if any(able) else None
 
 
-def _places(node: Node, devices: Mapping[str, Device], pins: Pins) -> Collection[str]:
-    """Return the devices that a node may go to: those of all pins on it, and on what it holds."""
+def _list_devices(node: Node, devices: Mapping[str, Device], pins: Pins) -> Collection[str]:
+    """Return the devices allowed for a node by the pins on it and on its inner nodes."""
     wanted = {pins[pattern] for pattern in list_pins(node, pins)}
     return devices if not wanted else wanted if len(wanted) == 1 else ()

@@ -14,7 +14,7 @@ from plait.graph.infer import cost_of
 from plait.graph.ir import Node
 from plait.graph.operator import Call, Specs, define
 from plait.graph.tensor import TensorSpec
-from plait.scheduler.shapes.sync_points import bounded_form
+from plait.scheduler.shapes.sync_points import make_bounded_form
 
 Build = Callable[[pl.GraphBuilder], str]
 
@@ -155,7 +155,7 @@ ASKED: dict[str, Callable[[pl.Graph, Node], object]] = {
     "cost": cost_of,
     "parts": views_of,
     "joins": joins_of,
-    "bound": bounded_form,
+    "bound": make_bounded_form,
 }
 
 

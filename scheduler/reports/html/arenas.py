@@ -15,7 +15,7 @@ from ...planner.memory.happens_before import START, HappensBefore, Point
 from ...plans.placement import Placement, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import Location, MemoryPlan
-from ...shapes.bounds import constraints_in
+from ...shapes.bounds import find_plan_constraints
 from .columns import Texts
 
 SCRATCH = "\0scratch"
@@ -58,7 +58,7 @@ def _locate_buffers(
     Concatenated tensors are one buffer or several, as the planner found smaller. Their offsets in
     the plan decide which.
     """
-    graph, devices, constraints = plan.graph, plan.prototypes, constraints_in(plan)
+    graph, devices, constraints = plan.graph, plan.prototypes, find_plan_constraints(plan)
     for joins in (True, False):
         buffers = collect_buffers(
             graph, placement, devices, order, joins=joins, constraints=constraints

@@ -23,7 +23,7 @@ from ...plans.request import unknown_plan_error
 from ...plans.shapes import Bounds, Shapes
 from ...plans.variants import make_variant
 from ...profile.timestamps import Timestamps
-from ...shapes.bounds import check_within, fed_bounds, undecided_error
+from ...shapes.bounds import check_within, find_fed_bounds, undecided_error
 from ...shapes.fixed import is_mostly_fixed
 from ...shapes.specialise import bind_inputs
 from ..items.feeds import check_feeds
@@ -98,7 +98,9 @@ class ShapePlanCache:
         self._first: dict[int, Key] = {}
         self._shares = _shares(plan)
         self._may_be_ample = not self._shares and may_be_ample(plan)
-        self._is_bounded = bool(plan.computed) and fed_bounds(self._fed, plan.computed) is not None
+        self._is_bounded = (
+            bool(plan.computed) and find_fed_bounds(self._fed, plan.computed) is not None
+        )
 
     def count(self, max_in_flight: int) -> int:
         """Return how many slots each variant has, so that together they have that many."""

@@ -94,7 +94,7 @@ def test_what_fits_is_sound_and_most_of_it_does(
 
 def test_where_bytes_are_shared_otherwise_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that allows for the largest shapes alone would write over what is still read."""
-    monkeypatch.setattr(prepare, "constraints_of", lambda *_, **__: NONE)
+    monkeypatch.setattr(prepare, "find_constraints", lambda *_, **__: NONE)
     plan = planned(stacked())
     assert BoundedShapes(plan).fit({"x": (64, WIDTH)}) is not None
     assert BoundedShapes(plan).fit({"x": (63, WIDTH)}) is None

@@ -26,7 +26,7 @@ from plait.scheduler.runtime.opened import binding
 from plait.scheduler.runtime.opened.arenas import OpenArenas
 from plait.scheduler.runtime.opened.open_plan import OpenPlan
 from plait.scheduler.shapes.constraints import DynamicShapeConstraints
-from plait.scheduler.shapes.fixed import fixed_nodes, is_mostly_fixed
+from plait.scheduler.shapes.fixed import find_fixed_nodes, is_mostly_fixed
 from varying_shapes import WIDTH, finding, open_graphs, rows, two_steps
 
 TAIL = 12
@@ -84,7 +84,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> list[Region]:
 
 def test_nodes_behind_the_last_open_axis_are_fixed() -> None:
     graph = with_tail(two_steps())
-    assert fixed_nodes(graph) == {f"tail{index}" for index in range(TAIL)}
+    assert find_fixed_nodes(graph) == {f"tail{index}" for index in range(TAIL)}
     assert is_mostly_fixed(graph)
     assert not is_mostly_fixed(two_steps())
 
@@ -96,7 +96,7 @@ def test_what_reads_a_number_that_follows_from_lengths_is_not_fixed() -> None:
     total = b.op("ReduceSum", x, keepdims=0, name="total")
     mean = b.op("Div", total, count, name="mean")
     b.output("y", b.op("Neg", mean, name="negated"))
-    assert fixed_nodes(b.build()) == {"negated"}
+    assert find_fixed_nodes(b.build()) == {"negated"}
 
 
 @pytest.mark.parametrize("bounds", [None, {"n": 256}])
