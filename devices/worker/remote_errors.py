@@ -60,7 +60,7 @@ def rebuild(description: list[Any], where: str) -> Exception:
         outer.__cause__ = cause
         if trace:
             outer.add_note(f"\nTraceback in {where}, most recent call last:\n{frames}")
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise WireError("a message describes no error") from error
     return outer
 

@@ -177,3 +177,8 @@ def test_junk_is_an_error_or_a_wire_error(description: list[object]) -> None:
     except WireError:
         return
     assert isinstance(back, Exception)
+
+
+def test_arguments_by_name_describe_no_error() -> None:
+    with pytest.raises(WireError, match="describes no error"):
+        rebuild([[["KernelError", {}, "node 'a'", "mend it"]], ""], "worker:0")

@@ -150,7 +150,7 @@ def _kept(data: bytes, reader: str, keep: Path) -> str:
 
 def try_inputs(name: str, seed: int, start: int, count: int, seconds: float) -> None:
     """Try inputs one by one, and say on stdout what came of them."""
-    from fuzzers.readers import READERS
+    from fuzzers.all_readers import READERS
 
     warnings.simplefilter("ignore")
     current = Path("../current")
@@ -254,7 +254,7 @@ def main() -> int:
             try_inputs(name, given.seed, 0 if place else given.start, given.count, given.seconds)
             os.chdir("..")
         return 0
-    from fuzzers.readers import READERS
+    from fuzzers.all_readers import READERS
 
     names = given.readers or list(READERS)
     failed = 0

@@ -128,7 +128,9 @@ def damaged_scalars(random: Random, data: bytes, texts: Sequence[str] = ()) -> b
         else:
             values[place] = value_like(random, values[place], texts)
     pack = msgpack.Packer(unicode_errors="surrogatepass").pack
-    return b"".join(pack(one if one != 10**25 else 2**64 - 1) for one in values)
+    # No file holds others.
+    held = (min(max(one, -(2**63)), 2**64 - 1) if type(one) is int else one for one in values)
+    return b"".join(map(pack, held))
 
 
 def damaged_message(random: Random, message: Any, texts: Sequence[str] = ()) -> None:

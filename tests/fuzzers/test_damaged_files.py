@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from fuzzers import campaign as campaigns
+from fuzzers.all_readers import READERS
 from fuzzers.campaign import Findings, campaign
-from fuzzers.readers import READERS
 
 pytest.importorskip("onnx")
 pytestmark = pytest.mark.skipif(
@@ -39,7 +39,7 @@ def test_damage_is_neither_always_seen_nor_never(found: dict[str, Findings], rea
 
 FAULTS = """
 import itertools, os
-from fuzzers import readers
+from fuzzers import all_readers, readers
 
 class Faulty(readers.Wire):
     name = "faulty"
@@ -48,7 +48,7 @@ class Faulty(readers.Wire):
     def read(self, data):
         return FAULT if next(self.calls) >= WARM_UP else None
 
-readers.READERS["faulty"] = Faulty
+all_readers.READERS["faulty"] = Faulty
 """
 
 
@@ -70,8 +70,8 @@ def test_what_a_reader_must_not_do_is_found(
     (tmp_path / "faulty_reader.py").write_text(source.replace("FAULT ", f"{fault} "))
     program = Path(campaigns.__file__).read_text()
     program = program.replace(
-        "    from fuzzers.readers import READERS\n",
-        "    import faulty_reader\n    from fuzzers.readers import READERS\n",
+        "    from fuzzers.all_readers import READERS\n",
+        "    import faulty_reader\n    from fuzzers.all_readers import READERS\n",
     ).replace("HANG_S = 10.0", "HANG_S = 0.5")
     (tmp_path / "campaign.py").write_text(program)
     monkeypatch.setattr(campaigns, "__file__", str(tmp_path / "campaign.py"))

@@ -24,6 +24,7 @@ from ....devices.operator_instances import OperatorInstances
 from ....devices.registry import find
 from ....devices.worker.modules import Source, import_sources
 from ....devices.worker.remote_errors import describe
+from ....graph.errors import WireError
 from ....graph.formats.native import load_bytes
 from ....graph.ir import Graph
 from ....graph.tensor import Array
@@ -221,10 +222,13 @@ class ServingDevices:
 
 
 def _command(fields: Any) -> Command:
-    """Return a command as it was sent."""
-    command = Command(*fields)
-    target, source = command.target, command.source
-    return command._replace(
-        target=None if target is None else RemoteTensor(*target),
-        source=None if source is None else RemoteTensor(*source),
-    )
+    """Return a command as it was sent; raise WireError for other values."""
+    try:
+        command = Command(*fields)
+        target, source = command.target, command.source
+        return command._replace(
+            target=None if target is None else RemoteTensor(*target),
+            source=None if source is None else RemoteTensor(*source),
+        )
+    except TypeError as error:
+        raise WireError("a message describes no command") from error
