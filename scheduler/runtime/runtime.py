@@ -392,7 +392,7 @@ class Runtime:
         # On one lane nothing runs side by side: to stay on this thread loses nothing.
         self._estimates = open_plan.estimates
         longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
-        has_state = open_plan.reads or open_plan.keeps
+        has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
         if has_state and not self.variables.may_run_here(slot, open_plan):
             return None
         if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
@@ -434,6 +434,8 @@ class Runtime:
         marks.admitted_ns = self._driver.now_ns()
         for name, target in slot.feeds.targets.items():
             target[...] = arrays[name]  # lanes rest: nobody waits for the interpreter
+        if open_plan.hands_on:
+            self.variables.read_here(slot)
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         try:
@@ -442,6 +444,8 @@ class Runtime:
             results = copies(slot.results)
             if open_plan.keeps:
                 self.variables.commit_now(slot, open_plan)
+            elif open_plan.hands_on:
+                self.variables.commit_here(slot)
             return results
         except BaseException as failure:
             error = failure

@@ -150,6 +150,30 @@ def test_a_host_that_is_killed_is_replaced_and_nothing_is_lost(
     assert sum(isinstance(one, DeviceLost) for one in seen) == 2
 
 
+def test_a_host_that_is_killed_leaves_state_that_items_hand_on_whole(
+    host: RemoteHost, engine: FakeEngine
+) -> None:
+    b = pl.GraphBuilder("sums")
+    tripled = b.op("Mul", b.input("x", "float32", (N,)), 3.0, name="first")
+    total = b.variable("total", np.zeros(N, "float32"))
+    b.output("sum", total.assign(total + tripled))
+    device = RayDevice(host, "cpu")
+    pins = {"first": device.name, "*": "cpu"}
+    plan = pl.plan(b.build(), [device, "cpu"], pin=pins, max_in_flight=4)
+
+    def source() -> Iterator[dict[str, Array]]:
+        for index in range(60):
+            if index in (20, 45):
+                engine.actors[-1].kill()
+            yield {"x": np.full(N, index, np.float32)}
+
+    with pl.BlockingSession(plan) as session:
+        with session.stream(source()) as results:
+            found = [float(item["sum"][0]) for item in results]
+        assert session.variables["total"][0] == found[-1]
+    assert found == np.cumsum(3 * np.arange(60)).tolist()
+
+
 def test_a_silent_host_is_lost(engine: FakeEngine) -> None:
     host = RemoteHost("enc", engine, ActorPlacement(), silence_s=0.3)
     device = RayDevice(host, "cpu")

@@ -186,6 +186,10 @@ class VariableStore:
             held.places[region.memory] = place
             return arena
 
+    def are_here(self, names: Iterable[str]) -> bool:
+        """Return whether the values of variables are arrays of this process."""
+        return all(self._held[name].value is not None for name in names)
+
     def missing(self, where: Mapping[str, set[str]]) -> list[tuple[str, str]]:
         """Return which variables are not in which memories as they are now.
 

@@ -21,7 +21,7 @@ from ....devices.memory import HOST_MEMORIES
 from ....graph.errors import named_text
 from ....graph.ir import Graph, Node
 from ....graph.state import variables_of
-from ....graph.tensor import Array
+from ....graph.tensor import Array, frozen_copy
 from ...errors import FeedError, SessionError
 from ..faults.watch import Watch
 from ..items.item import ItemRun
@@ -229,9 +229,22 @@ class Variables:
 
     def may_run_here(self, slot: Slot, open_plan: OpenPlan) -> bool:
         """Return whether an item needs no turn: it is over, and committed, before others begin."""
-        if open_plan.brought != self.held.changes or self._turns.is_assigned:
+        if self._turns.is_assigned:
             return False
+        if open_plan.reads and open_plan.brought != self.held.changes:
+            return False
+        if open_plan.hands_on:
+            return not self._turns.is_read and self.held.are_here(open_plan.hands_on)
         return not open_plan.keeps or self.is_quick(slot)
+
+    def read_here(self, slot: Slot) -> None:
+        """Copy variables that items hand on to where an item reads them that `may_run_here`."""
+        for name, target in slot.state_in.items():
+            target[...] = self.held.read(name)
+
+    def commit_here(self, slot: Slot) -> None:
+        """Hold the values of variables that such an item has handed on."""
+        self.held.hold({name: frozen_copy(value) for name, value in slot.state_out.items()})
 
     def is_quick(self, slot: Slot) -> bool:
         """True when what an item on a slot assigns can be committed at once."""

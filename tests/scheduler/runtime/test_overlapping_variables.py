@@ -217,3 +217,22 @@ def test_simulations_say_that_the_state_binds() -> None:
     found = pl.simulate(plan, items=200, host=host, faster={"Add": 1e-4, "slow": 100})
     assert found.bottleneck == "order of variable total"
     assert pl.simulate(plan, items=200, host=host).bottleneck != found.bottleneck
+
+
+def test_short_items_run_where_they_are_asked_for() -> None:
+    b = pl.GraphBuilder("short")
+    total = b.variable("total", np.zeros(4, "float32"))
+    now = total.assign(total + b.input("x", "float32", (4,)))
+    b.output("sum", b.op("Gather", now, b.input("index", "int64", (1,))))
+    plan = pl.plan(b.build(), "cpu", max_in_flight=4)
+    fed = [{**feed(1), "index": np.array([9 if i % 7 == 5 else 0])} for i in range(60)]
+    found = []
+    with pl.BlockingSession(plan) as session:
+        for one in fed:
+            try:
+                found.append(float(session.run(one)["sum"][0]))
+            except pl.PlaitError:
+                found.append(-1.0)
+        assert session.variables["total"][0] == max(found)
+    assert [value for value in found if value > 0] == [*range(1, found.count(-1.0) * -1 + 61)]
+    assert found.count(-1.0) == sum(i % 7 == 5 for i in range(60))
