@@ -264,8 +264,10 @@ class Replays:
         ticket = attempt.ticket
         if ticket is None or item_run in self._waiting or item_run.done.is_set():
             return False
-        earlier = (one.ticket for one in self._waiting.values() if one.ticket is not None)
-        if not any(other < ticket for other in earlier):
+        # Earlier items may be about to start again, or may have while this one got its inputs.
+        earlier = [one for one in self._attempts.values() if (one.ticket or 0) > ticket]
+        earlier += [one for one in self._waiting.values() if one.ticket is not None]
+        if not any(one.number < attempt.number for one in earlier):
             return False
         del self._attempts[item_run]
         self._land()

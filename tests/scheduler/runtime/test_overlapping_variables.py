@@ -15,6 +15,7 @@ import trio.testing
 from ordered_functions import BAD, S, begun, gates, seen, slow, told, worked
 from patience import WAIT_S
 from plait.graph.tensor import Array
+from plait.scheduler.runtime.items.launcher import ItemLauncher
 from plait.scheduler.simulation.workload import SimulatedHost
 
 
@@ -236,3 +237,33 @@ def test_short_items_run_where_they_are_asked_for() -> None:
         assert session.variables["total"][0] == max(found)
     assert [value for value in found if value > 0] == [*range(1, found.count(-1.0) * -1 + 61)]
     assert found.count(-1.0) == sum(i % 7 == 5 for i in range(60))
+
+
+async def test_an_item_that_gets_its_inputs_while_an_earlier_one_starts_again_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Item 0 fails late, so that item 1 starts again, while item 2 has a slot and no inputs yet."""
+    told.append(0)
+    gates[0] = threading.Event()
+    write, calls = ItemLauncher._write, list[int]()
+
+    async def slow_write(launcher: ItemLauncher, *arguments: Any) -> None:
+        calls.append(len(calls))
+        number = len(calls)
+        if number == 3:
+            with trio.fail_after(WAIT_S):
+                while len(begun) < 2:  # noqa: ASYNC110
+                    await trio.sleep(0.001)
+                await trio.testing.wait_all_tasks_blocked()
+                gates[0].set()
+                while len(calls) < 4 or begun.count(1) < 2:  # noqa: ASYNC110
+                    await trio.sleep(0.001)
+        await write(launcher, *arguments)
+
+    monkeypatch.setattr(ItemLauncher, "_write", slow_write)
+    found: dict[int, float] = {}
+    async with pl.Session(make_plan()) as session:
+        async with session.stream(map(feed, range(3)), max_in_flight=4) as results:
+            async for item in results:
+                found[item.index] = -1 if item.error else float(item["sum"][0])
+    assert found == {0: -1, 1: 1, 2: 3}
