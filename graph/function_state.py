@@ -12,7 +12,8 @@ import dis
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,10 @@ def find_state(function: Callable[..., Any]) -> str:
 
 
 def _find_all(function: Any, seen: set[CodeType]) -> Iterator[str]:
+    while isinstance(function, partial):
+        function = function.func
+    if not isinstance(function, FunctionType | MethodType | type) and callable(function):
+        function = function.__call__  # of an object, which may keep state in its attributes
     bound = inspect.ismethod(function)
     function = inspect.unwrap(function.__func__ if bound else function)
     if not isinstance(function, FunctionType) or function.__code__ in seen:

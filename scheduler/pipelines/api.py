@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from ...devices.automatic import AUTO
+from ...devices.host import core_count
 from ...graph.errors import GraphError
 from ...graph.ir import Graph
 from ..bridges.blocking_session import BlockingSession
@@ -137,15 +138,25 @@ class Pipeline:
             Any error of planning.
         """
         chosen = _to_list(devices)
+        is_replicated = chosen == [AUTO] and self._gains_by_replicas()
+        if is_replicated:
+            chosen = [f"cpu:0..{core_count() - 1}"]
         chosen += [one for one in dict.fromkeys(self.pins.values()) if one not in chosen]
         given = {
             "bounds": self.bounds or None,
             "pin": self.pins or None,
-            "max_in_flight": 2 + (os.cpu_count() or 1),
+            "max_in_flight": 2 + core_count(),
             "objective": "throughput",
             **options,
         }
-        return plan(self.graph, chosen, **given)
+        made = plan(self.graph, chosen, **given)
+        return replace(made, has_automatic_replicas=True) if is_replicated else made
+
+    def _gains_by_replicas(self) -> bool:
+        """True for callables alone: each core may have an item. Models are decided on by times."""
+        inner = (one for step in self._steps for one in getattr(step, "steps", (step,)))
+        is_pinned = any(name.startswith("cpu") for name in self.pins.values())
+        return core_count() > 1 and not is_pinned and all(one.model is None for one in inner)
 
     def open(self, planned: Plan | None = None) -> BlockingSession:
         """Open a session on a plan, its own by default, and return it; once.

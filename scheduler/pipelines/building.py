@@ -224,7 +224,8 @@ class _Building:
         """Add the call of a function that goes through all rows of an item."""
         names = "+".join(step.name for step in called) or "rows"
         options = called[0] if called else one.steps[0]
-        is_ordered = any(step.ordered for step in called)
+        orders = {step.ordered for step in called}
+        is_ordered = True if True in orders else None if None in orders else False
         options = replace(options, name=f"{one.name}/{names}", ordered=is_ordered)
         return self._add_call(options, make, options.name, tensors, specs)
 

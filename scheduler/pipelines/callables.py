@@ -124,8 +124,8 @@ def make_operator(
         "outputs": list(outputs),
         "inputs": list(inputs),
         "name": name,
-        "effects": step.ordered,
-        "ordered": step.ordered or None,
+        "effects": bool(step.ordered),
+        "ordered": step.ordered,
         "concurrency": step.concurrency,
     }
     found = (getattr(target, "__module__", None) or type(target).__module__ for target in targets)

@@ -43,8 +43,8 @@ class PipelineStep:
         How long an item waits for others of its batch, in seconds.
     concurrency : int or None
         The number of simultaneous calls of an async callable, at most.
-    ordered : bool
-        Whether it is called for one item after the other, in order.
+    ordered : bool or None
+        Whether it is called for one item after the other, in order; None: if it keeps state.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class PipelineStep:
     batch: int | None = None
     max_delay_s: float = 0.0
     concurrency: int | None = None
-    ordered: bool = False
+    ordered: bool | None = None
 
     @property
     def model(self) -> Graph | None:
@@ -117,7 +117,7 @@ def step(
     batch: int | None = None,
     max_delay_s: float = 0.0,
     concurrency: int | None = None,
-    ordered: bool = False,
+    ordered: bool | None = None,
 ) -> PipelineStep:
     """Describe a step of a pipeline, where its target alone does not say enough.
 
@@ -142,9 +142,9 @@ def step(
         How long an item waits for others of its batch, in seconds.
     concurrency : int, optional
         The largest number of simultaneous calls of an async callable.
-    ordered : bool, default False
-        Call it for one item after the other, in order: for callables that keep something from one
-        item to the next.
+    ordered : bool, optional
+        Call it for one item after the other, in order. By default so if its source shows that it
+        keeps something from one item to the next.
 
     Raises
     ------

@@ -24,6 +24,7 @@ from pipeline_functions import (
     wait_for,
     yield_twice,
 )
+from plait.scheduler.pipelines import api
 
 CALLABLES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "double": (double, double),
@@ -342,3 +343,35 @@ def test_a_mapping_is_one_value_unless_a_step_names_its_parts() -> None:
     join = pl.step("{}{}".format, inputs=["item.b", "item.a"])
     with pl.pipeline(join, example={"a": "x", "b": "y"}) as pipe:
         assert pipe.run({"a": "1", "b": "2"}) == "21"
+
+
+class Counter:
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, value: int) -> int:
+        self.calls += 1
+        return self.calls
+
+
+def add_one(value: int) -> int:
+    return value + 1
+
+
+def test_callables_alone_run_on_replicas_and_those_with_state_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api, "core_count", lambda: 2)
+    with pl.pipeline(add_one, Counter(), example=1) as pipe:
+        planned = pipe.plan()
+        assert planned.device_names == ("cpu:0..1",)
+        assert "Counter is called for one item after the other" in planned.report()
+        assert pipe.map(range(50)) == list(range(2, 52))
+        assert pipe.plan("cpu").replicas == ()
+
+
+def test_a_callable_with_state_need_not_be_ordered() -> None:
+    with pl.pipeline(pl.step(Counter(), ordered=False), example=1) as pipe:
+        assert "one item after the other" not in pipe.plan().report()
