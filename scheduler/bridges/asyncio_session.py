@@ -11,8 +11,7 @@ from typing import Any, Never, TypeVar, Unpack, overload
 
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import ON_LOOP
-from ..errors import SessionError
-from ..keywords import make_keyword_error
+from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile

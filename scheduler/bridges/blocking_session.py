@@ -15,8 +15,7 @@ import trio
 from ...devices.lane import is_work
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import WAITED, WAITED_ALONE
-from ..errors import SessionError
-from ..keywords import make_keyword_error
+from ..errors import SessionError, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile

@@ -154,9 +154,13 @@ class Pipeline:
 
     def _gains_by_replicas(self) -> bool:
         """True for callables alone: each core may have an item. Models are decided on by times."""
-        inner = (one for step in self._steps for one in getattr(step, "steps", (step,)))
         is_pinned = any(name.startswith("cpu") for name in self.pins.values())
-        return core_count() > 1 and not is_pinned and all(one.model is None for one in inner)
+        has_models = any(
+            inner.model is not None
+            for one in self._steps
+            for inner in (one.steps if isinstance(one, Each) else (one,))
+        )
+        return core_count() > 1 and not is_pinned and not has_models
 
     def open(self, planned: Plan | None = None) -> BlockingSession:
         """Open a session on a plan, its own by default, and return it; once.

@@ -18,7 +18,7 @@ from ...graph.operators.each import bodies_in
 from ...graph.passes import PASSES, Applied, Pass, dead_nodes, selected
 from ...graph.randomness import with_random_key
 from ..costs import Costs
-from ..keywords import make_keyword_error
+from ..errors import make_keyword_error
 from ..plans.plan import Plan
 from ..plans.request import Commitment, Objective, On, Pins, PlanRequest, Strategy
 from ..plans.shapes import NO_BOUNDS, Shapes

@@ -1,7 +1,19 @@
 """Events that a session announces: items that end, devices that come and go.
 
-For users' own metrics and logs. An observer is called on the session's loop, in the order of what
-happens, and should return at once.
+For users' own metrics and logs. An observer is called on the session's loop, in the order of the
+events, and should return at once.
+
+Examples
+--------
+>>> import numpy as np
+>>> import plait as pl
+>>> b = pl.GraphBuilder("relu")
+>>> b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+>>> seen = []
+>>> with pl.BlockingSession(b.build(), on_event=seen.append) as session:
+...     _ = session.run({"x": np.ones(2, "float32")})
+>>> [type(event) for event in seen] == [pl.events.ItemDone]
+True
 """
 
 from __future__ import annotations

@@ -13,8 +13,7 @@ import trio
 
 from ...graph.tensor import Array
 from ..dispatch.inline_policy import WAITED, InlineLimit
-from ..errors import SessionError, forked_session_error
-from ..keywords import make_keyword_error
+from ..errors import SessionError, forked_session_error, make_keyword_error
 from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..plans.plan import Plan

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from ....graph.state import assigns
-from ...errors import SessionError
-from ...keywords import make_keyword_error
+from ...errors import SessionError, make_keyword_error
 from ...planner.request import MOST_IN_FLIGHT
 from ...plans.fetches import Fetched, Fetches
 from ...plans.plan import Plan
