@@ -67,30 +67,21 @@ class Runtime:
     trace : bool
         Keep the times of items.
     announcer : Announcer
-        Told what observers should know.
     faults : FaultPolicy
-        What to do when devices die.
     seed : int, default 0
-        Of random numbers.
     has_loop_alone : bool, default False
-        Nobody else uses the loop.
+        True if no other tasks use the loop.
     awaits : callable, optional
         Awaits async functions; on this loop when left out.
 
     Attributes
     ----------
-    keys : Keys
-        Those of items that draw random numbers.
     now_ns : callable
-        The clock that items are timed with.
-    variables : Variables
-    way_memory : WayMemory
-    checkpoint, copying : callable
-        Those of `VirtualTimeDriver` and `ItemLauncher`.
+        The clock of the times of items.
     is_inherited : bool
-        True in a child that was forked: what would work at items is the parent's.
+        True in a forked child: lanes and workers are the parent's.
     needs_its_loop : bool
-        True when something beside items happens, or is told, on the loop alone.
+        True when events or changes of variables happen on the loop alone.
     """
 
     def __init__(
