@@ -82,7 +82,8 @@ class AsyncioSession(PlanHolder):
         except BaseException:
             closing = _on_thread(loop.close)
             await settled(closing, opening)
-            closing.exception()  # of an opening that failed, or was given up: told already
+            for ended in (closing, opening):
+                ended.exception()  # asyncio would log errors that are never read
             raise
         self._loop = loop
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any
@@ -346,3 +347,23 @@ def test_leaving_a_stream_raises_what_closing_its_source_raises() -> None:
             assert (await session.run(item(1)))["y"][0] == 2
 
     run(main())
+
+
+def test_an_opening_that_is_cancelled_logs_no_error() -> None:
+    b = pl.GraphBuilder("relu")
+    b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
+    plan, logged = pl.plan(b.build(), "cpu"), list[object]()
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: logged.append(told))
+        for pauses in range(4):
+            opening = asyncio.ensure_future(pl.AsyncioSession(plan).__aenter__())
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        gc.collect()
+
+    asyncio.run(main())
+    assert logged == []
