@@ -66,6 +66,8 @@ class Attempt:
         Its number in the order of items, while it is on a slot.
     is_recalled : bool
         Whether it is to start again although nothing of it was lost.
+    is_postponed : bool
+        Whether it did not start again, for an earlier one has to.
     """
 
     number: int
@@ -74,6 +76,7 @@ class Attempt:
     deaths: int = 0
     ticket: int | None = None
     is_recalled: bool = False
+    is_postponed: bool = False
     fed: Inputs | None = None
     room: Inputs = field(default_factory=dict)
     free: list[Inputs] = field(default_factory=list)
@@ -262,7 +265,7 @@ class Replays:
     def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:
         """Take over an item that would start before an earlier one does again; return if it is."""
         ticket = attempt.ticket
-        if ticket is None or item_run in self._waiting or item_run.done.is_set():
+        if ticket is None or item_run.done.is_set():
             return False
         # Earlier items may be about to start again, or may have while this one got its inputs.
         earlier = [one for one in self._attempts.values() if (one.ticket or 0) > ticket]
@@ -271,7 +274,10 @@ class Replays:
             return False
         del self._attempts[item_run]
         self._land()
-        self._queue(item_run, attempt)
+        if item_run in self._waiting:  # it starts again itself, and an earlier one has to
+            attempt.is_postponed = True
+        else:
+            self._queue(item_run, attempt)
         return True
 
     def cancel(self, item_run: ItemRun) -> None:
@@ -361,11 +367,12 @@ class Replays:
 
     async def _start_again(self, item_run: ItemRun, attempt: Attempt) -> None:
         # A device may die under an item again, and a scope is entered only once.
-        attempt.scope = trio.CancelScope()
+        attempt.scope, attempt.is_postponed = trio.CancelScope(), False
         try:
             with attempt.scope:
                 await self._start(item_run, attempt)
-                self._waiting.pop(item_run, None)
+                if not attempt.is_postponed:
+                    self._waiting.pop(item_run, None)
         except Exception as error:  # whatever it is, it is the item's
             if self._waiting.pop(item_run, None) is not None:
                 self._give_up(item_run, attempt, error)
