@@ -34,6 +34,7 @@ def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
     return replace(
         plan.request,
         max_in_flight=count,
+        overlaps=count > 1 or bool(plan.replicas or plan.beside),
         fuses_chains=fuse_chains in plan.passes,
         writes_out=expand_unsupported in plan.passes,
         apart=frozenset(),

@@ -76,7 +76,9 @@ def graph(
 def planned(graph: Graph, **options: Any) -> pl.Plan:
     devices: list[str | Device] = [WorkerDevice("worker:0"), "cpu"]
     passes = ["-fold_constants"]  # it is computed when the plan is opened
-    return pl.plan(graph, devices, pin={"call": "worker:0"}, passes=passes, **options)
+    limits = {"cpu": 1 << 20}  # and on the worker, not by numpy when the session opens
+    pins = {"call": "worker:0"}
+    return pl.plan(graph, devices, pin=pins, passes=passes, memory_limits=limits, **options)
 
 
 async def test_leaving_a_session_while_an_item_waits_for_it(graph: Graph, gate: Gate) -> None:

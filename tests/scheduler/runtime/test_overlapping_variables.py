@@ -69,6 +69,14 @@ def stream(session: pl.BlockingSession, values: list[float]) -> list[float | Non
     return [None if item.error else float(item["sum"][0]) for item in items]
 
 
+@pytest.mark.parametrize("devices", ["cpu", ["cpu:0..1"]])
+def test_a_plan_for_more_items_hands_variables_on(devices: Any) -> None:
+    one, four = (make_plan(devices, max_in_flight=count) for count in (1, 4))
+    assert one.replan(4 // one.variants) == four
+    assert four.replan(1) == one
+    assert four.graph.late
+
+
 def test_items_that_failed_late_are_as_if_they_had_not_been() -> None:
     told.extend([3, 4, 8])
     values = [*map(float, range(12)), BAD, 12.0]

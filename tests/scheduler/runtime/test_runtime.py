@@ -461,7 +461,7 @@ async def test_items_that_wait_for_a_slot_are_not_in_flight_yet() -> None:
         ({"shapes": {"x": (2.5,)}}, "shapes is"),
         ({"pin": ["a"]}, r"pin is \['a'\]"),
         ({"passes": "fold_scale"}, "passes is 'fold_scale'"),
-        ({"passes": None}, "passes is None"),
+        ({"passes": 3}, "passes is 3"),
     ],
 )
 def test_arguments_of_the_wrong_kind_are_told_so(arguments: Any, message: str) -> None:
