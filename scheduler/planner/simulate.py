@@ -32,7 +32,7 @@ from ..shapes.bounds import (
     suggest_shapes,
 )
 from ..simulation.engine import run
-from ..simulation.lanes import host_of, merged_lanes, together, work_of
+from ..simulation.lanes import combine_works, describe_host, make_work, merge_lanes
 from ..simulation.models import ModelSource, read_models
 from ..simulation.simulation import Simulation
 from ..simulation.workload import RowCall, RowWork, SimulatedHost, Timeline, Workload
@@ -124,7 +124,7 @@ def simulate(
     variants = [make_variant(with_costs, index) for index in range(plan.variants)]
     bodies = priced_bodies(given, priced)
     work, rows = with_rows(variants, bodies)
-    host = host or host_of(plan.graph, priced, plan.ends, one_by_one=count == 1)
+    host = host or describe_host(plan.graph, priced, plan.ends, one_by_one=count == 1)
     regions = plan.memory.regions
     timeline = run(work, items=items, max_in_flight=count, regions=regions, host=host, rows=rows)
     # Times are 64-bit numbers of nanoseconds in records.
@@ -324,12 +324,12 @@ def with_rows(
 
     Plans are given for each variant, those of the batches for full ones.
     """
-    works = [work_of(one) for plans in (variants, *bodies.values()) for one in plans]
+    works = [make_work(one) for plans in (variants, *bodies.values()) for one in plans]
     # Batches run where items run, and hold each other up: one list of lanes for all.
-    lanes = merged_lanes(works)
+    lanes = merge_lanes(works)
 
     def on_lanes(plans: Sequence[Plan]) -> Workload:
-        work = together([work_of(one) for one in plans], lanes)
+        work = combine_works([make_work(one) for one in plans], lanes)
         return replace(work, calls=_calls(plans[0].steps, bodies))
 
     def row_work(plans: Sequence[Plan]) -> RowWork:

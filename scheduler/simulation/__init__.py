@@ -1,1 +1,1 @@
-"""Simulation: what a plan would do, on a clock that jumps from event to event."""
+"""Simulation of plans, on a clock that jumps from event to event."""

@@ -8,46 +8,36 @@ from graphlib import TopologicalSorter
 from typing import Literal
 
 from ..plans.placement import Step
-from .workload import NEVER, Timeline, Workload, ns_of
+from .workload import NEVER, Timeline, Workload, to_ns
 
 Cause = Literal["admission", "input", "lane", "memory", "order"]
 
 
 @dataclass(frozen=True, slots=True)
 class CriticalStep:
-    """A step on the path that decides the makespan.
-
-    Attributes
-    ----------
-    item : int
-        Where the step is of a batch of rows: whose rows were the last to come.
-    step : Step
-    started_s, ended_s : float
-    rows_of : str or None
-        The queue that the rows were in, where it is a step of a batch.
-    cause : str
-        What it waited for last, which is the one before it on the path: the ``"admission"`` of its
-        item, an ``"input"``, its device's ``"lane"``, ``"memory"`` that another item held, or the
-        ``"order"`` of items: the same step of an earlier one.
-    """
+    """A step on the path that decides the makespan."""
 
     item: int
+    """For a step of a batch, the item that completed it with its rows."""
     step: Step
     started_s: float
     ended_s: float
     rows_of: str | None
+    """The queue of the batch that the step is part of, if any."""
     cause: Cause
+    """The last condition before the start: the ``"admission"`` of the item, an ``"input"``, the
+    device's ``"lane"``, ``"memory"`` held by another item, or the ``"order"`` of items."""
 
 
-def critical_path(
+def find_critical_path(
     timeline: Timeline,
     workload: Workload,
     steps: Sequence[Sequence[Step]],
     of_rows: Mapping[str, Sequence[Sequence[Step]]],
 ) -> tuple[CriticalStep, ...]:
-    """Return the steps that the end waited for, the first one first.
+    """Return the steps that delayed the end, first to last.
 
-    The steps are given for each variant, those of batches by their queue.
+    `steps` are given per variant, those of batches (`of_rows`) by queue.
     """
     path: list[CriticalStep] = []
     last = max(range(timeline.items), key=timeline.landed.__getitem__)
@@ -55,31 +45,34 @@ def critical_path(
     while entry != NEVER:
         owner, step = timeline.place(entry)
         before = timeline.bound[entry]
-        cause = _cause(entry, before, timeline, workload)
+        cause = _find_cause(entry, before, timeline, workload)
         times = timeline.started[entry] / 1e9, timeline.ended[entry] / 1e9
         known, item, queue = steps, owner, None
         if owner >= timeline.items:
-            queue, item = timeline.batches[owner - timeline.items].queue, _item_of(owner, timeline)
+            queue, item = (
+                timeline.batches[owner - timeline.items].queue,
+                _find_item(owner, timeline),
+            )
             known = of_rows[queue]
         path.append(CriticalStep(item, known[timeline.variant[owner]][step], *times, queue, cause))
-        entry = _bound(entry, timeline)
+        entry = _find_bound(entry, timeline)
     return tuple(reversed(path))
 
 
-def _item_of(owner: int, timeline: Timeline) -> int:
-    """Return the item whose rows completed a batch, which may be a batch of such itself."""
+def _find_item(owner: int, timeline: Timeline) -> int:
+    """Return the item that completed a batch with its rows; batches may be nested."""
     while owner >= timeline.items:
         owner, _ = timeline.place(timeline.admitted_by[owner])
     return owner
 
 
-def _bound(entry: int, timeline: Timeline) -> int:
-    """Return what an entry waited for last: one before it, or what admitted its item."""
+def _find_bound(entry: int, timeline: Timeline) -> int:
+    """Return the entry that ended the last wait: a predecessor, or its item's admitter."""
     before = timeline.bound[entry]
     return before if before != NEVER else timeline.admitted_by[timeline.place(entry)[0]]
 
 
-def _cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> Cause:
+def _find_cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> Cause:
     if before == NEVER:
         return "admission"
     (owner, step), (other, earlier) = timeline.place(entry), timeline.place(before)
@@ -91,21 +84,20 @@ def _cause(entry: int, before: int, timeline: Timeline, workload: Workload) -> C
     return "lane" if timeline.lane[entry] == timeline.lane[before] else "memory"
 
 
-def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
+def compute_slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
     """Return by how many seconds each step could end later without delaying the last landing.
 
-    Of all items the one that has least counts. Everything else keeps its order and its duration,
-    and so does what passes between the end of a step and the start of one that waited for it last,
-    be it that threads wake up or that the host is busy: no step on the critical path has slack.
-    What stands in the way of a batch of rows has none, either.
+    The minimum over all items. Order, durations and the gap between the end of a step and the start
+    of one that waited for it last stay as they are, so steps on the critical path have no slack;
+    neither do steps that delay a batch of rows.
     """
     n, end = timeline.n_steps, max(timeline.landed[: timeline.items])
     of_items = n * timeline.items
     slack = [end] * of_items + [0] * (len(timeline.started) - of_items)
-    before = _causes(timeline, workload)
-    # Steps that take no time start together with those that wait for them: these come first here.
+    before = _collect_causes(timeline, workload)
+    # Steps without duration start together with their followers and must come first.
     order = sorted(TopologicalSorter(before).static_order(), key=timeline.started.__getitem__)
-    after = _followers(before, order, timeline, workload)
+    after = _collect_followers(before, order, timeline, workload)
     for entry in reversed(order):
         if entry >= of_items:
             continue
@@ -115,29 +107,29 @@ def slack_s(timeline: Timeline, workload: Workload) -> tuple[float, ...]:
             spare += timeline.ended[timeline.finished_by[item]] - timeline.ended[entry]
         for follower in after[entry]:
             gap = 0
-            if entry != _bound(follower, timeline):
-                lag = _lag(timeline, workload, entry, follower)
+            if entry != _find_bound(follower, timeline):
+                lag = _measure_lag(timeline, workload, entry, follower)
                 gap = max(timeline.started[follower] - timeline.ended[entry] - lag, 0)
             spare = min(spare, gap + slack[follower])
         slack[entry] = spare
     return tuple(min(slack[step:of_items:n]) / 1e9 for step in range(n))
 
 
-def _causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
-    """Return for every entry its inputs, and what it waited for last."""
+def _collect_causes(timeline: Timeline, workload: Workload) -> dict[int, set[int]]:
+    """Return the inputs of every entry, and the last entry that it waited for."""
     before: dict[int, set[int]] = {}
     for entry in range(len(timeline.started)):
         owner, step = timeline.place(entry)
         waits = workload.waits[step] if owner < timeline.items else ()
         inputs = (owner * timeline.n_steps + wait for wait in waits)
-        before[entry] = {*inputs, _bound(entry, timeline)} - {NEVER}
+        before[entry] = {*inputs, _find_bound(entry, timeline)} - {NEVER}
     return before
 
 
-def _followers(
+def _collect_followers(
     before: Mapping[int, Set[int]], order: Sequence[int], timeline: Timeline, workload: Workload
 ) -> list[list[int]]:
-    """Return for every entry those that cannot start before it has ended."""
+    """Return for every entry those that cannot start before it ends."""
     after: list[list[int]] = [[] for _ in order]
     latest: dict[int, int] = {}
     for entry in order:
@@ -149,13 +141,13 @@ def _followers(
     return after
 
 
-def _lag(timeline: Timeline, workload: Workload, entry: int, follower: int) -> int:
-    """Return the ns that pass at least between an entry and one that starts after it."""
+def _measure_lag(timeline: Timeline, workload: Workload, entry: int, follower: int) -> int:
+    """Return the least number of ns between an entry's end and the start of a follower."""
     lane, other = (workload.lanes[timeline.lane[one]] for one in (entry, follower))
     if lane is other:
-        return ns_of(lane.gap_s)
+        return to_ns(lane.gap_s)
     woken = other.woken_by_s(lane.device)
     owner, step = timeline.place(follower)
     if owner < timeline.items and step in workload.inline:
         woken = min(woken, other.here_s)
-    return ns_of(lane.report_s) + ns_of(woken)
+    return to_ns(lane.report_s) + to_ns(woken)

@@ -1,9 +1,8 @@
-"""Discrete events: what the scheduler would do, on a clock that jumps to the next event.
+"""Discrete-event simulation of the scheduler, on a clock that jumps to the next event.
 
-Which step may start is decided by the scheduler's own code: `ItemProgress`, `RegionRing`,
-`ItemOrder` and `ReadyQueue`, and where items have a choice of replicas, `Rotation`. How long
-everything takes is up to `Machine`. Rows that go in batches are those of `rows`.
-Of events at the same time the one caused first comes first.
+The scheduler's own classes decide which step may start: `ItemProgress`, `RegionRing`, `ItemOrder`,
+`ReadyQueue` and, for replicas, `Rotation`. `Machine` models durations, `rows` the batches of rows.
+Events at the same time are handled in the order of their causes.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from .workload import (
     SimulatedHost,
     Timeline,
     Workload,
-    ns_of,
+    to_ns,
 )
 
 ALONE = SimulatedHost()
 
 KNOWN, GRANTED, FED, LAND, LANDED, FREE, DUE = range(AWAITED + 1, AWAITED + 8)
-"""Events: the scheduler knows of an end; an item may be fed, or is; the loop takes up its results;
-they are copied out; the loop may admit the next one; rows wait for no others any more."""
+"""Events: the scheduler learns of an end; an item may be fed, or has been; the loop reads its
+results; they are copied out; the loop may admit the next item; a batch is due."""
 
 NO_ROWS: Mapping[str, RowWork] = {}
 
@@ -49,20 +48,11 @@ def run(
     host: SimulatedHost = ALONE,
     rows: Mapping[str, RowWork] = NO_ROWS,
 ) -> Timeline:
-    """Return when everything happens to a stream of items, all of which are there at the start.
+    """Simulate a stream of items that are all available at the start.
 
-    Parameters
-    ----------
-    workload : Workload
-    items : int
-    max_in_flight : int
-        An item is admitted when the one that many before it, and all earlier ones, have landed.
-        Variants of the workload have equal shares of these, rounded up.
-    regions : sequence of Region
-        What steps wait for besides each other; each variant has its own.
-    host : SimulatedHost
-    rows : Mapping of str to RowWork
-        By queue, how the rows run that steps hand over.
+    An item is admitted once the item `max_in_flight` before it, and all earlier ones, have landed.
+    Variants have equal shares, rounded up, and regions of their own. `rows` describes the work of
+    each queue's batches.
     """
     return _Run(workload, items, max_in_flight, regions, host, rows).run()
 
@@ -81,7 +71,7 @@ class _Run:
         self._items, self._end_of_items = items, items * len(workload.duration_s)
         self._host = host
         self.time = Timeline(self._n, items)
-        self._events: list[tuple[int, int, int, int]] = []  # when, order, what, of whom
+        self._events: list[tuple[int, int, int, int]] = []  # when, order, event, subject
         self._order = 0
         self._handlers = (
             self._end, self._end_shared, self._begin, self.end_call, self._complete, self._feed,
@@ -95,7 +85,7 @@ class _Run:
         self._ordered, self._item_order = workload.ordered, ItemOrder()
 
         variants = len(workload.variants)
-        # Rounded up: with fewer, items would wait though there are permits for them.
+        # Rounded up: with fewer, items would wait in spite of a free permit.
         slots = -(-max_in_flight // variants)
         self._places = [SlotPlaces(regions, slots) for _ in range(variants)]
         self.steps = [StepsOfKind(order, self._places, workload.calls)] * items
@@ -106,50 +96,49 @@ class _Run:
         self._next = self._delivered = 0
         self._is_admitting = False
         self._on_loop = True
-        """Whether what happens does so on the loop's thread."""
+        """Whether the current event happens on the loop's thread."""
         self._has_landed = [False] * items
 
     def run(self) -> Timeline:
         self._admit(0)
         events, holders, now = self._events, self._batches.holders, 0
         while events or holders:
-            # First the loop's other business, then holders of tickets, then what devices do.
+            # First the loop's other work, then ticket holders, then devices.
             if holders and not (events and events[0][:2] < (now, 0)):
-                _, handler, whom = heappop(holders)
-                handler(whom, now)
+                _, handler, subject = heappop(holders)
+                handler(subject, now)
             else:
-                now, _, what, whom = heappop(events)
-                self._handlers[what](whom, now)
+                now, _, event, subject = heappop(events)
+                self._handlers[event](subject, now)
         assert self._delivered == self._items, "every item lands"
         return self.time
 
-    def _push(self, time: int, what: int, whom: int) -> None:
+    def _push(self, time: int, event: int, subject: int) -> None:
         self._order += 1
-        heappush(self._events, (time, self._order, what, whom))
+        heappush(self._events, (time, self._order, event, subject))
 
-    def _push_first(self, time: int, what: int, whom: int) -> None:
-        """Let the loop's business happen before all else that is due then."""
+    def _push_first(self, time: int, event: int, subject: int) -> None:
+        """Schedule work of the loop before all other events of that time."""
         self._order += 1
-        heappush(self._events, (time, -1 << 60 | self._order, what, whom))
+        heappush(self._events, (time, -1 << 60 | self._order, event, subject))
 
-    def _at(self, time: int, now: int, what: int, whom: int) -> None:
-        """Let the loop's business happen at a time: at once, or first of all."""
+    def _at(self, time: int, now: int, event: int, subject: int) -> None:
+        """Run a handler of the loop now, or first of all at `time`."""
         if time > now:
-            self._push_first(time, what, whom)
+            self._push_first(time, event, subject)
         else:
-            self._handlers[what](whom, now)
+            self._handlers[event](subject, now)
 
     # Items: admitted in order, landed as they end, delivered in order.
 
     def _admit(self, now: int) -> None:
-        """Admit the next item, if there is a permit for it."""
         if self._is_admitting or not self._permits or self._next == self._items:
             return
         item = self._next
         self._next += 1
         self._permits -= 1
-        # One at a time, as the loop feeds them: the next one comes when this one's first steps are
-        # given.
+        # One at a time, as in the loop: the next item follows once this one's first steps are
+        # submitted.
         self._is_admitting = True
         # Batches count as load, so the variant with the least may have no slot for an item.
         variant = self.choose_variant([n for n, one in enumerate(self._places) if one.is_full])
@@ -157,7 +146,7 @@ class _Run:
         self.give_place(item, variant, now)
 
     def choose_variant(self, full: Sequence[int] = ()) -> int:
-        """Return the variant whose turn it is; those that are full come last."""
+        """Return the next variant of the rotation; full ones come last."""
         if len(self._places) == 1:
             return 0
         every = [self._places, *self._batches.places]
@@ -167,38 +156,36 @@ class _Run:
         )
 
     def give_place(self, item: int, variant: int, now: int) -> None:
-        """Let an item, or a batch, have a slot, and start it if it has all that it claims."""
+        """Assign a slot to an item or a batch; start it if its claims are granted."""
         steps = self.steps[item]
         places = steps.places[variant]
         self.time.slot[item] = places.admit(item)
         if self._ordered.claims and item < self._items:
             self._item_order.admit(self._ordered)  # items are numbered as they are admitted
-        # Else whoever leaves the memory lets it start, in `_resume`.
+        # Otherwise `_resume` starts it when the memory is released.
         if ADMISSION not in steps.claiming or places.claim(item, ADMISSION):
             self._feed(item, now)
 
     def _feed(self, item: int, now: int) -> None:
         self.time.admitted[item], fed = self.machine.occupy_loop(self._host.feed_s, now)
-        self._at(fed + ns_of(self._host.feed_delay_s), now, FED, item)
+        self._at(fed + to_ns(self._host.feed_delay_s), now, FED, item)
 
     def _start_item(self, item: int, now: int) -> None:
         order = self.steps[item].order
         self._progress[item] = ItemProgress(order.counts, order.after)
         self._left[item] = len(order.counts)
-        # By when they start, as lanes in sessions have it, not by number: on variants items pass
-        # each other.
+        # Ordered by start as in a session's lanes: on variants, items may overtake each other.
         self.ages[item] = self._age
         self._age += 1
         self._on_loop = True
         self._submit(item, list(order.first), now, NEVER)
-        # Without steps there is no end that would tell.
+        # Without steps, no end would trigger this.
         if not order.counts:
             self._finish(item, now, NEVER)
         if item < self._items:
             self._go_on(item, now)
 
     def _go_on(self, item: int, now: int) -> None:
-        """Admit the next item, once the loop has run the quick steps of this one."""
         if self.machine.may_run_here and self.machine.loop_free > now:
             self._push(self.machine.loop_free, FREE, item)
         else:
@@ -208,7 +195,7 @@ class _Run:
     def _finish(self, item: int, now: int, last: int) -> None:
         del self._progress[item], self._left[item]
         self.time.finished_by[item] = last
-        # What ended on the loop's thread is known there; other threads have to wake the loop first.
+        # Ends on the loop's thread are known at once; other threads have to wake the loop.
         if self._on_loop:
             _, known = self.machine.occupy_loop(self._host.land_here_s, now)
             delay = known - now
@@ -221,7 +208,7 @@ class _Run:
         self._at(landed, now, LANDED, item)
 
     def _deliver(self, item: int, now: int) -> None:
-        """Free what the item held, and let the consumer have all that is complete in order."""
+        """Release an item's resources and deliver all complete results in order."""
         last = self.time.finished_by[item]
         self._on_loop = True
         self._resume(self._place(item).leave(item), now, last)
@@ -231,7 +218,7 @@ class _Run:
         if self._ordered.claims:
             self._resume(self._item_order.leave(item), now, last)
         self._has_landed[item] = True
-        # In order, as streams yield them: one late item keeps the permits of those that passed it.
+        # In order, as in streams: a late item holds the permits of items that overtook it.
         while self._delivered < self._items and self._has_landed[self._delivered]:
             self._delivered += 1
             self._permits += 1
@@ -239,7 +226,7 @@ class _Run:
             self.time.admitted_by[self._next] = last
             self._admit(now)
 
-    # Steps: offered to lanes when they have all they wait for.
+    # Steps: offered to lanes once their waits are over.
 
     def _submit(self, item: int, steps: list[int], now: int, cause: int) -> None:
         base = item * self._n if item < self._items else self.time.base(item)
@@ -258,10 +245,7 @@ class _Run:
         return self.steps[item].places[self.time.variant[item]]
 
     def _offer(self, item: int, entry: int, step: int, now: int, cause: int) -> Sequence[int]:
-        """Note that a step is ready; return those that are ready with it, if its lane is given it.
-
-        Else it waits for its turn.
-        """
+        """Mark a step as ready; return the steps that are ready with it if its lane starts it."""
         self.time.ready[entry] = now
         self.time.bound[entry] = cause
         lane = self.time.lane[entry]
@@ -274,19 +258,19 @@ class _Run:
         return self._give(item, entry, step, now)
 
     def _give(self, item: int, entry: int, step: int, now: int) -> Sequence[int]:
-        """Give a lane a step; return those that may be given to lanes behind it now."""
+        """Start a step on its lane; return the steps that may be queued after it."""
         steps = self.steps[item]
         if step in steps.calls:
             self.machine.begin_call(entry, self.time.lane[entry], now)
             self._batches.expect(entry)
             return ()
-        # What follows on a device that keeps the order itself need not wait for the end.
+        # Followers on a device that keeps the order need not wait for the end.
         self.machine.give(entry, self.time.lane[entry], now)
         behind = steps.behind[step]
         return self._progress[item].count_down(behind) if behind else ()
 
     def _resume(self, released: Sequence[Grant], now: int, cause: int) -> None:
-        """Start what waited for memory; items are fed as soon as this event is over."""
+        """Start steps that waited for memory; items are fed right after this event."""
         for item, step in released:
             if step == ADMISSION:
                 self.time.admitted_by[item] = cause
@@ -295,7 +279,7 @@ class _Run:
                 self._submit(item, [step], now, cause)
 
     def push_due(self, index: int, time: int) -> None:
-        """Look at a queue of rows again at a time."""
+        """Schedule a check of a row queue."""
         self._push(time, DUE, index)
 
     def _look(self, index: int, now: int) -> None:
@@ -313,7 +297,7 @@ class _Run:
         entry = self.machine.end(lane, now)
         if entry == NEVER:
             return
-        # The lane goes on at once; the scheduler learns of the end only later.
+        # The lane starts its next work at once; the scheduler learns of the end later.
         if report := self.machine.report[lane]:
             self._push(now + report, KNOWN, entry)
             self.machine.start(lane, now)
@@ -325,7 +309,7 @@ class _Run:
             self._finish(self._owner(entry), now, entry)
 
     def end_call(self, entry: int, now: int) -> None:
-        """End a step that waited for rows, or for a function that is awaited."""
+        """End a step that waited for rows or for an async function."""
         self._on_loop = True
         self.time.ended[entry] = now
         self.machine.end_call(entry)
@@ -338,9 +322,9 @@ class _Run:
             self._finish(self._owner(entry), now, entry)
 
     def _take_note(self, entry: int, now: int) -> bool:
-        """Do what the scheduler does when it learns of an end; say whether it was an item's last.
+        """Handle a known end as the scheduler does; return whether it was the item's last.
 
-        First what follows joins those that wait, then the lane is given the best of them.
+        First the followers become ready, then the lane takes the best waiting step.
         """
         machine = self.machine
         machine.known[entry] = True
@@ -349,7 +333,7 @@ class _Run:
         )
         steps = self.steps[item]
         lane = self.time.lane[entry]
-        # To take note is work on a core, which may be one that devices compute on.
+        # The bookkeeping occupies a core, which may be one that devices compute on.
         if machine.notice_s[lane]:
             machine.hinder(machine.notice_s[lane])
         machine.resume(entry, now)
@@ -373,7 +357,7 @@ class _Run:
         return not self._left[item]
 
     def locate(self, entry: int) -> tuple[int, int]:
-        """Return whose step an entry is, and which."""
+        """Return an entry's owner, an item or a batch, and its step."""
         if entry < self._end_of_items:
             return divmod(entry, self._n)
         return self.time.place(entry)

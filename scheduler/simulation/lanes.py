@@ -1,4 +1,4 @@
-"""From a plan's steps to lanes: which device does what in which order, and for how long."""
+"""Convert a plan's steps to work on lanes: device, order and duration."""
 
 from __future__ import annotations
 
@@ -33,71 +33,71 @@ if TYPE_CHECKING:
     from ..plans.plan import Plan
 
 GAP_S = 10e-6
-"""Between two steps on a lane's thread: what waits for the first is submitted."""
+"""Between two steps on a lane's thread, for submitting the followers of the first."""
 
 LOOP_WAKE_S = 30e-6
-"""Until the loop takes up what a lane has ended (measured: 28 µs)."""
+"""From the end of a lane's work until the loop handles it (measured: 28 µs)."""
 
 NOTICE_S = 80e-6
-"""What this process computes to give another one a step and to take note of its end (measured)."""
+"""Computation of this process to submit a step to another process and handle its end (measured)."""
 
 THREAD_S = 65e-6
-"""What a copy costs that is done on a thread, lest it hold up the loop (measured: 63 µs)."""
+"""Cost of a copy on a thread, used so that the loop is not blocked (measured: 63 µs)."""
 
 USUAL = Loop(feed_s=15e-6, land_s=75e-6, contention=0.1)
-"""What the loop takes for an item, and how much two busy cores disturb each other, where nobody
-measured it (bench_overlap.py found 0.10)."""
+"""Loop time per item and slowdown of two busy cores, if unmeasured (bench_overlap.py: 0.10)."""
 
 
 HERE_S = 4e-6
-"""Until a step begins that the thread which made it ready runs itself (measured: 3 to 5 µs)."""
+"""Until a step starts on the thread that made it ready (measured: 3 to 5 µs)."""
 
 LAND_HERE_S = 6e-6
-"""Until the loop takes up the results of a step that it ran itself (measured: 5 to 7 µs)."""
+"""Until the loop reads the results of a step that it ran itself (measured: 5 to 7 µs)."""
 
 ONE_EACH: Mapping[str, int] = MappingProxyType({})
 OWN_LANES: SharedLanes = MappingProxyType({})
 
 AHEAD = 3
-"""How much a lane outside this process is given at a time, lest it idle: one piece of work runs,
-the next is there, and the end of one before is still to be heard of."""
+"""Steps queued at once on a lane outside this process, so that it never idles: one runs, one is
+next, and the end of one before is not yet known."""
 
 
-def workload(
+def make_workload(
     steps: Sequence[Step],
     devices: Mapping[str, Device],
     costs: Costs,
     cores: Mapping[str, int] = ONE_EACH,
     shared: SharedLanes = OWN_LANES,
 ) -> Workload:
-    """Return the steps of a plan as work on lanes; `cores` are those of each device, one or more.
+    """Convert steps to work on lanes; `cores` are those of each device.
 
-    A device has one lane for programs. Copies wait among them, or have a lane of their own, or
-    one for each direction, as the device's model says (`copy_queues`). Devices with one thread
-    share a lane. The calls of an async function have one too, whichever device they are bound on.
+    A device has one lane for programs. Its model (`copy_queues`) decides whether copies share that
+    lane, or have one lane, or one per direction. Devices with one thread share a lane. The calls of
+    each async function have a lane of their own.
     """
     lanes: dict[tuple[str, str], int] = {}
     found: list[SimulatedLane] = []
     placed = []
     for step in steps:
-        # One lane for all steps of a device that wait for one another there.
+        # Steps of a device that wait for each other share a lane.
         called = step.awaited
         together = shared.get(step.device)
         if called is not None:
             key = "", called.name
         else:
-            key = (together[0], "") if together else (step.device, _kind(step, costs))
+            key = (together[0], "") if together else (step.device, _name_queue(step, costs))
         if key not in lanes:
             lanes[key] = len(found)
             if called is not None:
-                found.append(_calls(called, step.device))
+                found.append(_make_call_lane(called, step.device))
             elif together:
-                found.append(_shared_lane(together, devices, costs))
+                found.append(_make_shared_lane(together, devices, costs))
             else:
-                found.append(_lane(*key, devices, costs))
+                found.append(_make_lane(*key, devices, costs))
         placed.append(lanes[key])
     durations = [
-        duration_s(step, devices[step.device], costs, cores.get(step.device, 1)) for step in steps
+        estimate_duration_s(step, devices[step.device], costs, cores.get(step.device, 1))
+        for step in steps
     ]
     effects = [step.index for step in steps if step.has_effects]
     inline = inline_steps(steps, devices)
@@ -109,31 +109,31 @@ def workload(
 def _order_of(steps: Sequence[Step]) -> Ordered:
     claims = {step.index: keys for step in steps if (keys := step.order)}
     releases = {step.index: keys for step in steps if (keys := step.releases)}
-    # A function cannot be taken back, as variables can: it waits until earlier items have ended.
+    # A function cannot be rolled back, unlike variables: it waits for the end of earlier items.
     hands_on = any(step.state.writes for step in steps)
     functions = (key for step in steps for key in step.functions_in_order if hands_on)
     return Ordered(claims, releases, frozenset(functions))
 
 
-def work_of(plan: Plan) -> Workload:
-    """Return the steps of a plan, or of a variant of one, as work on its own lanes."""
+def make_work(plan: Plan) -> Workload:
     shared = shared_lanes(plan)
-    return workload(plan.steps, plan.prototypes, plan.costs, shares_of_cores(plan), shared)
+    return make_workload(plan.steps, plan.prototypes, plan.costs, shares_of_cores(plan), shared)
 
 
-def merged_lanes(works: Iterable[Workload]) -> list[SimulatedLane]:
-    """Return the lanes of all works; those of one name are one."""
+def merge_lanes(works: Iterable[Workload]) -> list[SimulatedLane]:
+    """Return the lanes of all works, merged by name."""
     lanes: dict[str, SimulatedLane] = {}
     for lane in (lane for work in works for lane in work.lanes):
         known = lanes.get(lane.name, lane)
-        # Devices outside of ranges are in several variants, as one lane.
-        wakes = {**known.wake_after_s, **lane.wake_after_s}  # it is woken by devices of each
+        # Devices outside of ranges are in several variants, as one lane, which any of them may
+        # wake.
+        wakes = {**known.wake_after_s, **lane.wake_after_s}
         lanes[lane.name] = replace(known, wake_after_s=wakes)
     return list(lanes.values())
 
 
-def together(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> Workload:
-    """Return the works of all variants as one, on some lanes, theirs among them."""
+def combine_works(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> Workload:
+    """Combine the works of all variants on `lanes`, which include theirs."""
     place = {lane.name: index for index, lane in enumerate(lanes)}
     first, *others = (
         Placed([place[work.lanes[lane].name] for lane in work.lane], work.duration_s)
@@ -142,35 +142,35 @@ def together(works: Sequence[Workload], lanes: Sequence[SimulatedLane]) -> Workl
     return replace(works[0], lanes=lanes, lane=first.lane, others=others)
 
 
-def duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> float:
-    """Return for how long a step occupies its lane, where its device computes on so many cores.
+def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1) -> float:
+    """Return how long a step occupies its lane, on `cores` cores.
 
-    Threads and processes of the host are idle while they are woken up; the lane knows that time.
+    The lane adds the wake-up time of threads and processes.
     """
     if isinstance(step.work, Transfer):
         return costs.copy_s(step.work.source, step.work.target, step.work.nbytes)
     seconds = costs.program_s(step.device, step.work.graph)
     if not computes_here(device):
         return seconds
-    # What was measured has the way to the lane in it, which the lane adds by itself.
+    # Measured times include the submission, which the lane adds.
     return seconds_on(device, seconds - costs.model(step.device).submit_s, cores)
 
 
-def host_of(
+def describe_host(
     graph: Graph,
     costs: Costs | None = None,
     ends: IoDevices = ON_HOST,
     *,
     one_by_one: bool = False,
 ) -> SimulatedHost:
-    """Return the host of this process, for items that are fed and fetched here.
+    """Describe this process as the host of items that are fed and fetched here.
 
-    The loop copies more of them where there is never more than one at a time.
+    With one item at a time, the loop copies larger tensors itself.
     """
     fed = sum(graph.tensors[name].nbytes for name in graph.inputs if name not in ends.inputs)
     fetched = sum(graph.tensors[name].nbytes for name in graph.outputs if name not in ends.outputs)
     most = (ALONE_BYTES, ALONE_BYTES) if one_by_one else (INLINE_BYTES, AFTER_LAST_BYTES)
-    feed = _copying(fed, most[0])
+    feed = _estimate_copy(fed, most[0])
     loop = (costs.loop if costs is not None else None) or USUAL
     if loop is USUAL and costs is not None and (costs.nodes or costs.programs):
         loop = USUAL._replace(contention=0.0)  # what was measured ran beside others already
@@ -181,38 +181,37 @@ def host_of(
         feed_s=loop.feed_s + feed[0],
         land_s=loop.land_s,
         feed_delay_s=feed[1],
-        land_delay_s=LOOP_WAKE_S + _taking_s(fetched, most[1]),
+        land_delay_s=LOOP_WAKE_S + _estimate_taking_s(fetched, most[1]),
         land_here_s=LAND_HERE_S if landed_here is None else landed_here,
     )
 
 
-def _copying(nbytes: int, most: int) -> tuple[float, float]:
-    """Return how long a copy keeps the loop busy, and how long it takes besides."""
+def _estimate_copy(nbytes: int, most: int) -> tuple[float, float]:
+    """Return for how long a copy occupies the loop, and the delay beyond that."""
     seconds = nbytes / HOST_BYTES_PER_S
     return (seconds, 0.0) if nbytes <= most else (0.0, THREAD_S + seconds)
 
 
-def _taking_s(nbytes: int, most: int) -> float:
-    """Return how long it takes to copy results out, before the loop is told."""
+def _estimate_taking_s(nbytes: int, most: int) -> float:
+    """Return how long copying results out takes before the loop is notified."""
     return nbytes / HOST_BYTES_PER_S + (THREAD_S if nbytes > most else 0.0)
 
 
-def _kind(step: Step, costs: Costs) -> str:
-    """Return which of its device's lanes a step goes to."""
+def _name_queue(step: Step, costs: Costs) -> str:
     if not isinstance(step.work, Transfer):
         return ""
     among = costs.model(step.device).copy_queues
     return ("", "copy", "in" if step.work.is_inward else "out")[among]
 
 
-def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> SimulatedLane:
+def _make_lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> SimulatedLane:
     device = devices[name]
     if not computes_here(device):
         keeps_order = device.capabilities.native_waits
         label = f"{name} {kind}".rstrip()
-        follows = _follows(name, devices)
+        follows = _find_followed(name, devices)
         return SimulatedLane(label, name, keeps_order=keeps_order, depth=AHEAD, follows=follows)
-    # Half of a submission is the way there, half the way back, where nobody measured either.
+    # Without measurements, submission is split evenly between both directions.
     usual = costs.model(name).submit_s / 2
     from_loop = costs.hop_s(LOOP, name)
     gap, to_here = costs.hop_s(name, name), costs.hop_s(LOOP, HERE)
@@ -224,48 +223,47 @@ def _lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> 
         depth=1 if is_thread else AHEAD,
         on_host=True,
         wake_s=usual if from_loop is None else from_loop,
-        wake_after_s=_wakes(name, devices, costs),
+        wake_after_s=_estimate_wakes(name, devices, costs),
         gap_s=GAP_S if gap is None else gap,
-        report_s=0.0 if is_thread else _notice_s(name, costs),
-        loop_s=_notice_s(name, costs) if is_thread else 0.0,
-        shares_interpreter=_shares_interpreter(device) and not kind,
+        report_s=0.0 if is_thread else _estimate_notice_s(name, costs),
+        loop_s=_estimate_notice_s(name, costs) if is_thread else 0.0,
+        shares_interpreter=_uses_interpreter(device) and not kind,
         notice_s=0.0 if is_thread else NOTICE_S,
         here_s=HERE_S if to_here is None else to_here,
     )
 
 
-def _shared_lane(
+def _make_shared_lane(
     names: Sequence[str], devices: Mapping[str, Device], costs: Costs
 ) -> SimulatedLane:
-    """Return the lane of several devices with one thread, which is the first one's."""
-    lane = _lane(names[0], "", devices, costs)
-    interprets = any(_shares_interpreter(devices[name]) for name in names)
+    """Return the lane of several devices that share the first one's thread."""
+    lane = _make_lane(names[0], "", devices, costs)
+    interprets = any(_uses_interpreter(devices[name]) for name in names)
     return replace(lane, name=name_of(names), shares_interpreter=interprets)
 
 
-def _calls(operator: Operator, device: str) -> SimulatedLane:
-    """Return the lane of an async function's calls."""
+def _make_call_lane(operator: Operator, device: str) -> SimulatedLane:
     depth = operator.concurrency or NO_LIMIT
     return SimulatedLane(name_lane_of_calls(operator.name), device, depth=depth, awaits=True)
 
 
-def _follows(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return the devices whose events a device takes before they are complete, besides its own."""
+def _find_followed(name: str, devices: Mapping[str, Device]) -> frozenset[str]:
+    """Return the other devices with pending events that a device can wait for."""
     offers = devices[name].capabilities
     known = {*offers.copies_from, offers.memory} - HOST_MEMORIES
     return frozenset(other for other, one in devices.items() if one.capabilities.memory in known)
 
 
-def _wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, float]:
-    """Return what passes from when the end of work elsewhere is known until a lane begins.
+def _estimate_wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, float]:
+    """Return the delay from known ends elsewhere to the start on a lane, by device.
 
-    A thread of this process knows of its own work at once, and wakes others itself.
+    A thread of this process knows of its own ends at once, and wakes others itself.
     """
     found = {}
     for other, device in devices.items():
         hop = costs.hop_s(other, name)
         is_thread = device.capabilities.memory == HOST
-        known = 0.0 if is_thread else _notice_s(other, costs)
+        known = 0.0 if is_thread else _estimate_notice_s(other, costs)
         if other == name:
             continue
         if hop is not None:
@@ -275,15 +273,14 @@ def _wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> dict[str, 
     return found
 
 
-def _notice_s(name: str, costs: Costs) -> float:
-    """Return how long it takes until somebody else takes note of what a device has ended."""
-    # What was measured ends when the loop is awake.
+def _estimate_notice_s(name: str, costs: Costs) -> float:
+    """Return the notification latency of a device."""
+    # Measurements end when the loop is awake.
     to_loop = costs.hop_s(name, LOOP)
     return costs.model(name).submit_s / 2 if to_loop is None else max(0.0, to_loop - LOOP_WAKE_S)
 
 
-def _shares_interpreter(device: Device) -> bool:
+def _uses_interpreter(device: Device) -> bool:
     offers = device.capabilities
-    # Atomic programs are one call, in which the interpreter is given up; workers have one of their
-    # own.
+    # Atomic programs are one call that releases the GIL; workers have their own interpreter.
     return offers.runs_python and offers.memory == HOST and not offers.atomic_programs

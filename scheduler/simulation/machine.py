@@ -1,7 +1,7 @@
-"""The machine that steps run on: lanes, the cores that they share, and the loop's thread.
+"""The simulated machine: lanes, the cores that they share, and the loop's thread.
 
-A lane does what it is given in that order. What it waits for, and how long that takes, is modelled
-here; what it is given, and when, is not decided here.
+A lane runs its steps in the order of submission. This module models waits and durations; the engine
+decides which steps are submitted, and when.
 """
 
 from __future__ import annotations
@@ -13,43 +13,43 @@ from math import ceil
 from typing import TypeAlias
 
 from ..dispatch.hand_over import get_hand_over_ns
-from .workload import NEVER, DispatchOrder, SimulatedHost, SimulatedLane, Timeline, Workload, ns_of
+from .workload import NEVER, DispatchOrder, SimulatedHost, SimulatedLane, Timeline, Workload, to_ns
 
 Push: TypeAlias = Callable[[int, int, int], None]
-"""Notes that something happens: when, what, of whom."""
+"""Schedules an event: time, event, subject."""
 
 END, SHARED_END, BEGIN, AWAITED = range(4)
-"""Events: work ended, alone or on shared cores; work begins on shared cores; a call is over."""
+"""Events: work ends, alone or on shared cores; work begins on shared cores; a call ends."""
 
 ROUNDING_NS = 1e-6
-"""What sums of shares may be off by."""
+"""Rounding error of sums of shares."""
 
 
 class SharedCores:
-    """Work on shared cores, counted in the nanoseconds that each piece of it has had so far."""
+    """Work on shared cores, in nanoseconds of progress per piece of work."""
 
     def __init__(self, host: SimulatedHost, lanes: int) -> None:
         self._rate = [host.rate(active) for active in range(lanes + 1)]
-        self._active: list[tuple[float, int, int]] = []  # where it ends, order, lane
+        self._active: list[tuple[float, int, int]] = []  # progress at its end, order, lane
         self._order = 0
         self._done = 0.0
         self._now = 0
 
     def begin(self, lane: int, duration_ns: int, now: int) -> None:
-        """Let a lane's work begin that takes so long alone."""
+        """Start work that takes `duration_ns` alone."""
         self._advance(now)
         self._order += 1
         heappush(self._active, (self._done + duration_ns, self._order, lane))
 
     def next_end(self) -> int | None:
-        """Return when the next piece of work ends, if none begins before."""
+        """Return when the next work ends unless other work begins before."""
         if not self._active:
             return None
         left = (self._active[0][0] - self._done) / self._rate[len(self._active)]
         return self._now + max(0, ceil(left - ROUNDING_NS))
 
     def end(self, now: int) -> int:
-        """Take the work that ends now away, and return its lane."""
+        """Remove the work that ends now and return its lane."""
         self._advance(now)
         return heappop(self._active)[2]
 
@@ -61,30 +61,10 @@ class SharedCores:
 class Machine:
     """Lanes at work, and the thread of the scheduler's loop.
 
-    Parameters
-    ----------
-    workload : Workload
-    order : DispatchOrder
-        The workload's.
-    host : SimulatedHost
-    time : Timeline
-        Where is written when steps begin and end.
-    push : callable
-
-    Attributes
-    ----------
-    known : list of bool
-        For every entry whether the scheduler knows of its end.
-    report, to_loop : list of int
-        For every lane how many ns pass until others know of an end, and until the loop does.
-    notice_s : list of float
-        What the loop's process does for each step of a lane.
-    loop_free : int
-        When the loop is through with what is known of now.
-    may_run_here : bool
-        Whether there are steps for which `runs_here` may be true.
-    on_loop : list of bool
-        For every lane whether its latest work is, or was, done on the loop's thread.
+    `known` says for every entry whether the scheduler knows of its end. Per lane, `report` and
+    `to_loop` are the ns until other threads, and the loop, know of an end; `notice_s` is the loop's
+    work per step, and `on_loop` says whether the latest work ran on the loop's thread. `loop_free`
+    is when the loop has finished all known work.
     """
 
     def __init__(
@@ -99,11 +79,11 @@ class Machine:
         self._n, self._end_of_items = time.n_steps, time.n_steps * time.items
         self._time, self._push = time, push
         self._variants = [
-            (variant.lane, [ns_of(seconds) for seconds in variant.duration_s])
+            (variant.lane, [to_ns(seconds) for seconds in variant.duration_s])
             for variant in workload.variants
         ]
-        self._usual_quick = [quick_steps(workload, ns) for _, ns in self._variants]
-        # Of each item, and of each batch behind them.
+        self._usual_quick = [find_quick_steps(workload, ns) for _, ns in self._variants]
+        # Per item, then per batch.
         self._durations: list[list[int]] = [[]] * time.items
         self._quick: list[list[bool]] = [[]] * time.items
         self._native = [order.ahead] * time.items
@@ -121,15 +101,14 @@ class Machine:
         self.on_loop = [False] * count
 
     def _compile(self, lanes: Sequence[SimulatedLane], host: SimulatedHost) -> None:
-        """Turn the lanes into what the inner loops read."""
         self._awaits = [lane.awaits for lane in lanes]
-        self._gap = [ns_of(lane.gap_s) for lane in lanes]
-        devices = [lane.device for lane in lanes]  # and last the loop
-        self._wake = [[ns_of(lane.woken_by_s(one)) for one in (*devices, None)] for lane in lanes]
-        self._here = [ns_of(lane.here_s) for lane in lanes]
+        self._gap = [to_ns(lane.gap_s) for lane in lanes]
+        devices = [lane.device for lane in lanes]  # the loop is last
+        self._wake = [[to_ns(lane.woken_by_s(one)) for one in (*devices, None)] for lane in lanes]
+        self._here = [to_ns(lane.here_s) for lane in lanes]
         self.notice_s = [lane.notice_s for lane in lanes]
-        self.report = [ns_of(lane.report_s) for lane in lanes]
-        self.to_loop = [ns_of(host.land_delay_s + lane.loop_s) for lane in lanes]
+        self.report = [to_ns(lane.report_s) for lane in lanes]
+        self.to_loop = [to_ns(host.land_delay_s + lane.loop_s) for lane in lanes]
         self._on_host = [i for i, lane in enumerate(lanes) if lane.on_host]
         on_host = len(self._on_host)
         self._most = host.cores or len(lanes) + 1
@@ -138,23 +117,23 @@ class Machine:
         self._hindered = [i for i, lane in enumerate(lanes) if lane.shares_interpreter]
 
     def place(self, item: int, variant: int) -> None:
-        """Let an item's steps be done on the lanes of one of the variants."""
+        """Run an item's steps on the lanes of a variant."""
         lanes, self._durations[item] = self._variants[variant]
         self._quick[item] = self._usual_quick[variant]
         self._set(item, variant, lanes)
 
     def add(self, n_steps: int) -> None:
-        """Make room for a batch, which is `place_batch`'s later."""
+        """Reserve entries for a batch, which `place_batch` fills."""
         self._durations.append([])
         self._quick.append([])
         self._native.append(())
         self.known += [False] * n_steps
 
     def place_batch(self, owner: int, variant: int, work: Workload, order: DispatchOrder) -> None:
-        """Let the steps of a batch, of its own workload, be done on one of its variants."""
+        """Run the steps of a batch on the lanes of a variant of its workload."""
         placed = work.variants[variant]
-        durations = self._durations[owner] = [ns_of(seconds) for seconds in placed.duration_s]
-        self._quick[owner] = quick_steps(work, durations)
+        durations = self._durations[owner] = [to_ns(seconds) for seconds in placed.duration_s]
+        self._quick[owner] = find_quick_steps(work, durations)
         self._native[owner] = order.ahead
         self._set(owner, variant, placed.lane)
 
@@ -168,17 +147,17 @@ class Machine:
         self._time.lane[base : base + len(lanes)] = lanes
         self._time.variant[owner] = variant
 
-    # The loop's thread: it does one thing at a time.
+    # The loop's thread does one thing at a time.
 
     def occupy_loop(self, seconds: float, now: int) -> tuple[int, int]:
-        """Have the loop work for some time, as soon as it is free; return from when until when."""
+        """Occupy the loop as soon as it is free; return start and end."""
         start = max(now, self.loop_free)
         self.loop_free = start + self.hinder(seconds)
         return start, self.loop_free
 
     def hinder(self, seconds: float) -> int:
-        """Return how many ns the loop works; whoever had to make way for it ends so much later."""
-        spent = ns_of(seconds)
+        """Return the ns that the loop works; lanes that yield a core to it end later."""
+        spent = to_ns(seconds)
         if not spent:
             return 0
         waiting = [lane for lane in self._hindered if self._works_beside(lane)]
@@ -192,10 +171,10 @@ class Machine:
     def _works_beside(self, lane: int) -> bool:
         return self._is_busy[lane] and not self.on_loop[lane]
 
-    # Lanes: given steps, they begin and end them.
+    # Lanes begin and end submitted steps.
 
     def runs_here(self, entry: int, lane: int, now: int, *, on_loop: bool) -> bool:
-        """Begin a step on the thread that made it ready, if that is what happens to it."""
+        """Start a step on the thread that made it ready, if it is quick and its lane idle."""
         item, step = (
             divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
         )
@@ -212,7 +191,7 @@ class Machine:
         return True
 
     def give(self, entry: int, lane: int, now: int) -> None:
-        """Have a lane do a step after all that it was given before."""
+        """Queue a step after all that its lane has."""
         item, step = (
             divmod(entry, self._n) if entry < self._end_of_items else self._time.place(entry)
         )
@@ -231,23 +210,22 @@ class Machine:
             self.start(lane, now)
 
     def begin_call(self, entry: int, lane: int, now: int) -> None:
-        """Begin a call that nothing but the number of others may have held up."""
+        """Start a call, delayed only by the limit of concurrent calls."""
         if now > self._time.ready[entry]:
             self._time.bound[entry] = self._latest[lane]
         self._time.started[entry] = now
 
     def end_call(self, entry: int) -> None:
-        """Take note of the end of a call."""
         self._latest[self._time.lane[entry]] = entry
 
     def resume(self, entry: int, now: int) -> None:
-        """Start what lanes hold until a step's end is known."""
+        """Start work on lanes that wait until an end is known."""
         if entry in self._waiters:
             for waiting in reversed(self._waiters.pop(entry)):
                 self.start(waiting, now)
 
     def start(self, lane: int, now: int) -> None:
-        """Begin the lane's first piece of work, if it is free and the work's waits are over."""
+        """Start the lane's next work if it is idle and the work's waits are over."""
         pending = self._pending[lane]
         if self._is_busy[lane] or not pending:
             return
@@ -270,10 +248,10 @@ class Machine:
         latest = self._latest[lane]
         if latest != NEVER and self._free[lane] + self._gap[lane] > start:
             start, time.bound[entry] = self._free[lane] + self._gap[lane], latest
-        if self._is_asleep[lane]:  # another thread did its latest work
+        if self._is_asleep[lane]:  # another thread ran its latest work
             start, time.bound[entry] = max(start, now + self._wake[lane][NEVER]), latest
             self._is_asleep[lane] = False
-        elif now > start:  # it was given late, when the scheduler knew that there was room
+        elif now > start:  # it was submitted late, once the scheduler knew of the room
             start, time.bound[entry] = now, latest
         self.on_loop[lane] = False
         self._occupy(lane, entry, start, self._durations[item][step], now)
@@ -290,7 +268,7 @@ class Machine:
             self.begin(lane, now)
 
     def end(self, lane: int, now: int) -> int:
-        """End the lane's work, and return which that is; `NEVER` if it takes longer after all."""
+        """End the lane's work and return its entry; `NEVER` if it takes longer after all."""
         if self._debt[lane]:
             self._push(now + self._debt[lane], END, lane)
             self._debt[lane] = 0
@@ -303,16 +281,16 @@ class Machine:
             self.loop_free = max(self.loop_free, now)
         return entry
 
-    # Cores: all work under way there goes at one speed.
+    # Shared cores run all work at one speed.
 
     def begin(self, lane: int, now: int) -> None:
-        """Begin work on shared cores, which changes when other work there ends."""
+        """Start work on shared cores; its end depends on other work there."""
         item, step = self._locate(self._running[lane])
         self._cores.begin(lane, self._durations[item][step], now)
         self._foresee()
 
     def take_ended(self, version: int, now: int) -> int:
-        """Return the lane whose work on shared cores ends; `NEVER` if that changed meanwhile."""
+        """Return the lane whose work on shared cores ends; `NEVER` if that has changed."""
         if version != self._version:
             return NEVER
         lane = self._cores.end(now)
@@ -325,7 +303,7 @@ class Machine:
             self._push(end, SHARED_END, self._version)
 
 
-def quick_steps(workload: Workload, durations_ns: Sequence[int]) -> list[bool]:
-    """Say of each step whether it may run where it became ready."""
+def find_quick_steps(workload: Workload, durations_ns: Sequence[int]) -> list[bool]:
+    """Return for each step whether it may run where it became ready."""
     quick_ns = get_hand_over_ns()
     return [ns < quick_ns and step in workload.inline for step, ns in enumerate(durations_ns)]

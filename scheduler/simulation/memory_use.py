@@ -1,4 +1,4 @@
-"""Use of each memory over time: what items hold of it, and what they still need."""
+"""Use of each memory over time: bytes that items hold, and bytes that they still need."""
 
 from __future__ import annotations
 
@@ -15,52 +15,43 @@ from ..plans.regions import ADMISSION, PlacedTensor, Pool, Region
 from .workload import Timeline
 
 Change: TypeAlias = tuple[int, int]
-"""A moment in ns, and how many bytes more, or fewer, there are from then on."""
+"""A time in ns and the change of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """One memory over time.
-
-    Attributes
-    ----------
-    memory : str
-    planned_nbytes : int
-        What is allocated from the beginning to the end, without constants: the plan's figure, for
-        each of the variants that have this memory.
-    held : tuple of (float, int)
-        From these seconds on, so many bytes are taken: the regions that items have claimed, and
-        those that nobody claims because one device at a time uses them.
-    occupied : tuple of (float, int)
-        From these seconds on, so many bytes hold something that is still needed; whole steps count.
-    """
+    """Use of one memory over time."""
 
     memory: str
     planned_nbytes: int
+    """Allocated for the whole run without constants, summed over the variants in this memory."""
     held: tuple[tuple[float, int], ...]
+    """Time in seconds and bytes from then on: claimed regions, and regions without claims, which
+    one device at a time uses."""
     occupied: tuple[tuple[float, int], ...]
+    """Time in seconds and bytes from then on that are still needed, to the precision of steps."""
 
     @property
     def held_nbytes(self) -> int:
-        """The most that is taken at a time."""
+        """The maximum of `held`."""
         return max((nbytes for _, nbytes in self.held), default=0)
 
     @property
     def occupied_nbytes(self) -> int:
-        """The most that is needed at a time."""
+        """The maximum of `occupied`."""
         return max((nbytes for _, nbytes in self.occupied), default=0)
 
 
-def memory_use(
+def compute_memory_use(
     variants: Sequence[Plan],
     bodies: Mapping[str, Sequence[Plan]],
     timeline: Timeline,
     land_ns: int,
 ) -> dict[str, MemoryUse]:
-    """Return the use of every memory by all variants of a plan, each for the items that it had.
+    """Return the use of every memory by all variants of a plan.
 
-    The plans for batches of rows, by queue, have memory of their own. Results are copied out
-    `land_ns` after they are known.
+    `bodies` are the plans for batches of rows, by queue, which have memory of their own. Results
+    are copied out `land_ns` after they are known.
     """
     queues = [None] * timeline.items + [batch.queue for batch in timeline.batches]
     uses: dict[str, _Use] = {}
@@ -73,7 +64,7 @@ def memory_use(
                 if where == (queue, index)
             ]
             moments = _Moments(timeline, land_ns, items, len(plan.steps))
-            needs = _needs(plan)
+            needs = _collect_needs(plan)
             for memory, pool in plan.memory.pools.items():
                 uses.setdefault(memory, _Use()).add(pool, needs, moments)
     return {memory: use.over_time(memory) for memory, use in uses.items()}
@@ -81,8 +72,6 @@ def memory_use(
 
 @dataclass(slots=True)
 class _Use:
-    """What is known of one memory so far."""
-
     planned_nbytes: int = 0
     shared_nbytes: int = 0
     held: list[Change] = field(default_factory=list)
@@ -91,26 +80,28 @@ class _Use:
     def add(
         self, pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
     ) -> None:
-        # What no step claims is there from the beginning to the end, whoever is in flight.
+        # Regions without claims are held from beginning to end.
         unclaimed = (one for one in pool.regions.values() if not one.claims)
         self.planned_nbytes += pool.nbytes
         self.shared_nbytes += sum(one.nbytes * one.copies for one in unclaimed)
-        self.held += _held(pool, moments)
-        self.occupied += _occupied(pool, needs, moments)
+        self.held += _list_held_changes(pool, moments)
+        self.occupied += _list_occupied_changes(pool, needs, moments)
 
     def over_time(self, memory: str) -> MemoryUse:
-        # At one moment the freed bytes come first.
-        # Sorted by time, then by sign: a region may change hands at one moment, and is held once.
-        held = _running(sorted(self.held), self.shared_nbytes)
-        occupied = _running(sorted(self.occupied), 0)
+        # Sorted by time, then by sign: a region that changes hands at one moment counts once.
+        held = _sum_changes(sorted(self.held), self.shared_nbytes)
+        occupied = _sum_changes(sorted(self.occupied), 0)
         return MemoryUse(
-            memory, self.planned_nbytes, _curve(held, self.shared_nbytes), _curve(occupied)
+            memory,
+            self.planned_nbytes,
+            _build_curve(held, self.shared_nbytes),
+            _build_curve(occupied),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """When things begin and end, with an admission and a landing among the steps."""
+    """Times of steps, with admission and landing among them."""
 
     timeline: Timeline
     land_ns: int
@@ -138,29 +129,29 @@ class _Moments:
         return self.timeline.landed[item] + self.land_ns
 
 
-def _held(pool: Pool, moments: _Moments) -> Iterator[Change]:
+def _list_held_changes(pool: Pool, moments: _Moments) -> Iterator[Change]:
     for region in pool.regions.values():
         for item in moments.items if region.claims else ():
-            start, end = _holding(region, item, moments)
+            start, end = _find_hold(region, item, moments)
             yield start, region.nbytes
             yield end, -region.nbytes
 
 
-def _holding(region: Region, item: int, moments: _Moments) -> tuple[int, int]:
-    # From when its first step is given to a lane, not from when it begins: others may not have it.
+def _find_hold(region: Region, item: int, moments: _Moments) -> tuple[int, int]:
+    # From its first step's submission, not its start: no other item may use it since then.
     start = min(moments.submitted(item, step) for step in region.claims)
     releases = region.releases or (moments.n_steps,)
     return start, max(moments.over(item, step) for step in releases)
 
 
-def _running(changes: Iterable[Change], total: int) -> Iterator[tuple[int, int]]:
+def _sum_changes(changes: Iterable[Change], total: int) -> Iterator[tuple[int, int]]:
     for time, change in changes:
         total += change
         yield time, total
 
 
-def _accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
-    """Return for every placed tensor the steps that touch it, admission and landing among them."""
+def _collect_accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
+    """Return the steps that touch each placed tensor, admission and landing among them."""
     assert plan.placement is not None
     local, home = plan.placement.local, plan.placement.home
     touched: dict[PlacedTensor, list[int]] = {}
@@ -180,7 +171,7 @@ def _accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
         for node in step.work.graph.nodes:
             for name in filter(None, node.outputs):
                 touch((name, home[name]), step.index)
-        for placed in _scratch(plan, step):
+        for placed in _measure_scratch(plan, step):
             touch(placed, step.index)
     for name in plan.graph.leaving:
         if name not in plan.graph.constants:
@@ -188,8 +179,7 @@ def _accesses(plan: Plan) -> dict[PlacedTensor, list[int]]:
     return touched
 
 
-def _scratch(plan: Plan, step: Step) -> dict[PlacedTensor, int]:
-    """Return the scratch buffers of a step's nodes and their sizes."""
+def _measure_scratch(plan: Plan, step: Step) -> dict[PlacedTensor, int]:
     if isinstance(step.work, Transfer):
         return {}
     assert plan.placement is not None
@@ -201,12 +191,14 @@ def _scratch(plan: Plan, step: Step) -> dict[PlacedTensor, int]:
     }
 
 
-def _needs(plan: Plan) -> dict[tuple[str, str], list[_Need]]:
-    """Return, by memory and region, which bytes are needed from which step to which."""
+def _collect_needs(plan: Plan) -> dict[tuple[str, str], list[_Need]]:
+    """Return the needed bytes and their steps, by memory and region."""
     assert plan.memory is not None
-    scratch = {name: size for step in plan.steps for name, size in _scratch(plan, step).items()}
+    scratch = {
+        name: size for step in plan.steps for name, size in _measure_scratch(plan, step).items()
+    }
     needs: dict[tuple[str, str], list[_Need]] = {}
-    for placed, steps in _accesses(plan).items():
+    for placed, steps in _collect_accesses(plan).items():
         location = plan.memory.locations.get(placed)
         nbytes = scratch.get(placed)
         if nbytes is None:
@@ -218,30 +210,32 @@ def _needs(plan: Plan) -> dict[tuple[str, str], list[_Need]]:
 
 
 class _Need(NamedTuple):
-    """Bytes from one offset to another, and the steps that touch them."""
+    """A range of bytes and the steps that touch it."""
 
     start: int
     end: int
     steps: tuple[int, ...]
 
 
-def _occupied(
+def _list_occupied_changes(
     pool: Pool, needs: Mapping[tuple[str, str], list[_Need]], moments: _Moments
 ) -> Iterator[Change]:
-    """Count the bytes that at least one placed tensor lies on from its first touch to its last."""
+    """Yield the changes of bytes in use: tensors live from their first to their last touch."""
     slot = moments.timeline.slot
     for name, region in pool.regions.items():
         found = needs.get((pool.memory, name), [])
         for copy in range(region.copies):
             items = [item for item in moments.items if slot[item] % region.copies == copy]
-            yield from _changes(found, items, moments)
+            yield from _list_changes(found, items, moments)
 
 
-def _changes(needs: Sequence[_Need], items: Iterable[int], moments: _Moments) -> Iterator[Change]:
-    """Yield by how much the occupied bytes of one copy of a region change, and when."""
+def _list_changes(
+    needs: Sequence[_Need], items: Iterable[int], moments: _Moments
+) -> Iterator[Change]:
+    """Yield the changes of occupied bytes in one copy of a region."""
     edges = sorted({edge for need in needs for edge in need[:2]})
     place = {edge: index for index, edge in enumerate(edges)}
-    # Bytes between two edges are all touched by the same: counted by length, not one by one.
+    # Bytes between two edges have the same touches: one count for all of them.
     lengths, counts = np.diff(edges), np.zeros(max(len(edges) - 1, 0), np.int64)
     events: list[tuple[int, int, int, int]] = []
     for item in items:
@@ -253,15 +247,17 @@ def _changes(needs: Sequence[_Need], items: Iterable[int], moments: _Moments) ->
                 events += [(first, 1, *where), (last, -1, *where)]
     for time, change, start, end in sorted(events):
         part = counts[start:end]
-        # Only what nobody lay on before counts, and only what nobody lies on any more.
+        # Only bytes count that become occupied or free.
         before = int(lengths[start:end][part > 0].sum())
         part += change
         yield time, int(lengths[start:end][part > 0].sum()) - before
 
 
-def _curve(changes: Iterable[tuple[int, int]], initial: int = 0) -> tuple[tuple[float, int], ...]:
-    """Return the level from each moment on at which it changes."""
-    level = {0: initial, **dict(changes)}  # of several changes at a moment the last one stands
+def _build_curve(
+    changes: Iterable[tuple[int, int]], initial: int = 0
+) -> tuple[tuple[float, int], ...]:
+    """Return the times at which the level changes, and the level from then on."""
+    level = {0: initial, **dict(changes)}  # the last change at a time stands
     points: list[tuple[float, int]] = []
     for time, nbytes in level.items():
         if not points or points[-1][1] != nbytes:

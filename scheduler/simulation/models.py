@@ -25,10 +25,7 @@ _FIX = "write it with json.dump(model.to_dict(), file)"
 def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
     """Return models by device name, reading those in files.
 
-    Raises
-    ------
-    ParseError
-        If a file cannot be read or holds no model.
+    Raises ParseError if a file cannot be read or does not contain a model.
     """
     return {
         name: source if isinstance(source, DeviceModel) else load_model(source, name)
@@ -39,13 +36,8 @@ def read_models(sources: Mapping[str, ModelSource]) -> dict[str, DeviceModel]:
 def load_model(path: str | Path, name: str) -> DeviceModel:
     """Read a device's model from a JSON file.
 
-    The file holds the result of `DeviceModel.to_dict`, or the costs of a machine with a device of
-    that name.
-
-    Raises
-    ------
-    ParseError
-        If the file cannot be read, or holds neither.
+    The file contains the result of `DeviceModel.to_dict`, or the costs of a machine with a device
+    `name`. Raises ParseError if it contains neither or cannot be read.
     """
     if not isinstance(path, str | os.PathLike):
         raise ParseError(

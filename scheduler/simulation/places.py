@@ -9,20 +9,9 @@ from ..plans.regions import Region, must_take_turns
 
 
 class SlotPlaces:
-    """The `Slots` of a variant as a session hands them out, and its `RegionRing`.
+    """The `Slots` of a variant as in a session, for `slots` items, and its `RegionRing`.
 
-    Parameters
-    ----------
-    regions : sequence of Region
-    slots : int
-        How many items are there at most.
-
-    Attributes
-    ----------
-    under_way : int
-        How many items are there.
-    claiming, releasing : frozenset of int
-        As those of `RegionRing`.
+    `claiming` and `releasing` are those of the ring; `under_way` counts the items in flight.
     """
 
     def __init__(self, regions: Sequence[Region], slots: int) -> None:
@@ -36,11 +25,11 @@ class SlotPlaces:
 
     @property
     def is_full(self) -> bool:
-        """True if no slot is free; items that take turns on regions wait for these instead."""
+        """Whether no slot is free; items that take turns on regions wait for these instead."""
         return self._free is not None and not self._free
 
     def admit(self, item: int) -> int:
-        """Give an item its place; return which of the slots that is."""
+        """Assign a place to an item and return its slot."""
         number = self._rings.admit()
         slot = number if self._free is None else self._free.pop()
         self._slot[item] = number, slot
@@ -49,15 +38,15 @@ class SlotPlaces:
         return slot
 
     def claim(self, item: int, step: int) -> bool:
-        """Say whether a step may start now; if not, it will be returned when it may."""
+        """Return whether a step may start now; if not, `complete` or `leave` returns it later."""
         return self._rings.claim(self._slot[item][0], step)
 
     def complete(self, item: int, step: int) -> list[Grant]:
-        """Note that a step is complete; return what may start now, earlier items first."""
+        """Mark a step as complete; return the steps that may start now, earlier items first."""
         return self._named(self._rings.complete(self._slot[item][0], step))
 
     def leave(self, item: int) -> list[Grant]:
-        """Let go of all that an item has; return what may start now."""
+        """Release an item's place; return the steps that may start now."""
         number, slot = self._slot.pop(item)
         if self._free is not None:
             self._free.append(slot)

@@ -1,7 +1,7 @@
-"""Rows of items in batches: handed over by steps that wait for them, and run as steps of no item.
+"""Rows of items in batches, which run as steps of their own while the calling steps wait.
 
-Which rows go together is decided by the scheduler's own `RowQueue`. What tasks of the loop would do
-at the same time, each to its end, they do by ticket.
+The scheduler's own `RowQueue` forms the batches. Tickets order the simulated tasks of the loop that
+are ready at the same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_CALLS: Mapping[int, RowCall] = {}
 
 @dataclass(slots=True, eq=False)
 class StepsOfKind:
-    """The steps of items, or of the batches of a queue: what follows what, and their places."""
+    """The steps of items, or of the batches of a queue: their order and places."""
 
     order: DispatchOrder
     places: Sequence[SlotPlaces]
@@ -49,7 +49,7 @@ class _HeldRows(RowGroup):
 
 @dataclass(slots=True, eq=False)
 class _RowsOfQueue:
-    """The rows of a queue: those that wait, and the batches that are under way."""
+    """The waiting rows of a queue and its batches in flight."""
 
     name: str
     work: RowWork
@@ -58,20 +58,13 @@ class _RowsOfQueue:
     under_way: dict[int, Sequence[RowRun[_HeldRows]]] = field(default_factory=dict)
     due_ns: int = NEVER
     waiting: list[tuple[int, int]] = field(default_factory=list)
-    """Batches for which there is no place on their variant yet, and that."""
+    """Batches without a place yet, and their variants."""
 
 
 class Stepping(Protocol):
-    """The simulation of items, as batches need it: they run on the same lanes, by the same rules.
+    """The engine as batches see it: they run on the same lanes by the same rules.
 
-    Attributes
-    ----------
-    time : Timeline
-    machine : Machine
-    steps : list of StepsOfKind
-        Of each item, then of each batch.
-    ages : list of int
-        By which steps are preferred, of each item, then of each batch.
+    `steps` and `ages`, the priorities of steps, are per item, then per batch.
     """
 
     time: Timeline
@@ -79,43 +72,22 @@ class Stepping(Protocol):
     steps: list[StepsOfKind]
     ages: list[int]
 
-    def locate(self, entry: int) -> tuple[int, int]:
-        """Return whose step an entry is, and which."""
-        ...
+    def locate(self, entry: int) -> tuple[int, int]: ...
 
-    def choose_variant(self) -> int:
-        """Return the variant whose turn it is."""
-        ...
+    def choose_variant(self) -> int: ...
 
-    def give_place(self, item: int, variant: int, now: int) -> None:
-        """Let an item, or a batch, have a slot, and start it if it has all that it claims."""
-        ...
+    def give_place(self, item: int, variant: int, now: int) -> None: ...
 
-    def end_call(self, entry: int, now: int) -> None:
-        """End a step that waited for rows."""
-        ...
+    def end_call(self, entry: int, now: int) -> None: ...
 
-    def push_due(self, index: int, time: int) -> None:
-        """Look at a queue of rows again at a time."""
-        ...
+    def push_due(self, index: int, time: int) -> None: ...
 
 
 class SimulatedRows:
-    """The queues of rows, and the batches that are under way.
+    """The queues of rows and the batches in flight.
 
-    Parameters
-    ----------
-    run : Stepping
-    rows : Mapping of str to RowWork
-        By queue, how its rows run.
-    variants : int
-
-    Attributes
-    ----------
-    holders : list
-        A heap of who has a ticket: that, what is done, and for whom.
-    places : list of sequences of SlotPlaces
-        Of each queue, on each variant.
+    `holders` is a heap of tickets with a handler and its subject. `places` are those of each queue,
+    on each variant.
     """
 
     def __init__(self, run: Stepping, rows: Mapping[str, RowWork], variants: int) -> None:
@@ -129,7 +101,7 @@ class SimulatedRows:
         self._batch_rows: dict[int, tuple[_RowsOfQueue, int]] = {}
 
     def expect(self, entry: int) -> None:
-        """Let a step that has begun hand its rows over, once the loop is through with this."""
+        """Queue a ticket for a step that hands over its rows when the loop is free."""
         self._tickets[entry] = self._next_ticket()
         heappush(self.holders, (self._tickets[entry], self._hand_over, entry))
 
@@ -144,11 +116,10 @@ class SimulatedRows:
         return self._ticket
 
     def _hand_over(self, entry: int, now: int) -> None:
-        """Put the rows of a step in their queue."""
         item, step = self._run.locate(entry)
         call = self._run.steps[item].calls[step]
         due_s = now / 1e9 + call.max_delay_s
-        # Rows of one shape as far as is known here: simulated rows are all of one group.
+        # Simulated rows have one shape, so one group.
         block = _HeldRows(
             call.rows, (), now / 1e9, due_s, entry=entry, since_ns=now, left=call.rows
         )
@@ -163,17 +134,16 @@ class SimulatedRows:
         heappush(self.holders, (self._tickets[block.entry], self._run.end_call, block.entry))
 
     def look(self, index: int, now: int) -> None:
-        """Put together the batches of a queue that may start now."""
+        """Start the batches of a queue that are full or due."""
         rows = self._rows[index]
         in_flight = rows.work.in_flight * len(rows.steps.places)
-        # As many as there is room for: a batch that is full starts at once, and so does one whose
-        # time is up.
+        # Until the limit is reached: a full or due batch starts at once.
         while len(rows.under_way) < in_flight and (runs := rows.queue.take_batch(now / 1e9)):
             self._put_together(rows, index, runs, now)
         due_s = rows.queue.due_s()
         if len(rows.under_way) < in_flight and due_s < float("inf"):
-            # Rounded up, and later than now: a time that rounds to before the rows are due would be
-            # looked at again and again.
+            # Rounded up, and later than now: a time before the rows are due would repeat this
+            # forever.
             due_ns = max(ceil(due_s * 1e9), now + 1)
             if due_ns != rows.due_ns:
                 rows.due_ns = due_ns
@@ -182,12 +152,12 @@ class SimulatedRows:
     def _put_together(
         self, rows: _RowsOfQueue, index: int, runs: Sequence[RowRun[_HeldRows]], now: int
     ) -> None:
-        """Take note of a batch, which starts when its ticket is called."""
+        """Register a batch, which starts when its ticket comes up."""
         count = sum(run.stop - run.start for run in runs)
         first = min(run.block.since_ns for run in runs)
         waited = sum((now - run.block.since_ns) * (run.stop - run.start) for run in runs)
         n_steps = len(rows.steps.order.counts)
-        # Numbered behind the items: what is known by item is known of batches by the same lists.
+        # Numbered after the items, so that the same lists describe batches.
         owner = self._run.time.add(SimulatedBatch(rows.name, count, first, now, waited), n_steps)
         self._run.time.admitted_by[owner] = max(run.block.entry for run in runs)
         self._run.machine.add(n_steps)
@@ -209,10 +179,10 @@ class SimulatedRows:
             rows.waiting.append((owner, variant))
 
     def end(self, owner: int, now: int) -> None:
-        """End the calls whose last rows these were, and let others start."""
+        """End the calls of a batch's rows and start waiting batches."""
         rows, index = self._batch_rows.pop(owner)
         variant = self._run.time.variant[owner]
-        # The place that is free is on this variant, and no other batch can have it.
+        # The free place is on this variant, for batches of this queue.
         following = next((one for one in rows.waiting if one[1] == variant), None)
         if following is not None:
             rows.waiting.remove(following)

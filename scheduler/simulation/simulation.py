@@ -14,19 +14,19 @@ from ..costs import Costs
 from ..plans.placement import Transfer
 from ..plans.plan import Plan
 from ..profile import Profile, Record
-from .critical import CriticalStep, critical_path, slack_s
-from .memory_use import MemoryUse, memory_use
+from .critical import CriticalStep, compute_slack_s, find_critical_path
+from .memory_use import MemoryUse, compute_memory_use
 from .workload import NO_LIMIT, SimulatedHost, Timeline, Workload
 
 LISTED_STEPS = 25
 
 EVEN = 1e-6
-"""A lane and an order that are as busy, but for rounding: the lane is named."""
+"""Tolerance within which a lane takes precedence over an order as the bottleneck."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """A prediction: when everything would happen, and what limits the speed.
+    """A prediction: the times of all events, and the limit of the speed.
 
     Attributes
     ----------
@@ -152,14 +152,14 @@ class Simulation:
     def memory(self) -> Mapping[str, MemoryUse]:
         """The use of every memory over time."""
         land_ns = round(self.host.land_s * 1e9)
-        return memory_use(self.variants, self.bodies, self.timeline, land_ns)
+        return compute_memory_use(self.variants, self.bodies, self.timeline, land_ns)
 
     @cached_property
     def critical_path(self) -> tuple[CriticalStep, ...]:
         """The steps that the last result waited for, the first one first."""
         steps = [plan.steps for plan in self.variants]
         of_rows = {queue: [plan.steps for plan in plans] for queue, plans in self.bodies.items()}
-        return critical_path(self.timeline, self.workload, steps, of_rows)
+        return find_critical_path(self.timeline, self.workload, steps, of_rows)
 
     @cached_property
     def slack_s(self) -> tuple[float, ...]:
@@ -167,7 +167,7 @@ class Simulation:
 
         It is the minimum over all items.
         """
-        return slack_s(self.timeline, self.workload)
+        return compute_slack_s(self.timeline, self.workload)
 
     def latency_s(self, quantile: float) -> float:
         """Return a quantile of the seconds from admission to result."""
@@ -224,8 +224,9 @@ class Simulation:
         """Return the figures as text."""
         lines = [
             f"{counted(self.items, 'item')}, up to {self.max_in_flight} in flight: "
-            f"{_ms(self.makespan_s)} ms, {self.items_per_s:.1f} items/s",
-            f"latency p50 {_ms(self.latency_s(0.5))} ms, p99 {_ms(self.latency_s(0.99))} ms",
+            f"{_format_ms(self.makespan_s)} ms, {self.items_per_s:.1f} items/s",
+            f"latency p50 {_format_ms(self.latency_s(0.5))} ms, "
+            f"p99 {_format_ms(self.latency_s(0.99))} ms",
         ]
         lines += [f"{name}: busy {share:.0%} of the time" for name, share in self.busy.items()]
         lines += [
@@ -241,9 +242,9 @@ class Simulation:
         return listing([*lines, "", *self._step_table(), "", *self._path_table()])
 
     def __repr__(self) -> str:
-        """Return a line, however many items there are: `table` tells more."""
+        """Return one line; `table` has the details."""
         items = counted(self.items, "item")
-        return f"<Simulation: {items} in {_ms(self.makespan_s)} ms of {self.plan!r}>"
+        return f"<Simulation: {items} in {_format_ms(self.makespan_s)} ms of {self.plan!r}>"
 
     def _repr_html_(self) -> str:
         """Return the page of the plan with this prediction, for notebooks."""
@@ -270,7 +271,7 @@ class Simulation:
         ]
 
     def _step_s(self, step: int) -> float:
-        """Return how long a step takes; if it waits for batches, in the mean."""
+        """Return a step's duration; the mean if it waits for batches."""
         if step not in self.workload.calls:
             return self.workload.duration_s[step]
         line = self.timeline
@@ -289,7 +290,7 @@ class Simulation:
         return [*lines, f"and {more} more steps"] if more > 0 else lines
 
     def _path_table(self) -> list[str]:
-        """Return what the end waited for: step by step for one item, summed up for several."""
+        """Return the critical path: step by step for one item, summarized for several."""
         if self.items > 1:
             return self._path_shares()
         path = self.critical_path
@@ -303,7 +304,7 @@ class Simulation:
         return [*lines, f"and {more} more steps"] if more > 0 else lines
 
     def _path_shares(self) -> list[str]:
-        """Return the steps that the critical path goes through, by their share of its time."""
+        """Return the steps on the critical path with their share of its time."""
         spent: dict[tuple[str, str], list[float]] = {}
         for one in self.critical_path:
             key = one.step.name, one.step.device
@@ -318,5 +319,5 @@ class Simulation:
         return [*lines, f"and {more} more steps"] if more > 0 else lines
 
 
-def _ms(seconds: float) -> str:
+def _format_ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3f}"

@@ -1,4 +1,4 @@
-"""The simulated workload: steps on lanes, the host that they share, and the times that follow."""
+"""The simulated workload: steps on lanes, the host that lanes share, and the resulting times."""
 
 from __future__ import annotations
 
@@ -14,186 +14,124 @@ from ..plans.regions import Region
 NEVER = -1
 
 NO_LIMIT = 1 << 30
-"""So many calls of an async function may be under way if nobody limits them."""
+"""Concurrent calls of an async function without a limit of its own."""
 
 FOREVER_S = 1e12
-"""Anything that takes longer takes that long: models may say what no clock can count."""
+"""Upper limit of durations: models may predict times beyond any clock."""
 
 
-def ns_of(seconds: float) -> int:
-    """Return a time in nanoseconds."""
+def to_ns(seconds: float) -> int:
     return round(min(seconds, FOREVER_S) * 1e9)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedLane:
-    """An in-order queue of a device; it does one thing at a time, unless it awaits.
-
-    Attributes
-    ----------
-    name : str
-    device : str
-    keeps_order : bool
-        True when it takes work that still waits for other work of its device (`native_waits`).
-    follows : frozenset of str
-        Other devices whose work it may still wait for, too, where these keep order as well.
-    depth : int
-        How much work it is given at a time; the rest waits where the scheduler may choose.
-    on_host : bool
-        True when its work keeps one of the host's cores busy.
-    wake_s : float
-        From a submission by another thread until an idle lane begins.
-    wake_after_s : Mapping of str to float
-        The same where it was the end of work on one of these devices that led to the submission.
-    gap_s : float
-        Between two pieces of work.
-    report_s : float
-        From the end of work until the scheduler knows.
-    loop_s : float
-        From then until the scheduler's loop does, besides what it takes to wake up.
-    shares_interpreter : bool
-        True when its kernels are called one by one by a Python thread of the loop's process: while
-        the loop works, the next one waits.
-    notice_s : float
-        How long a thread of the loop's process is busy with taking note of an end.
-    here_s : float
-        Until a quick step begins that the thread which made it ready runs itself, if the lane is
-        idle.
-    awaits : bool
-        True when it is no queue but the calls of an async function: all that it is given goes on at
-        once, on the loop, and keeps nothing busy.
-    """
+    """An in-order queue of a device; runs one step at a time, unless it awaits."""
 
     name: str
     device: str
     keeps_order: bool = False
+    """Whether it takes work that still waits for other work of its device (`native_waits`)."""
     depth: int = 1
+    """Submitted steps at a time; the others wait where the scheduler may choose."""
     on_host: bool = False
+    """Whether its work occupies one of the host's cores."""
     wake_s: float = 0.0
+    """From a submission by another thread until an idle lane starts."""
     gap_s: float = 0.0
+    """Between two steps."""
     report_s: float = 0.0
+    """From the end of work until the scheduler knows."""
     loop_s: float = 0.0
+    """From then until the scheduler's loop knows, without its wake-up."""
     shares_interpreter: bool = False
+    """Whether a Python thread of the loop's process calls its kernels one by one: the next one
+    waits while the loop works."""
     wake_after_s: Mapping[str, float] = field(default_factory=dict)
+    """As `wake_s`, for submissions caused by ends on these devices."""
     notice_s: float = 0.0
+    """Work of a thread of the loop's process per end."""
     here_s: float = 0.0
+    """Until a quick step starts on the thread that made it ready, if the lane is idle."""
     follows: frozenset[str] = frozenset()
+    """Other devices with work that it may wait for, if these keep order too."""
     awaits: bool = False
+    """Whether it stands for calls of an async function: concurrent, and on the loop, which stays
+    free."""
 
     def takes_behind(self, other: SimulatedLane) -> bool:
-        """True when it takes work that waits for work which another lane was given."""
-        # It has to know the other's events: its own device's, or those of a device that it copies
-        # from.
+        """Whether it takes work that waits for pending work of another lane."""
+        # It must see the other's events: those of its device, or of one that it copies from.
         near = other.device == self.device or other.device in self.follows
         return near and self.keeps_order and other.keeps_order
 
     def woken_by_s(self, device: str | None) -> float:
-        """Return the seconds until it begins after work of a device ended, or an item was fed."""
+        """Return the delay of a start after an end on a device, or after feeding (None)."""
         return self.wake_after_s.get(device or "", self.wake_s)
 
 
 class Placed(NamedTuple):
-    """Where the steps of an item run, and for how long.
-
-    Attributes
-    ----------
-    lane : sequence of int
-        For every step the index of its lane.
-    duration_s : sequence of float
-        For every step how long it takes, alone on the machine.
-    """
+    """Lanes and durations, alone on the machine, of an item's steps."""
 
     lane: Sequence[int]
     duration_s: Sequence[float]
 
 
 class RowCall(NamedTuple):
-    """What a step hands to batches, which it waits for.
-
-    Attributes
-    ----------
-    queue : str
-        Where the rows wait.
-    rows : int
-    max_delay_s : float
-        How long a batch waits for others behind the first of them.
-    """
+    """Rows that a step hands to batches, which it waits for."""
 
     queue: str
     rows: int
     max_delay_s: float
+    """How long the first row of a batch waits for others."""
 
 
 class DispatchOrder(NamedTuple):
-    """What is known of every step before anything runs.
-
-    Attributes
-    ----------
-    counts : sequence of int
-        How many it waits for.
-    after, behind : sequence of sequences of int
-        Those to count down when it is complete, and when its lane is given it; by rank.
-    ahead : sequence of sequences of int
-        Those that its device lets it wait for.
-    first : sequence of int
-        The steps that wait for nothing, by rank.
-    rank : sequence of int
-        Which steps of an item go first, see `ranks`.
-    """
+    """The order of steps that is known before anything runs."""
 
     counts: Sequence[int]
+    """Number of predecessors to wait for."""
     after: Sequence[Sequence[int]]
+    """Steps to count down at completion, by rank."""
     behind: Sequence[Sequence[int]]
+    """Steps to count down at submission, by rank."""
     ahead: Sequence[Sequence[int]]
+    """Steps that the device itself waits for."""
     first: Sequence[int]
+    """Steps without waits, by rank."""
     rank: Sequence[int]
+    """Priority of an item's steps, see `ranks`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The steps of one item, in a topological order.
-
-    Attributes
-    ----------
-    lanes : sequence of SimulatedLane
-    lane : sequence of int
-        For every step the index of its lane.
-    duration_s : sequence of float
-        For every step how long it takes, alone on the machine.
-    waits : sequence of sequences of int
-        For every step those that must be complete before.
-    effects : sequence of int
-        The steps that do more than their results tell, in ascending order: each has a lower rank
-        than the next.
-    inline : collection of int
-        The steps that need not run on their lane's own thread, if they are quick.
-    others : sequence of Placed
-        The same steps on replicas of their devices, where there are some; which of them an item
-        goes to is decided when it is admitted.
-    calls : Mapping of int to RowCall
-        The steps that wait for batches of rows.
-    ordered : Ordered
-        The steps that wait for earlier items, and those that let later ones go on.
-    """
+    """The steps of one item, in a topological order."""
 
     lanes: Sequence[SimulatedLane]
     lane: Sequence[int]
+    """Index of each step's lane."""
     duration_s: Sequence[float]
+    """Duration of each step, alone on the machine."""
     waits: Sequence[Sequence[int]]
+    """Steps that must be complete before each step."""
     effects: Sequence[int] = ()
+    """Steps with side effects in ascending order: each has a lower rank than the next."""
     inline: Collection[int] = ()
+    """Steps that may run outside of their lane's thread, if they are quick."""
     others: Sequence[Placed] = ()
+    """These steps on replicas; the choice is made at admission."""
     calls: Mapping[int, RowCall] = field(default_factory=dict)
+    """Steps that wait for batches of rows."""
     ordered: Ordered = UNORDERED
+    """Steps that wait for earlier items, and steps that release later ones."""
 
     @property
     def variants(self) -> tuple[Placed, ...]:
-        """All sets of lanes that an item may run on, the first one first."""
-        # The first is the one that was planned for.
+        """All sets of lanes that an item may run on, the planned one first."""
         return Placed(self.lane, self.duration_s), *self.others
 
     def order(self) -> DispatchOrder:
-        """Return what follows what, as the scheduler and its lanes keep it."""
+        """Return the order as the scheduler and its lanes keep it."""
         rank = self._ranks()
         after: list[list[int]] = [[] for _ in self.waits]
         behind: list[list[int]] = [[] for _ in self.waits]
@@ -204,7 +142,7 @@ class Workload:
             own = self.lanes[self.lane[step]]
             for wait in waits:
                 chained = own.takes_behind(self.lanes[self.lane[wait]])
-                # Where the device keeps the order, a step may follow as soon as the one before is
+                # If the device keeps the order, a step may follow as soon as its predecessor is
                 # queued.
                 (behind if chained else after)[wait].append(step)
                 if chained:
@@ -217,8 +155,8 @@ class Workload:
 
     def _ranks(self) -> list[int]:
         waits = [*self.waits]
-        # Effects come in the order of the graph whatever goes first else; ranks must not say
-        # otherwise, or a lane would wait for what stands behind it.
+        # Effects keep the graph's order. Ranks have to agree, or a lane would wait for a step
+        # queued after it.
         for earlier, later in pairwise(self.effects):
             waits[later] = (*waits[later], earlier)
         return ranks(self.duration_s, waits)
@@ -226,31 +164,22 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class RowWork:
-    """How the rows of one queue run: in batches, each of which has steps of its own.
-
-    Attributes
-    ----------
-    size : int
-        The most rows of a batch.
-    in_flight : int
-        How many batches are under way at a time.
-    full : Workload
-        The steps of a full batch; its lanes are those of the items, all of them.
-    at : callable
-        Returns the same steps for so many rows.
-    regions : sequence of Region
-    """
+    """The batches of one queue, which have steps of their own."""
 
     size: int
+    """Most rows per batch."""
     in_flight: int
+    """Most concurrent batches."""
     full: Workload
+    """The steps of a full batch, on the items' lanes."""
     at: Callable[[int], Workload]
+    """Returns these steps for a number of rows."""
     regions: Sequence[Region]
 
 
 @dataclass(slots=True)
 class SimulatedBatch:
-    """A batch of rows: which queue's, how many, when the first of them came and when it began."""
+    """A batch of rows, with the arrival of its first row and its start."""
 
     queue: str
     rows: int
@@ -261,23 +190,13 @@ class SimulatedBatch:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedHost:
-    """What the steps and the scheduler share on the host; nothing costs anything by default.
+    """Resources that steps and scheduler share on the host; free by default.
 
-    Attributes
-    ----------
-    cores : int or None
-        When more lanes compute on the host than it has cores, all of them slow down; None for as
-        many as it takes.
-    contention : float
-        By what share work on the host takes longer for each other core that is busy: cores share
-        caches and memory.
-    feed_s, land_s : float
-        How long the scheduler's loop is busy with writing an item's inputs, with copying out its
-        results.
-    feed_delay_s, land_delay_s : float
-        What passes besides without keeping the loop busy: the loop wakes up, a thread copies.
-    land_here_s : float
-        In place of `land_delay_s` where the loop itself ran the last step, and is awake.
+    Lanes that compute slow down when there are more of them than `cores` (None: unlimited). Each
+    other busy core adds the share `contention`, for caches and memory. The loop is busy for
+    `feed_s` writing an item's inputs and for `land_s` copying its results; `feed_delay_s` and
+    `land_delay_s` are delays without the loop, for wake-ups and copying threads. `land_here_s`
+    replaces `land_delay_s` if the loop ran the last step itself.
     """
 
     cores: int | None = None
@@ -289,39 +208,18 @@ class SimulatedHost:
     land_here_s: float = 0.0
 
     def rate(self, active: int) -> float:
-        """Return how fast each of some lanes computes, as a share of one that is alone."""
+        """Return the speed of each of `active` lanes, relative to a single one."""
         busy = active if self.cores is None else min(active, self.cores)
-        # Cores are shared evenly by those that are active, and each that is busy slows down the
-        # others.
+        # Active lanes share cores evenly, and each busy core slows down the others.
         return min(1.0, busy / active) / (1.0 + self.contention * (busy - 1)) if active else 1.0
 
 
 @dataclass(slots=True)
 class Timeline:
-    """When every step of every item was submitted, began and ended, in ns from the beginning.
+    """Times of all steps of all items, in ns from the beginning.
 
-    Step s of item i stands at `i * n_steps + s`; `NEVER` where something did not happen. Batches of
-    rows follow the items, in all lists: where their steps are says `base`.
-
-    Attributes
-    ----------
-    n_steps, items : int
-    ready, started, ended : list of int
-    lane : list of int
-        Of each step.
-    bound : list of int
-        What the start of each step waited for last: another entry that ended (a step it depends
-        on, one before it on its lane, one that released memory), or `NEVER` for the admission.
-    admitted, landed : list of int
-        Of each item: fed from then on; results known.
-    admitted_by : list of int
-        The entry whose end let an item in, `NEVER` for those that did not wait.
-    finished_by : list of int
-        The entry that ended last, of each item.
-    variant, slot : list of int
-        On which replicas each item was, and on which slot there.
-    batches : list of SimulatedBatch
-        In the order in which they were put together.
+    Step s of item i is entry `i * n_steps + s`; `NEVER` marks events that did not happen. Batches
+    of rows follow the items in all lists, see `base`.
     """
 
     n_steps: int
@@ -331,13 +229,18 @@ class Timeline:
     ended: list[int] = field(init=False)
     lane: list[int] = field(init=False)
     bound: list[int] = field(init=False)
+    """The entry that each start waited for last: an input, its lane's previous step, or one that
+    released memory; `NEVER` for the admission."""
     admitted: list[int] = field(init=False)
     landed: list[int] = field(init=False)
     admitted_by: list[int] = field(init=False)
+    """The entry whose end admitted an item, `NEVER` without a wait."""
     finished_by: list[int] = field(init=False)
+    """The entry of each item that ended last."""
     variant: list[int] = field(init=False)
     slot: list[int] = field(init=False)
     batches: list[SimulatedBatch] = field(default_factory=list)
+    """In the order in which they were formed."""
     _bases: list[int] = field(default_factory=list)
     _owners: list[int] = field(default_factory=list)
 
@@ -348,7 +251,7 @@ class Timeline:
             setattr(self, name, [NEVER] * self.items)
 
     def add(self, batch: SimulatedBatch, n_steps: int) -> int:
-        """Make room for a batch of so many steps, and return its number behind the items."""
+        """Make room for a batch of `n_steps` steps; return its number, which follows the items'."""
         owner = self.items + len(self.batches)
         self.batches.append(batch)
         self._bases.append(len(self.ready))
@@ -362,13 +265,13 @@ class Timeline:
         return owner
 
     def base(self, owner: int) -> int:
-        """Return where the steps of an item or a batch begin."""
+        """Return the first entry of an item or a batch."""
         if owner < self.items:
             return owner * self.n_steps
         return self._bases[owner - self.items]
 
     def place(self, entry: int) -> tuple[int, int]:
-        """Return whose step an entry is, and which."""
+        """Return an entry's owner and step."""
         behind = entry - self.items * self.n_steps
         if behind < 0:
             return divmod(entry, self.n_steps)

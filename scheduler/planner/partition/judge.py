@@ -16,7 +16,7 @@ from ...plans.placement import Placement
 from ...plans.regions import Region
 from ...plans.request import ON_HOST, IoDevices, PlanRequest
 from ...simulation.engine import run
-from ...simulation.lanes import host_of, workload
+from ...simulation.lanes import describe_host, make_workload
 from ..memory.lower_bound import lower_bounds
 from ..placement import place
 from .cutting import Labels, Parts, cuts, extracted, find_labels, joined, set_labels
@@ -234,8 +234,8 @@ class Judge:
         used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
         here = computing(self.devices, used)
         cores = divided(placement.steps, here, in_flight=self.max_in_flight)
-        work = workload(placement.steps, self.devices, self.costs, cores)
-        host = host_of(self.graph, self.costs, self.ends, one_by_one=self.in_flight <= 1)
+        work = make_workload(placement.steps, self.devices, self.costs, cores)
+        host = describe_host(self.graph, self.costs, self.ends, one_by_one=self.in_flight <= 1)
         if not self.in_flight:
             return run(work, regions=regions, host=host).makespan_s
         at_once = max(len(placement.steps), 1) * self.in_flight

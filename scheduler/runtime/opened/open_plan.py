@@ -25,7 +25,7 @@ from ...planner.memory.prepared import next_region_of, regions_of, variables_in
 from ...plans.placement import OUTSIDE, Commit, Step, summarize_step
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, must_take_turns
-from ...simulation.lanes import workload
+from ...simulation.lanes import make_workload
 from ..items.device_io import arrivals_of, departures_of
 from ..items.inline import MOST_STEPS, Call, copy_ns
 from ..virtual_time import VirtualTimeDriver, clock_of
@@ -180,7 +180,7 @@ class OpenPlan:
         self.outlines = outlines(plan)
         self.now_ns = tuple(clock_of(self._devices[step.device]) for step in plan.steps)
         cores, shared = shares_of_cores(plan), shared_lanes(plan)
-        work = workload(plan.steps, self._devices, plan.costs, cores, shared)
+        work = make_workload(plan.steps, self._devices, plan.costs, cores, shared)
         self.order, self.ordered = work.order(), work.ordered
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)

@@ -15,7 +15,7 @@ from plait.scheduler.plans.placement import Transfer, summarize_step
 from plait.scheduler.profile import PlanTimes, Profile, Record
 from plait.scheduler.profile.overheads import measure_hops
 from plait.scheduler.profile.timestamps import Timestamps
-from plait.scheduler.simulation.lanes import workload
+from plait.scheduler.simulation.lanes import make_workload
 
 
 def looping() -> pl.Graph:
@@ -30,7 +30,7 @@ def looping() -> pl.Graph:
 async def agreed(plan: pl.Plan) -> list[str]:
     """Return which steps may run on any thread; a session and the simulation say the same."""
     found = inline_steps(plan.steps, plan.prototypes)
-    assert workload(plan.steps, plan.prototypes, plan.costs).inline == found
+    assert make_workload(plan.steps, plan.prototypes, plan.costs).inline == found
     async with pl.Session(plan) as session:
         (slots,) = session._open_runtime()._open_plans._slots.values()
         bound = slots.open_plan.make_slot(0).inline

@@ -13,7 +13,7 @@ from plait.scheduler.dispatch import shared_lanes
 from plait.scheduler.dispatch.inline_policy import Estimates
 from plait.scheduler.plans.variants import make_variant
 from plait.scheduler.runtime.opened.open_devices import OpenDevices
-from plait.scheduler.simulation.lanes import merged_lanes, work_of
+from plait.scheduler.simulation.lanes import make_work, merge_lanes
 
 pytest.importorskip("onnxruntime")
 PINS = {"*/*": "ort:0..1", "*": "cpu:0..1"}
@@ -67,7 +67,7 @@ def test_who_is_alone_or_apart_shares_nothing(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_variant_is_one_lane_with_the_older_items_first() -> None:
     plan = planned()
-    lanes = merged_lanes(work_of(make_variant(plan, index)) for index in range(2))
+    lanes = merge_lanes(make_work(make_variant(plan, index)) for index in range(2))
     assert [lane.name for lane in lanes] == ["cpu:0 and ort:0", "cpu:1 and ort:1"]
     simulation = pl.simulate(plan, items=12)
     for index in range(2):

@@ -15,7 +15,7 @@ from plait.devices.model import DeviceModel
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
 from plait.scheduler.costs import Costs
-from plait.scheduler.simulation.lanes import host_of
+from plait.scheduler.simulation.lanes import describe_host
 from plait.scheduler.simulation.workload import SimulatedHost
 from random_graphs import graphs
 
@@ -272,7 +272,7 @@ def test_the_table_says_what_limits() -> None:
 def test_large_arrays_are_copied_on_a_thread_as_the_runtime_does(one_by_one: bool) -> None:
     most = 6 if one_by_one else 2
     counts = most << 18, (most << 18) + 1
-    small, large = (host_of(relus(1, count=count), one_by_one=one_by_one) for count in counts)
+    small, large = (describe_host(relus(1, count=count), one_by_one=one_by_one) for count in counts)
     assert small.feed_delay_s == 0
     assert large.feed_delay_s > 0
     assert large.feed_s < small.feed_s
