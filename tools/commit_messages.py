@@ -23,6 +23,8 @@ MOST_LINES_WITHOUT_BODY = 20
 ACCEPTED = frozenset(
     {
         "4f92eba9ffe2df2da3b1dcb5ce36d56ff8f29e03",
+        "51bc859725f5009bbd80b700d43a46a0fca56659",
+        "4cb5a8e1dd341c8f48f9e355e1600c9809498a49",
         "2055173bf46d61c53cc289670422e1db12b41a26",
         "fbc57f46eeca12fe9ba715ec73a0602349fac121",
         "c266ce7e1a53ecba2d2f9d4d9b6e11e76381a8d9",
