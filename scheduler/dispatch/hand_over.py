@@ -11,6 +11,8 @@ import os
 import threading
 from time import perf_counter_ns
 
+from ...graph.printing import seconds_text
+
 NOMINAL_NS = 20_000
 """The cost without a measurement, such as in tests: ``PLAIT_FIGURES=off``."""
 
@@ -45,7 +47,9 @@ def get_hand_over_ns() -> int:
 
 def describe_hand_over() -> str:
     """Return a sentence for reports; empty without a measurement."""
-    return f"a hand-over costs {get_hand_over_ns() / 1e3:.3g} µs here" if is_measured() else ""
+    if not is_measured():
+        return ""
+    return f"a hand-over costs {seconds_text(get_hand_over_ns() / 1e9)} here"
 
 
 def note_hand_over(ns: float) -> None:
