@@ -47,6 +47,8 @@ class MicroBatches(Uncopied):
         at all: a batch consists of the items that came while others ran.
     max_waiting : int, default 256
         The largest number of waiting items; more are refused.
+    pad : str, optional
+        As for `Session.stream`.
 
     Raises
     ------
@@ -84,9 +86,10 @@ class MicroBatches(Uncopied):
         size: int,
         max_delay_s: float = 0.0,
         max_waiting: int = 256,
+        pad: str | None = None,
     ) -> None:
         self._session = session
-        self._limits = BatchLimits(size, max_delay_s, max_waiting)
+        self._limits = BatchLimits(size, max_delay_s, max_waiting, pad)
         self._context: AbstractAsyncContextManager[tuple[BatchServer, Caller | None]] | None = None
         self._server: BatchServer | None = None
 
@@ -197,9 +200,10 @@ class BlockingMicroBatches(Uncopied):
         size: int,
         max_delay_s: float = 0.0,
         max_waiting: int = 256,
+        pad: str | None = None,
     ) -> None:
         self._session = session
-        self._limits = BatchLimits(size, max_delay_s, max_waiting)
+        self._limits = BatchLimits(size, max_delay_s, max_waiting, pad)
         self._held: _BatchesOnLoop | None = None
         self._server: BatchServer | None = None
 

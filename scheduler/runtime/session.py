@@ -229,6 +229,7 @@ class Session(PlanHolder):
         fetches: Fetches | None = None,
         keep: Keep | None = None,
         drop: Drop | None = None,
+        pad: str | None = None,
         **unknown: Never,
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source, several at a time.
@@ -267,6 +268,9 @@ class Session(PlanHolder):
             default, the source waits.
         drop : {"oldest", "newest"}, optional
             Which items to drop: those that have waited longest, the default, or new ones.
+        pad : str, optional
+            A symbol of the inputs' shapes, such as ``"tokens"``: items of a batch are filled up
+            with zeros along it, and results cut back. The mask of a model has to be fed.
 
         Raises
         ------
@@ -305,6 +309,7 @@ class Session(PlanHolder):
                 "fetches": fetches,
                 "keep": keep,
                 "drop": drop,
+                "pad": pad,
                 **unknown,  # type: ignore[typeddict-item]  # refused there
             },
         )

@@ -51,6 +51,7 @@ class BatchLimits:
     size: int
     max_delay_s: float = 0.0
     max_waiting: int = 256
+    pad: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("size", self.size), ("max_waiting", self.max_waiting)):
@@ -341,7 +342,9 @@ async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[B
             "items of this graph assign to variables: each needs what the one before left there",
             fix="run them one by one",
         )
-    batching = batching_of(plan.fed, limits.size, plan.bounds, unneeded=plan.unneeded)
+    batching = batching_of(
+        plan.fed, limits.size, plan.bounds, unneeded=plan.unneeded, pad=limits.pad
+    )
     await carrier.prepare(plan.in_flight, ALL)
     server = BatchServer(carrier, plan, batching, limits)
     failure: BaseException | None = None

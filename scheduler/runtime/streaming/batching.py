@@ -27,6 +27,7 @@ from ...shapes.bounds import check_within
 from ...shapes.specialise import bind_inputs
 from ..items.feeds import check_feeds
 from ..items.item import ItemRun, Results, copies, views
+from .padding import PaddedFeeds, Padding, make_padding
 
 MORE_ROOM = "leave the first axis of the inputs open, and plan with wider bounds if with any"
 
@@ -47,6 +48,8 @@ class Batching:
         What items may have beside the graph's inputs.
     copy : bool
         Copy the results of each item, rather than leave them in memory of the session.
+    padding : Padding or None
+        Lets items of several lengths share a batch.
     """
 
     graph: Graph
@@ -55,6 +58,7 @@ class Batching:
     most: int | None
     unneeded: frozenset[str]
     copy: bool
+    padding: Padding | None = None
 
     def padded(self, rows: int) -> int:
         """Return how many rows a batch of so many is run with."""
@@ -94,7 +98,7 @@ class Batching:
                 f"an item of {rows} rows does not fit into a batch of {self.most}",
                 fix=f"feed fewer rows, or {MORE_ROOM}",
             )
-        return arrays, rows
+        return arrays if self.padding is None else self.padding.fill(arrays), rows
 
 
 def batching_of(
@@ -104,6 +108,7 @@ def batching_of(
     *,
     unneeded: frozenset[str] = frozenset(),
     copy: bool = True,
+    pad: str | None = None,
 ) -> Batching:
     """Return how items of a graph, whose symbols may have bounds, become batches.
 
@@ -145,7 +150,8 @@ def batching_of(
             at=f"graph {graph.name!r}: node {mixing.name!r}",
             fix="let it compute along other axes than the first, or run items without a batch",
         )
-    return Batching(graph, size, least, most, unneeded, copy)
+    padding = None if pad is None else make_padding(graph, pad, bounds)
+    return Batching(graph, size, least, most, unneeded, copy, padding)
 
 
 class Batch:
@@ -249,12 +255,18 @@ class Batch:
             if array.ndim == 0 or len(array) != rows:
                 raise _indivisible_error(name, array.shape)
         # One copy for each item: a view of the batch would keep all of it alive for one.
-        take = copies if self._batching.copy else views
+        take, found = copies if self._batching.copy else views, results.items()
         ends = accumulate(self._lengths)
         return [
-            take({name: array[end - length : end] for name, array in results.items()})
-            for length, end in zip(self._lengths, ends, strict=True)
+            take({name: self._cut(name, array[end - length : end], fed) for name, array in found})
+            for length, end, fed in zip(self._lengths, ends, self._feeds, strict=True)
         ]
+
+    def _cut(self, name: str, array: Array, fed: Mapping[str, Array]) -> Array:
+        padding = self._batching.padding
+        if padding is None or not isinstance(fed, PaddedFeeds):
+            return array
+        return padding.cut(name, array, fed.length)
 
     def _end(self, item_run: ItemRun) -> None:
         """End the items that have not ended before."""

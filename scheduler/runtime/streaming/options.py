@@ -33,6 +33,7 @@ class StreamArguments(TypedDict, total=False):
     fetches: Fetches | None
     keep: Keep | None
     drop: Drop | None
+    pad: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class StreamOptions:
     fetches: Fetches | None = None
     keep: Keep | None = None
     drop: Drop | None = None
+    pad: str | None = None
     fetched: Fetched | None = None
 
     def __post_init__(self) -> None:
@@ -81,6 +83,8 @@ class StreamOptions:
                 f"max_delay_s is {self.max_delay_s}",
                 fix="give the seconds that a batch may wait to fill up, and batch=",
             )
+        if self.pad is not None and self.batch is None:
+            raise SessionError(f"pad is {self.pad!r} without batch=", fix="give batch=, too")
         check_deadline(self.deadline_s)
         self._check_keep()
         if self.on_error not in ("yield", "raise"):
@@ -134,6 +138,7 @@ class StreamOptions:
             "fetches": self.fetches,
             "keep": self.keep,
             "drop": self.drop,
+            "pad": self.pad,
         }
 
 

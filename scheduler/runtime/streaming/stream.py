@@ -325,7 +325,12 @@ async def open_stream(
     batching = None
     if options.batch is not None:
         batching = batching_of(
-            plan.fed, options.batch, plan.bounds, unneeded=plan.unneeded, copy=options.copy
+            plan.fed,
+            options.batch,
+            plan.bounds,
+            unneeded=plan.unneeded,
+            copy=options.copy,
+            pad=options.pad,
         )
     await runtime.prepare(options.slots, options.names)
     results = Results(runtime, source, options, batching, number)

@@ -1,0 +1,106 @@
+"""Items of several lengths in one batch: filled up with zeros, results cut back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ....graph.ir import Graph
+from ....graph.tensor import Array
+from ...errors import FeedError, SessionError
+from ...plans.shapes import Bounds
+
+LEAST = 8
+"""The shortest length that items are filled up to; longer ones are powers of two."""
+
+
+class PaddedFeeds(dict[str, Array]):
+    """The arrays of an item after padding.
+
+    Attributes
+    ----------
+    length : int
+        The length before.
+    """
+
+    length = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """An axis that items fill up.
+
+    Attributes
+    ----------
+    symbol : str
+    inputs, outputs : Mapping of str to int
+        The axis of that length in each tensor that has it.
+    most : int or None
+        The bound of the symbol.
+    """
+
+    symbol: str
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    most: int | None
+
+    def fill(self, arrays: Mapping[str, Array]) -> PaddedFeeds:
+        """Return the arrays of an item with zeros up to the next of few lengths.
+
+        Raises
+        ------
+        FeedError
+            If inputs have different lengths there, or the length exceeds its bound.
+        """
+        lengths = {name: arrays[name].shape[axis] for name, axis in self.inputs.items()}
+        length = next(iter(lengths.values()))
+        if any(one != length for one in lengths.values()):
+            listed = ", ".join(f"{name!r}: {one}" for name, one in lengths.items())
+            raise FeedError(
+                f"an item has different lengths of {self.symbol!r}: {listed}",
+                fix="feed inputs of one length, such as tokens with their mask",
+            )
+        target = max(LEAST, 1 << max(length - 1, 0).bit_length())
+        if self.most is not None:
+            target = max(length, min(target, self.most))
+        found = PaddedFeeds(arrays)
+        found.length = length
+        for name, axis in self.inputs.items():
+            widths = [(0, 0)] * arrays[name].ndim
+            widths[axis] = (0, target - length)
+            found[name] = np.pad(arrays[name], widths)
+        return found
+
+    def cut(self, name: str, array: Array, length: int) -> Array:
+        """Return a view of an item's result without padding."""
+        axis = self.outputs.get(name)
+        return array if axis is None else array[(slice(None),) * axis + (slice(length),)]
+
+
+def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:
+    """Return the padding of a symbol in the shapes of a graph.
+
+    Raises
+    ------
+    SessionError
+        If no input has that symbol beside its first axis.
+    """
+
+    def find(names: tuple[str, ...]) -> dict[str, int]:
+        shapes = {name: graph.tensors[name].shape or () for name in names}
+        return {
+            name: shape.index(symbol, 1) for name, shape in shapes.items() if symbol in shape[1:]
+        }
+
+    inputs = find(graph.inputs)
+    if not inputs:
+        shapes = (graph.tensors[name].shape or () for name in graph.inputs)
+        known = sorted({dim for shape in shapes for dim in shape[1:] if isinstance(dim, str)})
+        raise SessionError(
+            f"pad is {symbol!r}, which is no length of an input beside the batch",
+            at=f"graph {graph.name!r}",
+            fix=f"name one of {', '.join(known)}" if known else "leave pad= out",
+        )
+    return Padding(symbol, inputs, find(graph.outputs), bounds.get(symbol, (0, None))[1])
