@@ -162,6 +162,7 @@ class ReplicaPool:
         fetches: Fetches | None = None,
         keep: Keep | None = None,
         drop: Drop | None = None,
+        pad: str | None = None,
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source on all replicas, with the options of `Session.stream`.
 
@@ -173,7 +174,7 @@ class ReplicaPool:
             no more than 256 MB of inputs and outputs unless that leaves replicas idle.
         copy : bool, default True
             Copy results. Otherwise they are read-only, and may be read until the item is released.
-        ordered, batch, max_delay_s, deadline_s, on_error, fetches, keep, drop
+        ordered, batch, max_delay_s, deadline_s, on_error, fetches, keep, drop, pad
             As for `Session.stream`. An item that is late fails at once.
 
         Raises
@@ -194,6 +195,7 @@ class ReplicaPool:
                 "fetches": fetches,
                 "keep": keep,
                 "drop": drop,
+                "pad": pad,
             }
         )
         # Only now: what refuses the arguments leaves no stream behind.
