@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...graph.ir import Graph, Node
-from ...graph.passes.quantized import Quantization, quantization_of
+from ...graph.passes.quantized import Quantization, read_quantization
 from ...graph.passes.rewriting import Rewriter
 from ...graph.tensor import Array
 
@@ -65,7 +65,7 @@ def _features(node: Node) -> int:
 def _of_bytes(rewriter: Rewriter, node: Node | None, op: str) -> Quantization | None:
     if node is None or node.op != op:
         return None
-    found = quantization_of(rewriter, node)
+    found = read_quantization(rewriter, node)
     return found if found is not None and found.zero.dtype in _BYTES else None
 
 

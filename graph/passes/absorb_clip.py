@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import Graph, Node
 from .merging import MayMerge, always
 from .pipeline import gated
-from .quantized import quantization_of
+from .quantized import read_quantization
 from .rewriting import Rewriter
 
 
@@ -34,7 +34,7 @@ def absorb_clip(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 def _find_needless_clip(rewriter: Rewriter, node: Node) -> Node | None:
     """Return the Relu or Clip before a quantization, if it can be removed."""
-    clip, made = rewriter.producer(node.inputs[0]), quantization_of(rewriter, node)
+    clip, made = rewriter.producer(node.inputs[0]), read_quantization(rewriter, node)
     if clip is None or made is None or not rewriter.is_private(node.inputs[0]):
         return None
     bounds = _read_bounds(rewriter, clip)
@@ -42,8 +42,8 @@ def _find_needless_clip(rewriter: Rewriter, node: Node) -> Node | None:
         return None
     low, high = bounds
     limits = np.iinfo(made.zero.dtype)
-    saturates = (made.quantized(low) <= limits.min).all()
-    saturates &= (made.quantized(high) >= limits.max).all()
+    saturates = (made.quantize(low) <= limits.min).all()
+    saturates &= (made.quantize(high) >= limits.max).all()
     return clip if saturates else None
 
 

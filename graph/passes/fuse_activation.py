@@ -1,6 +1,6 @@
-"""Activation functions that exporters write out in arithmetic, put together again.
+"""Fuse activation functions that exporters write out in arithmetic.
 
-One pass over memory in place of three to five. The formulas are the same but for rounding.
+One pass over memory replaces three to five. Results differ by rounding alone.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
 
-X = "x"
-"""In a pattern: the tensor that the function is applied to."""
+X = "x"  # the operand, in patterns
 
 _SIX_CELLS = Pattern("Clip", (Pattern("Add", (X, 3.0)), 0.0, 6.0))
 _HARD_SIGMOID = Pattern("HardSigmoid", (X,), {"alpha": 1 / 6, "beta": 0.5})
@@ -47,8 +46,7 @@ _INNER = (
 _TANHS = tuple(Pattern("Add", (Pattern("Tanh", (inner,)), 1.0)) for inner in _INNER)
 
 
-def _halved(factor: Pattern) -> tuple[Pattern, ...]:
-    """Return the ways to write x · factor / 2."""
+def _list_halves(factor: Pattern) -> tuple[Pattern, ...]:
     return (
         Pattern("Mul", (Pattern("Mul", (X, factor)), 0.5)),
         Pattern("Mul", (X, Pattern("Mul", (factor, 0.5)))),
@@ -63,8 +61,12 @@ PATTERNS: tuple[tuple[Pattern, str, dict[str, Any]], ...] = (
     (Pattern("Mul", (X, Pattern("Mul", (_SIX_CELLS, 1 / 6)))), "HardSwish", {}),
     (Pattern("Mul", (X, _HARD_SIGMOID)), "HardSwish", {}),
     (Pattern("Mul", (X, Pattern("Sigmoid", (X,)))), "Swish", {}),
-    *((pattern, "Gelu", {}) for erf in (_ERF, _ERF_OF_PRODUCT) for pattern in _halved(erf)),
-    *((pattern, "Gelu", {"approximate": "tanh"}) for tanh in _TANHS for pattern in _halved(tanh)),
+    *((pattern, "Gelu", {}) for erf in (_ERF, _ERF_OF_PRODUCT) for pattern in _list_halves(erf)),
+    *(
+        (pattern, "Gelu", {"approximate": "tanh"})
+        for tanh in _TANHS
+        for pattern in _list_halves(tanh)
+    ),
 )
 
 
@@ -72,9 +74,8 @@ PATTERNS: tuple[tuple[Pattern, str, dict[str, Any]], ...] = (
 def fuse_activation(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """x·clip(x + 3, 0, 6)/6 -> HardSwish(x), x·sigmoid(x) -> Swish(x), x·(1 + erf(x/√2))/2 -> Gelu.
 
-    Gelu's approximation by tanh too, and in whatever order the products stand. What lies between
-    must be read by nothing else and be no output; the constants must be single numbers, and x a
-    float.
+    Gelu's approximation by tanh too, with products in any order. Nothing else may read the
+    intermediate tensors; constants must be scalars, and x a float.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)

@@ -1,4 +1,4 @@
-"""Elementwise chains as one node: asked for here, done when devices are known."""
+"""The switch for fused elementwise chains, which are built when devices are known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .merging import MayMerge
 from .pipeline import gated
 
 
-@gated()  # by no operator: there is nothing to do yet
+@gated()
 def fuse_chains(graph: Graph, may_merge: MayMerge) -> Graph:
-    """f(g(x)) -> Fused(x) on the devices that want it; nothing yet, for they are not known here."""
+    """f(g(x)) -> Fused(x), later, on the devices that want it; does nothing here."""
     return graph

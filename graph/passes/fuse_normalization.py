@@ -1,6 +1,6 @@
-"""Normalization that exporters write out in arithmetic, put together again.
+"""Fuse normalization that exporters write out in arithmetic.
 
-One or two passes over memory in place of seven to ten. The formulas are the same but for rounding.
+One or two passes over memory replace seven to ten. Results differ by rounding alone.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ def fuse_normalization(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """(x - mean) / √(variance + ε) · scale + bias -> LayerNormalization; x / √(mean x² + ε) -> RMS.
 
     As PyTorch, TensorFlow and Keras write them: squares by Pow or Mul, roots by Sqrt, with Div or
-    the reciprocal. Over the last axes, of known lengths; scale and bias are constants.
+    the reciprocal. The axes must be the last ones, of known lengths; scale and bias constants.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
     return rewriter.result()
 
 
-def _squares(x: Operand) -> tuple[Pattern, ...]:
+def _list_squares(x: Operand) -> tuple[Pattern, ...]:
     return Pattern("Mul", (x, x)), Pattern("Pow", (x, 2.0))
 
 
-def _over_root(x: Operand) -> tuple[Pattern, ...]:
-    """Return the ways to write x / √(mean of x² + ε)."""
+def _list_quotients(x: Operand) -> tuple[Pattern, ...]:
     found: list[Pattern] = []
-    for square in _squares(x):
+    for square in _list_squares(x):
         mean = Pattern("ReduceMean", (square, _AXES), _KEPT)
         root = Pattern("Sqrt", (Pattern("Add", (mean, Constant("epsilon", _is_single))),))
         found += [
@@ -59,7 +58,7 @@ def _is_single(value: Array) -> bool:
 def _normalize(op: str, rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
     last, x = match.last, match.tensors["x"]
     spec = rewriter.tensors[x]
-    axis = _first_axis(spec, rewriter.constants[match.tensors["axes"]])
+    axis = _find_first_axis(spec, rewriter.constants[match.tensors["axes"]])
     if axis is None or spec.dtype not in DTYPES or rewriter.tensors[last.outputs[0]] != spec:
         return None
     lengths = tuple(dim for dim in (spec.shape or ())[axis:] if isinstance(dim, int))
@@ -68,8 +67,8 @@ def _normalize(op: str, rewriter: Rewriter, match: Match) -> Sequence[Node] | No
     return [rewriter.make(op, (x, ones), last.outputs, name=last.name, axis=axis, epsilon=epsilon)]
 
 
-def _first_axis(spec: TensorSpec, axes: Array) -> int | None:
-    """Return the axis from which all are reduced, None if they are not the last ones."""
+def _find_first_axis(spec: TensorSpec, axes: Array) -> int | None:
+    """Return the first of `axes` if they are all axes from it on, or None."""
     if spec.shape is None or not axes.size:
         return None
     rank = len(spec.shape)
@@ -80,8 +79,7 @@ def _first_axis(spec: TensorSpec, axes: Array) -> int | None:
     return first if all(isinstance(dim, int) for dim in spec.shape[first:]) else None
 
 
-def _scale(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Normalized · scale: the scale is one of the normalization's."""
+def _merge_scale(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
     last, normalized = match.last, match.named["normalized"]
     old, given = (rewriter.constants[match.tensors[name]] for name in ("old", "scale"))
     if not _fits(rewriter, normalized, last, given):
@@ -90,7 +88,7 @@ def _scale(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
     return [_with_inputs(rewriter, normalized, last, (normalized.inputs[0], scale))]
 
 
-def _bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+def _merge_bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
     last, normalized = match.last, match.named["normalized"]
     if not _fits(rewriter, normalized, last, rewriter.constants[match.tensors["bias"]]):
         return None
@@ -98,7 +96,6 @@ def _bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
 
 
 def _fits(rewriter: Rewriter, normalized: Node, last: Node, value: Array) -> bool:
-    """True when a constant has no more axes than are normalized, and their lengths or 1."""
     x, y = (rewriter.tensors[name] for name in (normalized.inputs[0], last.outputs[0]))
     if x.shape is None or x != y or len(normalized.outputs) > 1 or value.dtype != x.dtype:
         return False
@@ -114,11 +111,11 @@ def _with_inputs(rewriter: Rewriter, normalized: Node, last: Node, inputs: tuple
     return rewriter.make(normalized.op, inputs, last.outputs, name=last.name, **attributes)
 
 
-def _centred() -> Pattern:
+def _center() -> Pattern:
     return Pattern("Sub", ("x", Pattern("ReduceMean", ("x", _AXES), _KEPT)))
 
 
-def _of_layer(*more: Operand) -> Pattern:
+def _match_layer(*more: Operand) -> Pattern:
     return Pattern("LayerNormalization", ("x", Constant("old"), *more), name="normalized")
 
 
@@ -128,9 +125,9 @@ _LAYER: _Build = partial(_normalize, "LayerNormalization")
 _RMS: _Build = partial(_normalize, "RMSNormalization")
 
 _RULES = (
-    *(Rule("layer normalization", pattern, _LAYER) for pattern in _over_root(_centred())),
-    *(Rule("RMS normalization", pattern, _RMS) for pattern in _over_root("x")),
-    Rule("scale of a layer", Pattern("Mul", (_of_layer(), Constant("scale"))), _scale),
-    Rule("scale of RMS", Pattern("Mul", (_OF_RMS, Constant("scale"))), _scale),
-    Rule("bias of a layer", Pattern("Add", (_of_layer(), Constant("bias"))), _bias),
+    *(Rule("layer normalization", pattern, _LAYER) for pattern in _list_quotients(_center())),
+    *(Rule("RMS normalization", pattern, _RMS) for pattern in _list_quotients("x")),
+    Rule("scale of a layer", Pattern("Mul", (_match_layer(), Constant("scale"))), _merge_scale),
+    Rule("scale of RMS", Pattern("Mul", (_OF_RMS, Constant("scale"))), _merge_scale),
+    Rule("bias of a layer", Pattern("Add", (_match_layer(), Constant("bias"))), _merge_bias),
 )

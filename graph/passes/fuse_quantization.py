@@ -1,4 +1,4 @@
-"""Quantization that exporters write out in arithmetic, put together again."""
+"""Fuse quantization that exporters write out in arithmetic."""
 
 from __future__ import annotations
 
@@ -12,32 +12,30 @@ from .merging import MayMerge, always
 from .pipeline import gated
 from .rewriting import Rewriter
 
-X = "x"
-"""In a pattern: what is quantized."""
+X = "x"  # the quantized tensor, in patterns
 
 _F32 = np.dtype(np.float32)
 
 
-def _inner(name: str, op: str, *inputs: Pattern | float | str, **attributes: object) -> Pattern:
+def _share(name: str, op: str, *inputs: Pattern | float | str, **attributes: object) -> Pattern:
     return Pattern(op, inputs, attributes, name=name, shared=True)
 
 
-_LOW = _inner("low", "Min", _inner("least", "ReduceMin", X, keepdims=False), 0.0)
-_HIGH = _inner("high", "Max", _inner("most", "ReduceMax", X, keepdims=False), 0.0)
-_SCALE = _inner("scale", "Div", _inner("range", "Sub", _HIGH, _LOW), 255.0)
-_STEPS = _inner("steps", "Div", _LOW, _SCALE)
-_UP = (_inner("up", "Sub", 0.0, _STEPS), _inner("up", "Neg", _STEPS))
+_LOW = _share("low", "Min", _share("least", "ReduceMin", X, keepdims=False), 0.0)
+_HIGH = _share("high", "Max", _share("most", "ReduceMax", X, keepdims=False), 0.0)
+_SCALE = _share("scale", "Div", _share("range", "Sub", _HIGH, _LOW), 255.0)
+_STEPS = _share("steps", "Div", _LOW, _SCALE)
+_UP = (_share("up", "Sub", 0.0, _STEPS), _share("up", "Neg", _STEPS))
 
 
-def _whole(up: Pattern, rounds_first: bool) -> Pattern:
-    """Return the zero point before it is an integer."""
+def _round_zero(up: Pattern, rounds_first: bool) -> Pattern:
     if rounds_first:
-        return _inner("cut", "Clip", _inner("rounded", "Round", up), 0.0, 255.0)
-    return _inner("rounded", "Round", _inner("cut", "Clip", up, 0.0, 255.0))
+        return _share("cut", "Clip", _share("rounded", "Round", up), 0.0, 255.0)
+    return _share("rounded", "Round", _share("cut", "Clip", up, 0.0, 255.0))
 
 
 _DYNAMIC = tuple(
-    Pattern("QuantizeLinear", (X, _SCALE, _inner("zero", "Cast", _whole(*each), to="uint8")))
+    Pattern("QuantizeLinear", (X, _SCALE, _share("zero", "Cast", _round_zero(*each), to="uint8")))
     for each in product(_UP, (False, True))
 )
 
@@ -46,25 +44,24 @@ _DYNAMIC = tuple(
 def fuse_quantization(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """ReduceMin, ReduceMax, ..., QuantizeLinear -> DynamicQuantizeLinear; Cast, Mul -> Dequantize.
 
-    Those behind MatMulInteger and ConvInteger, with one scale, or one for each column. What lies
-    between is read by nothing else; scale and zero point may be. An input that is 0 all over has
-    the scale 1, not 0.
+    Cast and Mul must scale the sums of MatMulInteger or ConvInteger, with one scale or one for
+    each column. Nothing else may read the intermediate tensors but scale and zero point. An input
+    of zeros gets the scale 1, not 0.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("QuantizeLinear"):
         found = (match for one in _DYNAMIC for match in matches(rewriter, one, node))
         for match in found:
-            if _measures(rewriter, node, match):
+            if _fuse_dynamic(rewriter, node, match):
                 break
     for node in rewriter.find("Mul"):
         for scale, integers in (node.inputs, node.inputs[::-1]):
-            if _scales(rewriter, node, integers, scale):
+            if _fuse_scale(rewriter, node, integers, scale):
                 break
     return rewriter.result()
 
 
-def _measures(rewriter: Rewriter, node: Node, match: Match) -> bool:
-    """Quantize by the range of what is quantized, in one node; say whether that is possible."""
+def _fuse_dynamic(rewriter: Rewriter, node: Node, match: Match) -> bool:
     x, old = match.tensors[X], {one.name: one for one in match.named.values()}
     kept = {match.named["scale"].outputs[0], match.named["zero"].outputs[0], *node.outputs}
     old[node.name] = node
@@ -83,8 +80,7 @@ def _measures(rewriter: Rewriter, node: Node, match: Match) -> bool:
     return True
 
 
-def _scales(rewriter: Rewriter, node: Node, floats: str, scale: str) -> bool:
-    """Make floats of sums of integers by a scale, in one node; say whether that is possible."""
+def _fuse_scale(rewriter: Rewriter, node: Node, floats: str, scale: str) -> bool:
     cast = rewriter.producer(floats)
     if cast is None or cast.op != "Cast" or not rewriter.is_private(floats):
         return False

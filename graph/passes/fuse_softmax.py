@@ -1,4 +1,4 @@
-"""Softmax written out in arithmetic, put together again."""
+"""Fuse Softmax that exporters write out in arithmetic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SUM = Pattern("ReduceSum", (_EXPONENTIAL, _AXES), _KEPT)
 def fuse_softmax(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """exp(x - max x) / sum(exp(x - max x)) -> Softmax(x), along one axis.
 
-    Without the maximum it stays: where exp overflows, the two differ.
+    A formula without the maximum stays: where exp overflows, the results differ.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)

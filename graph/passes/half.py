@@ -1,4 +1,4 @@
-"""Parts of a graph in float16: weights converted ahead, and a Cast wherever it begins and ends."""
+"""Compute parts of a graph in float16: convert weights ahead, and cast at the borders."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from ..names import Names
 from ..nested import has_effects
 from ..operator import find_operator
 from ..tensor import Array, TensorSpec
-from .half_operators import fits, halved_inputs, starts_half, updates
+from .half_operators import find_updates, fits, get_half_inputs, is_half_product
 from .merging import with_nodes
 
-Takes: TypeAlias = Callable[[Graph, Node, str], bool]
-"""Says whether a node of a graph can run in a place."""
-
+Takes: TypeAlias = Callable[[Graph, Node, str], bool]  # can a node run in a place?
 SINGLE, HALF = np.dtype(np.float32), np.dtype(np.float16)
 
 
@@ -31,9 +29,8 @@ class Halved:
 
     Attributes
     ----------
-    graph : Graph
     places : Mapping of str to str
-        By name the places of the nodes that compute in float16 or convert to it and from it.
+        For each node that computes in float16 or casts, its place.
     """
 
     graph: Graph
@@ -43,17 +40,15 @@ class Halved:
 def compute_in_half(
     graph: Graph, places: Mapping[str, str], half: Collection[str], takes: Takes
 ) -> Halved:
-    """Products, and what follows them -> the same in float16, between Casts.
+    """Products and the nodes after them -> the same in float16, between Casts.
 
     Parameters
     ----------
-    graph : Graph
     places : Mapping of str to str
-        Where nodes run; those that are not named stay as they are.
+        For each node its place; nodes without one stay as they are.
     half : collection of str
-        The places where float16 is allowed. Between such a place and another the Cast is in the
-        other one, so that half the bytes pass, if that can convert.
-    takes : callable
+        The places that allow float16. A Cast at the border to another place runs there if
+        possible, which halves the transferred bytes.
     """
     writer = _Writer(graph, places, half, takes)
     for node in graph.nodes:
@@ -62,14 +57,12 @@ def compute_in_half(
 
 
 class _Writer:
-    """Writes the graph node by node."""
-
     def __init__(
         self, graph: Graph, places: Mapping[str, str], half: Collection[str], takes: Takes
     ) -> None:
         self.placed: dict[str, str] = {}
         self._graph, self._places, self._allowed, self._takes = graph, places, half, takes
-        self._updates = updates(graph)
+        self._updates = find_updates(graph)
         self._nodes: list[Node] = []
         self._tensors = dict(graph.tensors)
         self._constants: dict[str, Array] = dict(graph.constants)
@@ -82,35 +75,31 @@ class _Writer:
 
     @cached_property
     def _view(self) -> Graph:
-        """The graph with the tensors and constants of the moment."""
         return replace(self._graph, tensors=self._tensors, constants=self._constants)
 
     def visit(self, node: Node) -> None:
-        """Write a node in float16, or as it is."""
         place = self._places.get(node.name, "")
         may = place in self._allowed and node.name not in self._updates
-        names = self._converted(node) if may else []
+        names = self._select_inputs(node) if may else []
         if names and self._write_half(node, place, names):
             return
-        inputs = [self._single(name, place) if name else name for name in node.inputs]
+        inputs = [self._get_single(name, place) if name else name for name in node.inputs]
         self._nodes.append(replace(node, inputs=tuple(inputs)))
 
     def result(self) -> Graph:
-        """Return the graph."""
         return with_nodes(self._view, self._nodes)
 
-    def _converted(self, node: Node) -> list[str]:
-        """Return the tensors that become float16 with a node; none if it may not."""
-        chosen = halved_inputs(node)
+    def _select_inputs(self, node: Node) -> list[str]:
+        """Return the inputs to convert with a node; empty if it must stay float32."""
+        chosen = get_half_inputs(node)
         names = [n for i, n in enumerate(node.inputs) if i in chosen and self._is_single(n)]
-        starts = starts_half(node) or not self._written.isdisjoint(names)
+        starts = is_half_product(node) or not self._written.isdisjoint(names)
         constants = (self._constants[name] for name in names if name in self._constants)
         return names if starts and not has_effects(node) and all(map(fits, constants)) else []
 
     def _write_half(self, node: Node, place: str, names: Sequence[str]) -> bool:
-        """Write a node in float16, if it can run so in its place."""
-        chosen, outputs = halved_inputs(node), [n for n in node.outputs if self._is_single(n)]
-        to = {name: self._reserved(name) for name in (*names, *outputs)}
+        chosen, outputs = get_half_inputs(node), [n for n in node.outputs if self._is_single(n)]
+        to = {name: self._reserve_half(name) for name in (*names, *outputs)}
         made = replace(
             node,
             inputs=tuple(
@@ -118,12 +107,12 @@ class _Writer:
             ),
             outputs=tuple(to.get(name, name) for name in node.outputs),
         )
-        # Asked before anything is converted: what is refused leaves no Cast behind.
+        # Checked before any conversion: a refused node must not leave a Cast.
         if not self._stays_half(made) or not self._takes(self._view, made, place):
             return False
         for name in names:
             self._make_half(name, place)
-        inputs = [self._single(name, place) if name else name for name in made.inputs]
+        inputs = [self._get_single(name, place) if name else name for name in made.inputs]
         self._nodes.append(replace(made, inputs=tuple(inputs)))
         self.placed[node.name] = place
         self._made.update(outputs)
@@ -136,8 +125,8 @@ class _Writer:
     def _is_single(self, name: str) -> bool:
         return name in self._graph.tensors and self._graph.tensors[name].dtype == SINGLE
 
-    def _reserved(self, name: str) -> str:
-        """Return the name of what holds a tensor of float32 in float16, or would."""
+    def _reserve_half(self, name: str) -> str:
+        """Return the name of the float16 copy of a tensor; constants are converted."""
         if name not in self._half_of:
             held = self._half_of[name] = self._names.take(f"{name}.half")
             self._tensors[held] = TensorSpec(HALF, self._graph.tensors[name].shape)
@@ -149,7 +138,6 @@ class _Writer:
         return self._half_of[name]
 
     def _stays_half(self, node: Node) -> bool:
-        """True if a node writes what it is to write."""
         try:
             specs = infer_node(node, self._view.call(node))
         except (OperatorError, ShapeError):
@@ -158,15 +146,15 @@ class _Writer:
         return all(self._tensors[name].dtype == spec.dtype for name, spec in named if name)
 
     def _make_half(self, name: str, place: str) -> None:
-        """Let a tensor be there in float16, converted where it is written if that can be."""
+        """Convert a tensor to float16 once, at its writer's place if possible."""
         if name not in self._made:
             self._made.add(name)
             writer = self._graph.producers.get(name)
             at = self._places.get(writer.name, place) if writer is not None else place
             self._cast(name, self._half_of[name], at, place)
 
-    def _single(self, name: str, place: str) -> str:
-        """Return what holds a tensor in float32 for who reads it in a place."""
+    def _get_single(self, name: str, place: str) -> str:
+        """Return the float32 copy of a tensor for readers in `place`."""
         if name not in self._written or name in self._graph.fetched:
             return name
         known = self._single_of.get((name, place))
@@ -178,17 +166,15 @@ class _Writer:
         return known
 
     def _cast(self, source: str, target: str, *places: str) -> None:
-        """Write a conversion, in the first of some places that can convert."""
         stem = self._node_names.take(f"{target}[cast]")
         to = self._tensors[target].dtype.name
         attributes = find_operator("Cast").complete({"to": to}, stem)
         node = Node(stem, "Cast", (source,), (target,), attributes)
         able = [place for place in places if place and self._takes(self._view, node, place)]
         self._nodes.append(node)
-        self.placed[stem] = (able or [*places])[0]
+        self.placed[stem] = (able or places)[0]
 
 
-def halves(graph: Graph, nodes: Sequence[Node]) -> int:
-    """Return how many nodes write float16."""
+def count_halves(graph: Graph, nodes: Sequence[Node]) -> int:
     specs = graph.tensors
     return sum(any(specs[name].dtype == HALF for name in n.outputs if name) for n in nodes)

@@ -1,6 +1,6 @@
-"""Activations ahead of what only moves elements, next to the product that they belong to.
+"""Hoist activations over nodes that only move elements, next to their product.
 
-There a device computes both in one go, and a quantization or a bound that follows can be merged.
+A device computes both in one go, and a later quantization or bound can be merged.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .rewriting import Rewriter
 def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """f(Reshape(Conv(x))) -> Reshape(f(Conv(x))); f of all parts of a Split -> Split of f.
 
-    Past Reshape, Transpose and their like, and past Concat, in any row, where products come first,
-    all of them, which nothing else reads. Not past Slice, Gather or Tile: more would be computed.
+    Over Reshape, Transpose, Concat and their like, in any number, if all their inputs are products
+    without other readers. Not over Slice, Gather or Tile: f would compute more elements.
     """
     rewriter = Rewriter(graph, may_merge)
 
@@ -33,12 +33,12 @@ def hoist_activations(graph: Graph, may_merge: MayMerge = always) -> Graph:
     while waiting:
         node = waiting.pop()
         if node in rewriter:
-            waiting += _hoisted(rewriter, names, node)
+            waiting += _hoist(rewriter, names, node)
     return rewriter.result()
 
 
-def _hoisted(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[Node]:
-    """Let an activation and what moves elements before it swap, if they may; return those made."""
+def _hoist(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list[Node]:
+    """Swap an activation and the move before it, if possible; return the new activations."""
     move = rewriter.producer(node.inputs[0])
     if move is None or not rewriter.is_private(node.inputs[0]):
         return []
@@ -46,20 +46,20 @@ def _hoisted(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list
         return []
     old = [move, node]
     if move.op == "Split":
-        old = [move, *_alike(rewriter, move, node)]
+        old = [move, *_find_twins(rewriter, move, node)]
         outputs = [one.outputs[0] for one in old[1:]]
-        ahead = [_applied(rewriter, node, move.inputs[0], names().take(f"{move.name}/{node.op}"))]
+        ahead = [_apply_to(rewriter, node, move.inputs[0], names().take(f"{move.name}/{node.op}"))]
         if len(outputs) < max(2, len(move.outputs)):
             return []
     elif move.op == "Concat" and all(_is_product(rewriter, part) for part in move.inputs):
         outputs = list(node.outputs)
         ahead = [
-            _applied(rewriter, node, part, names().take(f"{node.name}/{index}"))
+            _apply_to(rewriter, node, part, names().take(f"{node.name}/{index}"))
             for index, part in enumerate(move.inputs)
         ]
     elif MOVES in move.operator.traits and _is_product(rewriter, move.inputs[0]):
         outputs = list(node.outputs)
-        ahead = [_applied(rewriter, node, move.inputs[0], node.name)]
+        ahead = [_apply_to(rewriter, node, move.inputs[0], node.name)]
     else:
         return []
     made = (one.outputs[0] for one in ahead)
@@ -72,7 +72,7 @@ def _hoisted(rewriter: Rewriter, names: Callable[[], Names], node: Node) -> list
 
 
 def _is_product(rewriter: Rewriter, tensor: str) -> bool:
-    """True for what products yield, moved or joined or not, that nothing else reads on the way."""
+    """Return whether only products write a tensor, over moves and joins without other readers."""
     waiting, met = [tensor], {tensor}
     while waiting:
         tensor = waiting.pop()
@@ -89,18 +89,17 @@ def _is_product(rewriter: Rewriter, tensor: str) -> bool:
     return True
 
 
-def _alike(rewriter: Rewriter, split: Node, node: Node) -> list[Node]:
-    """Return the activations of the parts of a Split, as far as they are the same."""
+def _find_twins(rewriter: Rewriter, split: Node, node: Node) -> list[Node]:
+    """Return the activations of parts of a Split that equal `node`."""
     readers = [rewriter.readers(part) for part in split.outputs if rewriter.is_private(part)]
-    return [one for (one,) in readers if _does_the_same(one, node)]
+    return [one for (one,) in readers if _is_same(one, node)]
 
 
-def _does_the_same(one: Node, other: Node) -> bool:
+def _is_same(one: Node, other: Node) -> bool:
     same = one.op == other.op and one.inputs[1:] == other.inputs[1:]
     return same and one.attributes == other.attributes
 
 
-def _applied(rewriter: Rewriter, node: Node, tensor: str, name: str) -> Node:
-    """Return the activation of another tensor."""
+def _apply_to(rewriter: Rewriter, node: Node, tensor: str, name: str) -> Node:
     inputs = (tensor, *node.inputs[1:])
     return rewriter.make(node.op, inputs, name=name, **node.attributes)

@@ -1,4 +1,4 @@
-"""Quantizations ahead of what only moves elements, which then moves bytes."""
+"""Hoist quantizations over nodes that only move elements, which then move bytes."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from ..names import Names
 from ..traits import MAXIMA, SELECTS
 from .merging import MayMerge, always
 from .pipeline import gated
-from .quantized import quantization_of
+from .quantized import read_quantization
 from .rewriting import Rewriter
 
 
 @gated("QuantizeLinear")
 def hoist_quantize(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """MaxPool, Reshape, Concat, ..., then QuantizeLinear -> QuantizeLinear, then the same.
+    """MaxPool, Reshape, Concat, ..., then QuantizeLinear -> QuantizeLinear, then the move.
 
-    The same bits, as quantizing keeps the order. There must be one constant scale, and nothing
-    else may read what lies between. Of Concat all inputs are quantized.
+    The same bits, as quantizing keeps the order. The scale must be one constant, and nothing else
+    may read the intermediate tensor. All inputs of a Concat are quantized.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
@@ -32,14 +32,14 @@ def hoist_quantize(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 
 def _may_swap(rewriter: Rewriter, move: Node, node: Node) -> bool:
-    made = quantization_of(rewriter, node)
+    made = read_quantization(rewriter, node)
     if made is None or made.scale.size > 1 or not rewriter.is_private(node.inputs[0]):
         return False
-    return keeps_elements(rewriter, move) and rewriter.may_merge([move, node], node)
+    return is_selection(rewriter, move) and rewriter.may_merge([move, node], node)
 
 
-def keeps_elements(rewriter: Rewriter, move: Node) -> bool:
-    """True when a node yields nothing but elements of what it reads, and keeps their order."""
+def is_selection(rewriter: Rewriter, move: Node) -> bool:
+    """Return whether a node yields only elements of its inputs, in their order."""
     if len(move.outputs) != 1:
         return False
     if move.op == "Concat":
@@ -51,7 +51,6 @@ def keeps_elements(rewriter: Rewriter, move: Node) -> bool:
 
 
 def _swap(rewriter: Rewriter, names: Names, move: Node, node: Node) -> list[Node]:
-    """Quantize what a node reads instead of what it yields; return the new quantizations."""
     count = len(move.inputs) if move.op == "Concat" else 1
     ahead = {
         name: rewriter.make(

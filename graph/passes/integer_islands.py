@@ -1,4 +1,4 @@
-"""Products between dequantized and quantized tensors, computed in integers."""
+"""Compute products between dequantized and quantized tensors in integers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..names import Names
 from ..tensor import Array
 from .merging import MayMerge, always
 from .pipeline import gated
-from .quantized import Quantization, quantization_of
+from .quantized import Quantization, read_quantization
 from .rewriting import Rewriter
 
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
@@ -21,17 +21,17 @@ BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 def integer_islands(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """DequantizeLinear, Conv, QuantizeLinear -> QLinearConv; the same for MatMul.
 
-    Where the product is not quantized again: ConvInteger or MatMulInteger, its int32 sums
-    dequantized, the bias added. Results that are quantized again may differ by one, as sums and
-    scales are rounded in another order, the others by rounding of float32. All scales and zero
-    points must be constants: one for the left factor, one or one for each feature for the weights.
+    A product that is not quantized again becomes ConvInteger or MatMulInteger; its int32 sums are
+    dequantized, and the bias added. Results that are quantized again may differ by one, as sums
+    and scales are rounded in another order; others by rounding of float32. Scales and zero points
+    must be constants: one for the left factor, one or one for each feature for the weights.
     """
     rewriter = Rewriter(graph, may_merge)
     names = Names(node.name for node in graph.nodes)
     for node in rewriter.find("Conv", "MatMul"):
-        product = _product(rewriter, node)
-        if product is not None and not _quantized_again(rewriter, product):
-            _in_floats(rewriter, names, product)
+        product = _find_product(rewriter, node)
+        if product is not None and not _fuse_requantization(rewriter, product):
+            _sum_integers(rewriter, names, product)
     rewriter.drop_dead()
     return rewriter.result()
 
@@ -41,13 +41,10 @@ class _Product(NamedTuple):
 
     Attributes
     ----------
-    node : Node
-    left, right : Quantization
     bias : Array or None
         As reals, for each feature.
     integers : Quantization or None
-        The bias as integers of the scale left · right, if it is given so.
-    sources : tuple of Node
+        A bias that is given as integers of the scale left · right.
     """
 
     node: Node
@@ -59,20 +56,19 @@ class _Product(NamedTuple):
 
     @property
     def scale(self) -> Array:
-        """What the sums of products of integers are to be multiplied by."""
+        """The factor from sums of integer products to reals."""
         made: Array = self.left.scale.reshape(()) * self.right.scale
         return made if made.size > 1 else made.reshape(())
 
     @property
     def features(self) -> int:
-        """The axis of the result along which there are features."""
+        """The axis of features in the result."""
         return 1 if self.node.op == "Conv" else -1
 
 
-def _product(rewriter: Rewriter, node: Node) -> _Product | None:
-    """Return a product that can be one of integers."""
+def _find_product(rewriter: Rewriter, node: Node) -> _Product | None:
     sources = [rewriter.producer(name) for name in node.inputs if name]
-    left, right = (_factor(rewriter, source) for source in sources[:2])
+    left, right = (_find_factor(rewriter, source) for source in sources[:2])
     if left is None or right is None or left.scale.size > 1:
         return None
     rank = rewriter.tensors[right.tensor].rank
@@ -82,27 +78,26 @@ def _product(rewriter: Rewriter, node: Node) -> _Product | None:
         return None
     bias, integers = None, None
     if len(node.inputs) > 2 and node.inputs[2]:
-        bias, integers = _bias(rewriter, node.inputs[2], left, right)
+        bias, integers = _find_bias(rewriter, node.inputs[2], left, right)
         if bias is None:
             return None
     return _Product(node, left, right, bias, integers, tuple(filter(None, sources)))
 
 
-def _factor(rewriter: Rewriter, source: Node | None) -> Quantization | None:
-    """Return the bytes that a node dequantizes."""
+def _find_factor(rewriter: Rewriter, source: Node | None) -> Quantization | None:
     if source is None or source.op != "DequantizeLinear":
         return None
-    found = quantization_of(rewriter, source)
+    found = read_quantization(rewriter, source)
     return found if found is not None and found.zero.dtype in BYTES else None
 
 
-def _bias(
+def _find_bias(
     rewriter: Rewriter, name: str, left: Quantization, right: Quantization
 ) -> tuple[Array | None, Quantization | None]:
-    """Return a constant bias as reals, and as integers where it is dequantized by left · right."""
+    """Return a constant bias as reals, and as integers if its scale is left · right."""
     if name in rewriter.constants:
         return rewriter.constants[name], None
-    found = quantization_of(rewriter, rewriter.producer(name))
+    found = read_quantization(rewriter, rewriter.producer(name))
     if found is None or found.zero.any() or found.tensor not in rewriter.constants:
         return None, None
     value = rewriter.constants[found.tensor]
@@ -112,19 +107,18 @@ def _bias(
     return (value * scale).astype(np.float32), found if fits else None
 
 
-def _quantized_again(rewriter: Rewriter, product: _Product) -> bool:
-    """Let a product write the integers that its result is quantized to; say whether it can."""
+def _fuse_requantization(rewriter: Rewriter, product: _Product) -> bool:
     node = product.node
     after = rewriter.only_consumer(node)
-    made = quantization_of(rewriter, after)
+    made = read_quantization(rewriter, after)
     if after is None or after.op != "QuantizeLinear" or made is None or made.scale.size > 1:
         return False
     if made.zero.dtype not in BYTES or (product.bias is not None and product.integers is None):
         return False
     operands = [
-        *_operand(rewriter, product.left),
-        *_operand(rewriter, product.right),
-        *_operand(rewriter, made)[1:],
+        *_name_operand(rewriter, product.left),
+        *_name_operand(rewriter, product.right),
+        *_name_operand(rewriter, made)[1:],
     ]
     if product.integers is not None:
         operands.append(product.integers.tensor)
@@ -137,20 +131,18 @@ def _quantized_again(rewriter: Rewriter, product: _Product) -> bool:
     return True
 
 
-def _operand(rewriter: Rewriter, made: Quantization) -> tuple[str, str, str]:
-    """Return integers, their scale and their zero point, as names."""
+def _name_operand(rewriter: Rewriter, made: Quantization) -> tuple[str, str, str]:
     if made.names:
         return made.tensor, made.names[0], made.names[1]
     scale = rewriter.constant(made.scale, f"{made.tensor}.scale")
     return made.tensor, scale, rewriter.constant(made.zero, f"{made.tensor}.zero")
 
 
-def _in_floats(rewriter: Rewriter, names: Names, product: _Product) -> None:
-    """Let a product sum integers, and make floats of the sums, where that is allowed."""
+def _sum_integers(rewriter: Rewriter, names: Names, product: _Product) -> None:
     node = product.node
-    left, right = (_operand(rewriter, one) for one in (product.left, product.right))
+    left, right = (_name_operand(rewriter, one) for one in (product.left, product.right))
     factors = [left[0], right[0], left[2]]
-    if product.right.zero.any():  # some take one for the whole tensor alone, though all are 0
+    if product.right.zero.any():  # some devices take one zero point alone, though all are 0
         factors.append(right[2])
     sums = rewriter.make(
         f"{node.op}Integer", factors, name=names.take(f"{node.name}/sums"), **node.attributes

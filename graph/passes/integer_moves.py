@@ -1,4 +1,4 @@
-"""Let what only moves or cuts off dequantized numbers work on the integers."""
+"""Move and clip integers instead of dequantized numbers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 
 from ..ir import Graph, Node
 from .bounds import read_bounds
-from .hoist_quantize import keeps_elements
+from .hoist_quantize import is_selection
 from .merging import MayMerge, always
 from .pairs import is_undone
 from .pipeline import gated
-from .quantized import Quantization, quantization_of
+from .quantized import Quantization, read_quantization
 from .rewriting import Rewriter
 
 
 class _Chain(NamedTuple):
-    """What lies before a QuantizeLinear, back to where each element was an integer.
+    """The nodes between a QuantizeLinear and the DequantizeLinear nodes before it.
 
     Attributes
     ----------
     between : list of Node
-        Each before those that read it, the DequantizeLinear left out.
+        In topological order.
     integers : dict of str to str
         For each dequantized tensor its integers.
     """
@@ -35,23 +35,23 @@ class _Chain(NamedTuple):
 def move_integers(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """DequantizeLinear, f, QuantizeLinear by the same scale and zero point -> f on the integers.
 
-    f only moves elements (MaxPool, Reshape, Concat, ...), or cuts them off by numbers (Relu, Clip),
-    which become integers. The same bits, as quantizing keeps the order. What lies between is read
-    by nothing else.
+    f only moves elements (MaxPool, Reshape, Concat, ...) or clips them by numbers (Relu, Clip),
+    which become integers. The same bits, as quantizing keeps the order. Nothing else may read the
+    intermediate tensors.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("QuantizeLinear"):
-        how = quantization_of(rewriter, node)
+        how = read_quantization(rewriter, node)
         if how is not None and how.scale.size == 1:
             chain = _Chain([], {})
-            if _reaches(rewriter, node, node.inputs[0], how, chain) and chain.between:
+            if _collect(rewriter, node, node.inputs[0], how, chain) and chain.between:
                 _move(rewriter, node, how, chain)
     rewriter.drop_dead()
     return rewriter.result()
 
 
-def _reaches(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, chain: _Chain) -> bool:
-    """Collect what lies before a tensor; False where an element of it is no such integer."""
+def _collect(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, chain: _Chain) -> bool:
+    """Collect the nodes before a tensor; return whether all its elements are such integers."""
     writer = rewriter.producer(tensor)
     if writer is None:
         return False
@@ -60,13 +60,13 @@ def _reaches(rewriter: Rewriter, node: Node, tensor: str, how: Quantization, cha
             chain.integers[tensor] = writer.inputs[0]
         return tensor in chain.integers
     bounds = read_bounds(rewriter, writer)
-    moves = keeps_elements(rewriter, writer) or bounds is not None
+    moves = is_selection(rewriter, writer) or bounds is not None
     if not moves or not rewriter.is_private(tensor):
         return False
     sources = writer.inputs if writer.op == "Concat" else writer.inputs[:1]
     if bounds is not None:
         sources = (bounds.source,)
-    if not all(_reaches(rewriter, node, source, how, chain) for source in dict.fromkeys(sources)):
+    if not all(_collect(rewriter, node, source, how, chain) for source in dict.fromkeys(sources)):
         return False
     chain.between.append(writer)
     return True
@@ -82,7 +82,7 @@ def _move(rewriter: Rewriter, node: Node, how: Quantization, chain: _Chain) -> N
             new = rewriter.make(one.op, inputs, outputs, name=one.name, **one.attributes)
         else:
             limits = np.iinfo(how.zero.dtype)
-            numbers = (how.quantized(bound).reshape(()) for bound in (bounds.low, bounds.high))
+            numbers = (how.quantize(bound).reshape(()) for bound in (bounds.low, bounds.high))
             cut = (np.clip(n, limits.min, limits.max).astype(how.zero.dtype) for n in numbers)
             names = [rewriter.constant(value, f"{one.name}.bound") for value in cut]
             inputs = [integers[bounds.source], *names]

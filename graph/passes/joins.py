@@ -1,4 +1,4 @@
-"""Concats and Splits that need not be: parts are joined once, and cut only to be apart."""
+"""Remove Concats and Splits that undo or repeat each other."""
 
 from __future__ import annotations
 
@@ -15,51 +15,51 @@ from .rewriting import Rewriter
 def merge_joins(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Concat(Concat(a, b), c) -> Concat(a, b, c); Concat of Split -> x; Split of Concat -> a, b.
 
-    Along the same axis, and all the parts that Split cuts. A Concat that others read too stays.
+    Along one axis, and with all parts of the Split. A Concat with other readers stays.
     """
     rewriter = Rewriter(graph, may_merge)
     for split in rewriter.find("Split"):
-        _take_apart(rewriter, rewriter.node(split.name))
-    # The last first: a chain is then read through once, and what that took over is left out.
+        _bypass_split(rewriter, rewriter.node(split.name))
+    # The last first: each chain is flattened once, and its inner Concats are skipped.
     taken: set[str] = set()
     for concat in reversed(rewriter.find("Concat")):
         if concat.outputs[0] not in taken:
-            taken |= _join(rewriter, rewriter.node(concat.name))
+            taken |= _flatten(rewriter, rewriter.node(concat.name))
     rewriter.drop_dead()
     return rewriter.result()
 
 
-def _axis(rewriter: Rewriter, node: Node) -> int | None:
+def _get_axis(rewriter: Rewriter, node: Node) -> int | None:
     rank = rewriter.tensors[node.inputs[0]].rank
     return None if rank is None else normalize_axis(node.attributes["axis"], rank)
 
 
-def _join(rewriter: Rewriter, node: Node) -> set[str]:
-    """Read the parts of parts, and what was cut in place of all of its parts.
+def _flatten(rewriter: Rewriter, node: Node) -> set[str]:
+    """Replace parts by their own parts, and all parts of a Split by its input.
 
-    Returns the tensors whose parts are read in their place.
+    Returns the replaced tensors.
     """
-    axis = _axis(rewriter, node)
+    axis = _get_axis(rewriter, node)
     taken: set[str] = set()
     if axis is None:
         return taken
     parts: list[str] = []
-    rest = list(node.inputs[::-1])  # the next part last, so that taking it off costs nothing
+    rest = list(node.inputs[::-1])  # reversed, as only popping the last is cheap
     uses = Counter(rest)
     while rest:
-        found = _source(rewriter, node, rest, axis)
+        found = _find_parts(rewriter, node, rest, axis)
         if found is None:
             parts.append(rest.pop())
             continue
         read, count = found
         repeated = uses[rest[-1]] > 1
         if repeated and (uses[rest[-1]] - 1) * (len(read) - 1) > 1:
-            parts.append(rest.pop())  # more would be read than both read: chained, it doubles
+            parts.append(rest.pop())  # in a chain, each one would double the inputs
             continue
         taken.add(rest[-1])
         del rest[-count:]
         if repeated:
-            parts += read  # not looked into: what is in there is read as often
+            parts += read  # not flattened further, as each is repeated too
         else:
             rest += read[::-1]
             uses.update(read)
@@ -69,14 +69,14 @@ def _join(rewriter: Rewriter, node: Node) -> set[str]:
     return taken
 
 
-def _source(
+def _find_parts(
     rewriter: Rewriter, node: Node, rest: list[str], axis: int
 ) -> tuple[tuple[str, ...], int] | None:
-    """Return what to read in place of the next inputs, which stand last, and of how many."""
+    """Return the replacement of the next inputs, at the end of `rest`, and their count."""
     writer = rewriter.producer(rest[-1])
     if writer is None or writer.op not in ("Concat", "Split"):
         return None
-    if _axis(rewriter, writer) != axis or not rewriter.may_merge([writer, node], node):
+    if _get_axis(rewriter, writer) != axis or not rewriter.may_merge([writer, node], node):
         return None
     if writer.op == "Concat":
         return (writer.inputs, 1) if rewriter.is_private(rest[-1]) else None
@@ -84,15 +84,14 @@ def _source(
     return (writer.inputs[:1], count) if tuple(rest[: -count - 1 : -1]) == writer.outputs else None
 
 
-def _take_apart(rewriter: Rewriter, node: Node) -> None:
-    """Let who reads a part read what became it."""
+def _bypass_split(rewriter: Rewriter, node: Node) -> None:
     before = rewriter.producer(node.inputs[0])
     if before is None or before.op != "Concat" or len(before.inputs) != len(node.outputs):
         return
-    axis = _axis(rewriter, node)
-    if axis is None or axis != _axis(rewriter, before):
+    axis = _get_axis(rewriter, node)
+    if axis is None or axis != _get_axis(rewriter, before):
         return
-    to = dict(zip(node.outputs, before.inputs, strict=True))
-    alike = all(rewriter.tensors[a] == rewriter.tensors[b] for a, b in to.items() if a)
-    if alike and rewriter.may_merge([before, node], node):
-        rewriter.bypass(node, {a: b for a, b in to.items() if a})
+    to = {a: b for a, b in zip(node.outputs, before.inputs, strict=True) if a}
+    same = all(rewriter.tensors[a] == rewriter.tensors[b] for a, b in to.items())
+    if same and rewriter.may_merge([before, node], node):
+        rewriter.bypass(node, to)

@@ -1,7 +1,7 @@
-"""Passes made of a rule: one node at a time, a window of them, some nodes, or their order.
+"""Build passes from rules: of one node, a window of nodes, some nodes, or their order.
 
-Each returns a pass: a function from a graph to a graph, called as its rule is. What a rule returns
-is checked; the nodes that it takes away are named where it is wrong.
+A pass is a function from a graph to a graph, and has the name of its rule. Results of rules are
+checked; errors name the replaced nodes.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .rewriting import Rewriter
 ROUNDS = 10
 
 NodeRule: TypeAlias = Callable[[Rewriter, Node], Sequence[Node] | None]
-"""Returns what stands in the place of a node, None where it stays."""
+"""Returns the replacement of a node, or None."""
 
 WindowRule: TypeAlias = Callable[[Rewriter, Sequence[Node]], Sequence[Node] | None]
-"""Returns what stands in the place of some nodes in a row, None where they stay."""
+"""Returns the replacement of consecutive nodes, or None."""
 
 GraphRule: TypeAlias = Callable[[Graph], tuple[Sequence[Node], Sequence[Node]] | None]
-"""Returns nodes that go and nodes that come, None where nothing changes."""
+"""Returns the nodes to remove and those to add, or None."""
 
 OrderRule: TypeAlias = Callable[[Graph], Sequence[Node]]
-"""Returns all nodes of a graph in another order."""
+"""Returns all nodes of a graph in a new order."""
 
 
 def preprocess(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """Nodes -> the same ones, those that follow from constants alone before all others."""
+    """Move nodes that depend on constants alone before all others."""
     static, early, late = set(graph.constants), [], []
     for node in graph.nodes:
         if has_effects(node) or not static.issuperset(filter(None, node.inputs)):
@@ -42,41 +42,40 @@ def preprocess(graph: Graph, may_merge: MayMerge = always) -> Graph:
         else:
             early.append(node)
             static.update(node.outputs)
-    return _ordered(graph, (*early, *late))
+    return _replace_order(graph, (*early, *late))
 
 
 def expander(rule: NodeRule) -> Pass:
-    """Return the pass that asks a rule once about each node.
+    """Return the pass that applies a rule once to each node.
 
-    What the rule writes is not asked about again.
+    The rule is not applied to its own results.
     """
 
     def expand(graph: Graph, may_merge: MayMerge = always) -> Graph:
         rewriter = Rewriter(graph, may_merge)
         for node in rewriter.find():
-            if node in rewriter:  # others may have taken it away
+            if node in rewriter:  # may be gone, by an earlier replacement
                 _exchange(rewriter, [node], rule(rewriter, node))
         return rewriter.result()
 
-    return _named(expand, rule)
+    return _name_pass(expand, rule)
 
 
 def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
-    """Return the pass that slides a window over the nodes in their order, until nothing changes.
+    """Return the pass that slides a window over the nodes in order, until nothing changes.
 
     Parameters
     ----------
     window : int
-        How many nodes stand in it.
+        Nodes in the window.
     rule : callable
     rounds : int
-        How often the whole graph is gone through at most.
+        Limit of sweeps over the graph.
 
     Raises
     ------
     GraphError
-        By this function if the window is empty; by the pass if the rule still matches after all
-        rounds.
+        At once if the window is empty; by the pass if the rule still matches after all rounds.
     """
     if window < 1:
         raise GraphError(f"a window of {window} nodes", fix="use one of at least one")
@@ -84,24 +83,24 @@ def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
     def combine(graph: Graph, may_merge: MayMerge = always) -> Graph:
         rewriter = Rewriter(graph, may_merge)
         for _ in range(rounds):
-            if not _slide(rewriter, window, rule):
+            if not _sweep(rewriter, window, rule):
                 return rewriter.result()
         raise GraphError(
-            f"the rule {_name(rule)!r} still matches after {rounds} rounds",
+            f"the rule {_get_name(rule)!r} still matches after {rounds} rounds",
             at=graph.name,
             fix="repair the rule: what it writes must not match; or allow more rounds",
         )
 
-    return _named(combine, rule)
+    return _name_pass(combine, rule)
 
 
 def subgraph(rule: GraphRule) -> Pass:
-    """Return the pass that takes some nodes away, adds others, and puts all in order again.
+    """Return the pass that removes some nodes, adds others, and sorts all topologically.
 
     Raises
     ------
     GraphError
-        By the pass if nodes would wait for each other, or something would be missing.
+        By the pass if the result has a cycle or lacks a tensor, or if effects would be lost.
     """
 
     def exchange(graph: Graph, may_merge: MayMerge = always) -> Graph:
@@ -112,7 +111,7 @@ def subgraph(rule: GraphRule) -> Pass:
         lost = [node for node in old if has_effects(node) and node not in new]
         if lost:
             raise GraphError(
-                f"the rule {_name(rule)!r} takes away what has effects",
+                f"the rule {_get_name(rule)!r} takes away what has effects",
                 at=str(lost[0]),
                 fix="repair the rule",
             )
@@ -125,16 +124,16 @@ def subgraph(rule: GraphRule) -> Pass:
             editor.insert(node)
         return editor.result()
 
-    return _named(exchange, rule)
+    return _name_pass(exchange, rule)
 
 
 def schedule(rule: OrderRule) -> Pass:
-    """Return the pass that puts the nodes in another order.
+    """Return the pass that changes the order of the nodes.
 
     Raises
     ------
     GraphError
-        By the pass if that is not the same nodes, or not a topological order.
+        By the pass if the nodes are not the same, or the order is not topological.
     """
 
     def reorder(graph: Graph, may_merge: MayMerge = always) -> Graph:
@@ -144,17 +143,17 @@ def schedule(rule: OrderRule) -> Pass:
         if strange or known:
             where = next(iter(strange or known.values()))
             raise GraphError(
-                f"the rule {_name(rule)!r} {'adds' if strange else 'leaves out'} a node",
+                f"the rule {_get_name(rule)!r} {'adds' if strange else 'leaves out'} a node",
                 at=str(where),
                 fix="return each node of the graph once",
             )
-        return check(_ordered(graph, order))
+        return check(_replace_order(graph, order))
 
-    return _named(reorder, rule)
+    return _name_pass(reorder, rule)
 
 
-def _slide(rewriter: Rewriter, window: int, rule: WindowRule) -> bool:
-    """Go once over the nodes; return whether anything was replaced."""
+def _sweep(rewriter: Rewriter, window: int, rule: WindowRule) -> bool:
+    """Sweep once over the nodes; return whether a node was replaced."""
     nodes, start, changed = rewriter.find(), 0, False
     while start + window <= len(nodes):
         chosen = nodes[start : start + window]
@@ -173,14 +172,14 @@ def _exchange(rewriter: Rewriter, old: Sequence[Node], new: Sequence[Node] | Non
     return True
 
 
-def _ordered(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
+def _replace_order(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
     return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
 
 
-def _named(made: Pass, rule: Callable[..., Any]) -> Pass:
-    made.__name__ = _name(rule)
+def _name_pass(made: Pass, rule: Callable[..., Any]) -> Pass:
+    made.__name__ = _get_name(rule)
     return made
 
 
-def _name(rule: Callable[..., Any]) -> str:
+def _get_name(rule: Callable[..., Any]) -> str:
     return getattr(rule, "__name__", type(rule).__name__)

@@ -1,4 +1,4 @@
-"""By which constants a node quantizes or dequantizes."""
+"""Read the constants by which a node quantizes or dequantizes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .rewriting import Rewriter
 
 
 class Quantization(NamedTuple):
-    """How reals are written as integers: q = real / scale, rounded, + zero point, saturated.
+    """A map from reals to integers: q = real / scale, rounded, + zero point, saturated.
 
     Attributes
     ----------
     tensor : str
         The integers.
     scale, zero : Array
-        Float32, positive, and the integers' dtype; of one shape.
+        Positive float32, and the integers' dtype; of one shape.
     axis : int or None
-        Along which the scales lie; None where there is one.
+        The axis of the scales; None for one scale.
     names : tuple of str
-        Those of scale and zero point; empty where no zero point is given, which then is 0.
+        The tensors of scale and zero point; empty without a zero point, which then is 0.
     """
 
     tensor: str
@@ -34,15 +34,15 @@ class Quantization(NamedTuple):
     axis: int | None
     names: tuple[str, ...]
 
-    def quantized(self, value: float) -> Array:
-        """Return a real as integers, one for each scale, not saturated."""
+    def quantize(self, value: float) -> Array:
+        """Quantize a real by each scale, without saturation."""
         return np.rint(np.float32(value) / self.scale) + self.zero.astype(np.float64)
 
 
-def quantization_of(rewriter: Rewriter, node: Node | None) -> Quantization | None:
-    """Return how a node quantizes or dequantizes, if that is known and to plain integers.
+def read_quantization(rewriter: Rewriter, node: Node | None) -> Quantization | None:
+    """Return the quantization of a QuantizeLinear or DequantizeLinear node.
 
-    None too where it is done by blocks, or in another precision than float32.
+    None for other nodes, unknown constants, blocks, and precisions other than float32.
     """
     if node is None or node.op not in ("QuantizeLinear", "DequantizeLinear"):
         return None
@@ -54,7 +54,7 @@ def quantization_of(rewriter: Rewriter, node: Node | None) -> Quantization | Non
     scale = known[0]
     if scale is None or known[-1] is None or kind_of(integers.dtype) not in "iu":
         return None
-    if rewriter.tensors[real].dtype != np.float32 or not _usual(scale, node):
+    if rewriter.tensors[real].dtype != np.float32 or not _is_plain(scale, node):
         return None
     zero = known[1] if len(known) > 1 else np.zeros(scale.shape, integers.dtype)
     axis = None
@@ -65,8 +65,7 @@ def quantization_of(rewriter: Rewriter, node: Node | None) -> Quantization | Non
     return Quantization(tensor, scale, zero, axis, names if len(names) > 1 else ())
 
 
-def _usual(scale: Array, node: Node) -> bool:
-    """True for positive scales of whole tensors or slices, and attributes that change nothing."""
+def _is_plain(scale: Array, node: Node) -> bool:
     if scale.dtype != np.float32 or scale.ndim > 1:
         return False
     finite = bool(np.isfinite(scale).all() and (scale > 0).all())

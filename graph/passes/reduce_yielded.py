@@ -1,4 +1,4 @@
-"""Generator functions whose rows are folded into values: one node, which keeps no row."""
+"""Fold the rows of a generator function into values without keeping a row."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .rewriting import Rewriter
 
 @gated(REDUCE_ROWS)
 def reduce_yielded(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """ReduceRows of what a generator function yields for it alone -> one ReducedCall.
+    """ReduceRows of the rows of a generator function, its only reader -> one ReducedCall.
 
-    How many rows there are is the length of nothing then, and needs no bound.
+    The number of rows is then not the length of a tensor, and needs no bound.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find(REDUCE_ROWS):
-        generator = _generator_of(rewriter, node)
+        generator = _find_generator(rewriter, node)
         if generator is None:
             continue
         body = reduced_call(generator, node, rewriter.tensors)
@@ -28,8 +28,8 @@ def reduce_yielded(graph: Graph, may_merge: MayMerge = always) -> Graph:
     return rewriter.result()
 
 
-def _generator_of(rewriter: Rewriter, node: Node) -> Node | None:
-    """Return the generator function that yields all rows of a node, and nothing else."""
+def _find_generator(rewriter: Rewriter, node: Node) -> Node | None:
+    """Return the generator function that yields exactly the rows of a node, or None."""
     count = len(node.attributes["body"].outputs)
     generator = rewriter.producer(node.inputs[count])
     if generator is None or not yields_rows(generator.operator.function):

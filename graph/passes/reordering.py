@@ -1,6 +1,6 @@
-"""Nodes that work in any order of axes: what changes in them when the axes come in another.
+"""Nodes that work in any order of axes, and how they change with the order.
 
-An order is that of a Transpose: of y = Transpose(x, perm=order), axis i is axis order[i] of x.
+An order is that of a Transpose: in y = Transpose(x, perm=order), axis i is axis order[i] of x.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .rewriting import Rewriter
 Order: TypeAlias = tuple[int, ...]
 
 
-class Reordered(NamedTuple):
-    """A node that reads x in place of Transpose(x, perm=order), and yields as much.
+class Reordering(NamedTuple):
+    """Changes of a node that reads x in place of Transpose(x, perm=order).
 
     Attributes
     ----------
     moved : tuple of int
-        Which inputs come in the other order.
+        The inputs that come in the other order.
     constants : Mapping of int to Array
-        Inputs that have other values.
+        New values of inputs.
     attributes : Mapping
         All of them.
     settles : bool
-        True where the node yields what it did, as it has no more axes in another order.
+        True if its results do not change, as they lack the reordered axes.
     """
 
     moved: tuple[int, ...]
@@ -41,15 +41,17 @@ class Reordered(NamedTuple):
     settles: bool = False
 
 
-Rule: TypeAlias = Callable[[Rewriter, Node, Order], Reordered | None]
+Rule: TypeAlias = Callable[[Rewriter, Node, Order], Reordering | None]
 
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 
-def reordered(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    """Return what a node becomes, None where it cannot work in another order of axes."""
-    rule, outputs = _rule_of(node), (rewriter.tensors[name] for name in node.outputs if name)
-    if rule is None or (rule is not _elementwise and _rank(rewriter, node, 0) != len(order)):
+def reorder(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    """Return the changes of a node for another order of its axes, or None."""
+    rule, outputs = _get_rule(node), (rewriter.tensors[name] for name in node.outputs if name)
+    if rule is None or (
+        rule is not _reorder_elementwise and _get_rank(rewriter, node, 0) != len(order)
+    ):
         return None
     if any(spec.rank is None for spec in outputs):
         return None
@@ -57,18 +59,18 @@ def reordered(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
     return found if found is not None and found.moved else None
 
 
-def _rule_of(node: Node) -> Rule | None:
-    return _elementwise if ELEMENTWISE in node.operator.traits else _RULES.get(node.op)
+def _get_rule(node: Node) -> Rule | None:
+    return _reorder_elementwise if ELEMENTWISE in node.operator.traits else _RULES.get(node.op)
 
 
-def _elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    """Constants are turned, scalars stay; anything else must have as many axes as the result."""
+def _reorder_elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    """Transpose constants, keep scalars; other inputs must have the rank of the result."""
     rank, moved, constants = len(order), list[int](), dict[int, Array]()
-    # More axes than the order names come from another input, which broadcasting puts in front.
+    # Broadcasting with another input adds axes in front, which the order lacks.
     if rewriter.tensors[node.outputs[0]].rank != rank:
         return None
     for index, name in enumerate(node.inputs):
-        # One number is broadcast alike along axes in any order.
+        # A single number broadcasts to any order of axes.
         if not name or rewriter.tensors[name].shape in ((), (1,)):
             continue
         value = rewriter.constants.get(name)
@@ -76,32 +78,30 @@ def _elementwise(rewriter: Rewriter, node: Node, order: Order) -> Reordered | No
             if rewriter.tensors[name].rank != rank:
                 return None
             moved.append(index)
-        # A constant with a declared precision is not to be replaced by another one.
+        # A declared precision belongs to this very constant.
         elif value.ndim > rank or name in rewriter.graph.precisions:
             return None
         elif value.size > 1:
-            # Broadcasting fills up axes in front; once these are somewhere else, they have to be
-            # written out.
+            # Broadcasting adds axes in front; elsewhere they must be explicit.
             aligned = value.reshape((1,) * (rank - value.ndim) + value.shape)
             constants[index] = aligned.transpose(np.argsort(order))
         elif value.ndim == rank:
             constants[index] = value
-    return Reordered(tuple(moved), constants, node.attributes)
+    return Reordering(tuple(moved), constants, node.attributes)
 
 
-def _first_alone(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    return Reordered((0,), {}, node.attributes)
+def _reorder_first(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    return Reordering((0,), {}, node.attributes)
 
 
-def _axis_attribute(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
+def _reorder_axis(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
     axis = order[normalize_axis(node.attributes["axis"], len(order))]
-    return Reordered((0,), {}, {**node.attributes, "axis": axis})
+    return Reordering((0,), {}, {**node.attributes, "axis": axis})
 
 
-def _concat(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    """Constants among the parts are turned."""
-    found, constants = _axis_attribute(rewriter, node, order), dict[int, Array]()
-    assert found is not None, "any axis can be named anew"
+def _reorder_concat(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    found, constants = _reorder_axis(rewriter, node, order), dict[int, Array]()
+    assert found is not None, "any axis can be mapped"
     for index, name in enumerate(node.inputs):
         if name in rewriter.graph.precisions:
             return None
@@ -111,107 +111,107 @@ def _concat(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
     return found._replace(moved=moved, constants=constants)
 
 
-def _gather(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    return _axis_attribute(rewriter, node, order) if _rank(rewriter, node, 1) == 1 else None
+def _reorder_gather(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    return _reorder_axis(rewriter, node, order) if _get_rank(rewriter, node, 1) == 1 else None
 
 
-def _arg_extremum(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    found, axis = _axis_attribute(rewriter, node, order), node.attributes["axis"]
-    return _without(found, node.attributes["keepdims"], [axis], order)
+def _reorder_arg_extremum(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    found, axis = _reorder_axis(rewriter, node, order), node.attributes["axis"]
+    return _remove_axes(found, node.attributes["keepdims"], [axis], order)
 
 
-def _quantization(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    rank = _rank(rewriter, node, 1)
+def _reorder_quantization(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    rank = _get_rank(rewriter, node, 1)
     if rank == 0:
-        return _first_alone(rewriter, node, order)
+        return _reorder_first(rewriter, node, order)
     blocks = node.attributes["block_size"]
-    return _axis_attribute(rewriter, node, order) if rank == 1 and not blocks else None
+    return _reorder_axis(rewriter, node, order) if rank == 1 and not blocks else None
 
 
-def _reduction(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
+def _reorder_reduction(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
     keeps = node.attributes["keepdims"]
-    axes = _integers(rewriter, node, 1)
+    axes = _read_integers(rewriter, node, 1)
     if axes is None:
         return None
-    # An empty list names all axes or, if the attribute says so, none.
+    # An empty list means all axes, or none if the attribute is set.
     if not axes:
         all_of_them = len(node.inputs) < 2 or not node.attributes["noop_with_empty_axes"]
-        found = Reordered((0,), {}, node.attributes)
-        return _without(found, keeps or not all_of_them, range(len(order)), order)
-    found = Reordered((0,), {1: _named_anew(axes, order)}, node.attributes)
-    return _without(found, keeps, axes, order)
+        found = Reordering((0,), {}, node.attributes)
+        return _remove_axes(found, keeps or not all_of_them, range(len(order)), order)
+    found = Reordering((0,), {1: _map_axes(axes, order)}, node.attributes)
+    return _remove_axes(found, keeps, axes, order)
 
 
-def _squeeze(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    axes = _integers(rewriter, node, 1)
+def _reorder_squeeze(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    axes = _read_integers(rewriter, node, 1)
     if not axes:
         return None
-    found = Reordered((0,), {1: _named_anew(axes, order)}, node.attributes)
-    return _without(found, False, axes, order)
+    found = Reordering((0,), {1: _map_axes(axes, order)}, node.attributes)
+    return _remove_axes(found, False, axes, order)
 
 
-def _without(
-    found: Reordered | None, keeps: bool, axes: Sequence[int], order: Order
-) -> Reordered | None:
-    """Return the same unless axes go and those that are left come in another order."""
+def _remove_axes(
+    found: Reordering | None, keeps: bool, axes: Sequence[int], order: Order
+) -> Reordering | None:
+    """Return `found`, or None if the axes left after removing `axes` are out of order."""
     if keeps or found is None:
         return found
     gone = normalize_axes(axes, len(order))
     left = [axis for place, axis in enumerate(order) if place not in gone]
-    # If those that stay are in order, so is the result, and no Transpose has to follow.
+    # With the remaining axes in order, the result needs no Transpose.
     return found._replace(settles=True) if left == sorted(left) else None
 
 
-def _cumulative(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
+def _reorder_cumulative(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
     value = rewriter.constants.get(node.inputs[1])
     if value is None:
         return None
     axis = order[normalize_axis(int(value.item()), len(order))]
-    return Reordered((0,), {1: np.full_like(value, axis)}, node.attributes)
+    return Reordering((0,), {1: np.full_like(value, axis)}, node.attributes)
 
 
-def _pad(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    axes, pads = _integers(rewriter, node, 3), _integers(rewriter, node, 1)
+def _reorder_pad(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    axes, pads = _read_integers(rewriter, node, 3), _read_integers(rewriter, node, 1)
     if axes is None or pads is None:
         return None
     if axes:
-        return Reordered((0,), {3: _named_anew(axes, order)}, node.attributes)
-    turned = np.stack([_placed(side, order) for side in np.reshape(pads, (2, -1))]).reshape(-1)
-    return Reordered((0,), {1: turned}, node.attributes)
+        return Reordering((0,), {3: _map_axes(axes, order)}, node.attributes)
+    turned = np.stack([_permute(side, order) for side in np.reshape(pads, (2, -1))]).reshape(-1)
+    return Reordering((0,), {1: turned}, node.attributes)
 
 
-def _slice(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    starts, axes = _integers(rewriter, node, 1), _integers(rewriter, node, 3)
+def _reorder_slice(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    starts, axes = _read_integers(rewriter, node, 1), _read_integers(rewriter, node, 3)
     if not starts or axes is None:
         return None
-    # Left out, the first axes are meant, and those are others now: they have to be named.
+    # Omitted axes are the first ones; these are others now and must be explicit.
     axes = axes or tuple(range(len(starts)))
-    return Reordered((0,), {3: _named_anew(axes, order)}, node.attributes)
+    return Reordering((0,), {3: _map_axes(axes, order)}, node.attributes)
 
 
-def _tile(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    repeats = _integers(rewriter, node, 1)
+def _reorder_tile(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    repeats = _read_integers(rewriter, node, 1)
     if not repeats:
         return None
-    return Reordered((0,), {1: _placed(repeats, order)}, node.attributes)
+    return Reordering((0,), {1: _permute(repeats, order)}, node.attributes)
 
 
-def _expand(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
-    shape, missing = _integers(rewriter, node, 1), 0
-    # Shapes are aligned from behind, and a length of 1 keeps what is there. A longer shape adds
-    # axes in front, which are in no order.
+def _reorder_expand(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
+    shape, missing = _read_integers(rewriter, node, 1), 0
+    # Shapes are aligned at the last axis, and a length of 1 changes nothing. A longer shape adds
+    # axes in front, which the order lacks.
     if shape is None or (missing := len(order) - len(shape)) < 0:
         return None
-    return Reordered((0,), {1: _placed((1,) * missing + shape, order)}, node.attributes)
+    return Reordering((0,), {1: _permute((1,) * missing + shape, order)}, node.attributes)
 
 
-def _resize(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
+def _reorder_resize(rewriter: Rewriter, node: Node, order: Order) -> Reordering | None:
     axes = node.attributes["axes"]
     if node.attributes["coordinate_transformation_mode"] == CROP:
         return None
     if axes is not None:
-        named = tuple(int(axis) for axis in _named_anew(axes, order))
-        return Reordered((0,), {}, {**node.attributes, "axes": named})
+        named = tuple(int(axis) for axis in _map_axes(axes, order))
+        return Reordering((0,), {}, {**node.attributes, "axes": named})
     turned = dict[int, Array]()
     for index in (2, 3):
         if index < len(node.inputs) and node.inputs[index]:
@@ -219,50 +219,48 @@ def _resize(rewriter: Rewriter, node: Node, order: Order) -> Reordered | None:
             if value is None:
                 return None
             if value.size:
-                turned[index] = _placed(value, order)
-    return Reordered((0,), turned, node.attributes)
+                turned[index] = _permute(value, order)
+    return Reordering((0,), turned, node.attributes)
 
 
-def _rank(rewriter: Rewriter, node: Node, index: int) -> int | None:
+def _get_rank(rewriter: Rewriter, node: Node, index: int) -> int | None:
     return rewriter.tensors[node.inputs[index]].rank if node.inputs[index] else None
 
 
-def _integers(rewriter: Rewriter, node: Node, index: int) -> tuple[int, ...] | None:
-    """Return a constant input, () where it is left out, None where it is computed."""
+def _read_integers(rewriter: Rewriter, node: Node, index: int) -> tuple[int, ...] | None:
+    """Return a constant input; () if it is omitted, None if it is computed."""
     if index >= len(node.inputs) or not node.inputs[index]:
         return ()
     value = rewriter.constants.get(node.inputs[index])
     return None if value is None else tuple(map(int, value.reshape(-1)))
 
 
-def _named_anew(axes: Sequence[int], order: Order) -> Array:
-    """Return what axes are called in the other order."""
+def _map_axes(axes: Sequence[int], order: Order) -> Array:
     return np.array([order[axis] for axis in normalize_axes(axes, len(order))], np.int64)
 
 
-def _placed(values: Sequence[int] | Array, order: Order) -> Array:
-    """Return one number for each axis, in the other order."""
+def _permute(values: Sequence[int] | Array, order: Order) -> Array:
+    """Permute one number for each axis to the other order."""
     given = np.asarray(values)
     made = np.empty_like(given)
-    # Not given[order]: number i is about axis i behind the Transpose, which is axis order[i] before
-    # it.
+    # Not given[order]: axis i after the Transpose is axis order[i] before it.
     made[list(order)] = given
     return made
 
 
 _RULES: Mapping[str, Rule] = {
-    **{f"Reduce{what}": _reduction for what in _REDUCTIONS},
-    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax", "Split"), _axis_attribute),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _arg_extremum),
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantization),
-    "CastLike": _first_alone,
-    "Concat": _concat,
-    "CumSum": _cumulative,
-    "Expand": _expand,
-    "Gather": _gather,
-    "Pad": _pad,
-    "Resize": _resize,
-    "Slice": _slice,
-    "Squeeze": _squeeze,
-    "Tile": _tile,
+    **{f"Reduce{what}": _reorder_reduction for what in _REDUCTIONS},
+    **dict.fromkeys(("Hardmax", "LogSoftmax", "Softmax", "Split"), _reorder_axis),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _reorder_arg_extremum),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _reorder_quantization),
+    "CastLike": _reorder_first,
+    "Concat": _reorder_concat,
+    "CumSum": _reorder_cumulative,
+    "Expand": _reorder_expand,
+    "Gather": _reorder_gather,
+    "Pad": _reorder_pad,
+    "Resize": _reorder_resize,
+    "Slice": _reorder_slice,
+    "Squeeze": _reorder_squeeze,
+    "Tile": _reorder_tile,
 }

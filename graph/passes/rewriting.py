@@ -1,8 +1,8 @@
-"""A graph under change: nodes are replaced one group at a time, and who reads what is kept.
+"""A graph under change: groups of nodes are replaced, producers and readers kept up to date.
 
 Every change is checked first and then made as a whole (seeds H5 to H14): inputs and outputs keep
-their names, nodes with effects stay, the order stays a topological one. Each costs what it
-touches, so that a pass over a graph is linear in its nodes.
+their names, nodes with effects stay, the order stays a topological one. A change costs time in
+proportion to its own size, so that a pass is linear in the nodes of a graph.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class Rewriter:
     Parameters
     ----------
     graph : Graph
-        It is not changed: `result` returns another.
+        Is not changed: `result` returns another.
     may_merge : callable
-        Says which nodes may become one.
+        Decides which nodes may become one.
 
     Attributes
     ----------
     tensors : Mapping of str to TensorSpec
     constants : Mapping of str to Array
-        Both as they are at the moment.
+        Both of the current nodes.
 
     Examples
     --------
@@ -71,28 +71,24 @@ class Rewriter:
         self._first_size = self._size = count_size(graph.nodes)
 
     def __contains__(self, node: Node) -> bool:
-        """True while a node is in the graph as it is."""
         return node in self._wiring
 
     @property
     def names(self) -> KeysView[str]:
-        """The names of the nodes that are there."""
         return self._wiring.names
 
     def node(self, name: str) -> Node:
-        """Return a node as it is now."""
         return self._wiring.node(name)
 
     def find(self, *ops: str) -> list[Node]:
-        """Return the nodes of some operators, or all of them, in order."""
+        """Return the nodes of some operators, or all nodes, in order."""
         return [node for node in self._wiring.nodes() if not ops or node.op in ops]
 
     def find_with(self, trait: Trait) -> list[Node]:
-        """Return the nodes of all operators that have a trait, in order."""
         return [node for node in self._wiring.nodes() if trait in node.operator.traits]
 
     def producer(self, tensor: str) -> Node | None:
-        """Return the node that writes a tensor; inputs and constants have none."""
+        """Return the node that writes a tensor; None for inputs and constants."""
         return self._wiring.producer(tensor)
 
     def readers(self, tensor: str) -> list[Node]:
@@ -100,7 +96,6 @@ class Rewriter:
         return self._wiring.readers(tensor)
 
     def reader_count(self, tensor: str) -> int:
-        """Return how many nodes read a tensor."""
         return self._wiring.reader_count(tensor)
 
     def consumers(self, node: Node) -> list[Node]:
@@ -109,10 +104,10 @@ class Rewriter:
         return list(found.values())
 
     def only_consumer(self, node: Node, *, alone: bool = False) -> Node | None:
-        """Return the one node that reads a node's outputs, whichever they are.
+        """Return the only node that reads the outputs of a node.
 
-        None if there are several or none, or an output is fetched. With `alone`, also if the
-        consumer reads anything else but constants.
+        None if there are several, or an output is fetched; with `alone` also if the consumer reads
+        other tensors but constants.
         """
         found = self.consumers(node)
         fetched = any(tensor in self._public for tensor in node.outputs)
@@ -122,33 +117,30 @@ class Rewriter:
         return None if alone and others else found[0]
 
     def is_private(self, tensor: str) -> bool:
-        """True when one node alone reads a tensor, and nobody fetches it."""
+        """Return whether a tensor has exactly one reader and is not fetched."""
         # A precision is a promise about this very tensor, like a public name.
         declared = tensor in self._public or tensor in self.graph.precisions
         return not declared and self.reader_count(tensor) == 1
 
     def is_output(self, tensor: str) -> bool:
-        """True for what users fetch."""
         return tensor in self._public
 
     def call(self, node: Node) -> Call:
-        """Return what shape and cost rules see of a node."""
         return call_of(node, self.tensors, self.constants)
 
     def specs(self, node: Node) -> Sequence[TensorSpec]:
-        """Return the specs of a node's outputs: what is made and then put in is asked once."""
+        """Infer the specs of a node's outputs, once for each node."""
         known = self._inferred.get(node.name)
         if known is None or known[0] is not node:
             known = self._inferred[node.name] = node, infer_node(node, self.call(node))
         return known[1]
 
     def may_merge(self, nodes: Sequence[Node], one: Node) -> bool:
-        """Say whether nodes may become one."""
         return self._may_merge(self.view, nodes, one)
 
     def may_drop(self, node: Node) -> bool:
-        """Say whether a node may go: it is pinned nowhere, or its neighbours are alike."""
-        # A node without a name is pinned nowhere: what may merge with it may be anywhere.
+        """Return whether a node may go: it is not pinned, or has the pin of its neighbours."""
+        # Only a node that is not pinned may merge with one without a name.
         unnamed = replace(node, name="")
         if self.may_merge([node, unnamed], unnamed):
             return True
@@ -168,55 +160,52 @@ class Rewriter:
         name: str,
         **attributes: Any,
     ) -> Node:
-        """Return a node that is not yet in the graph.
+        """Return a node that is not in the graph yet.
 
         Parameters
         ----------
         outputs : sequence of str, optional
-            Left out, a tensor called after the node.
+            By default, one tensor named after the node.
         name : str
-            Made unique, unless it is that of a node that is about to be replaced.
+            Made unique, unless it is the name of a node, which the new one is to replace.
         """
         complete = find_operator(op, at=name).complete(attributes, at=name)
-        # A node that is about to be replaced leaves its name to the new one: pins and profiles know
-        # it.
+        # The new node takes the name of the replaced one: pins and profiles refer to it.
         if name not in self.names:
             name = self._node_names.take(name)
         if outputs is None:
             outputs = (self._tensor_names.take(name),)
         node = Node(name, op, tuple(inputs), tuple(outputs), complete)
-        # Known at once, so that the next node can be made from it before either is in the graph.
+        # Recorded now, as the next node may read it before either is in the graph.
         for tensor, spec in zip(outputs, self.specs(node), strict=False):
             if tensor and tensor not in self.tensors:
                 self.tensors[tensor] = spec
         return node
 
     def new_tensor(self, stem: str) -> str:
-        """Return a name that no tensor has."""
         return self._tensor_names.take(stem)
 
     def constant(self, value: Any, stem: str) -> str:
-        """Return the name of a constant of this value: one that is there, or one that is made."""
+        """Return the name of a constant of this value, adding it if necessary."""
         array = np.ascontiguousarray(value).reshape(np.shape(value))
         known = self._pool.find(array)
         if known is not None:
             return known
         name = self._tensor_names.take(stem)
-        # The pool hands it out to whoever asks for that value.
+        # All nodes with this constant share the array.
         array.flags.writeable = False
         self.constants[name], self.tensors[name] = array, spec_of(array)
         self._pool.add(name, array)
         return name
 
     def replace(self, old: Sequence[Node], new: Sequence[Node]) -> None:
-        """Put nodes in the place of others, all at once.
+        """Replace nodes by others, as one change.
 
         Parameters
         ----------
         old : sequence of Node
-            In the graph's order; what they write and others read, the new ones must write.
         new : sequence of Node
-            In order; they may have the names of old ones.
+            In order. They write all tensors of `old` that others read, and may have their names.
 
         Raises
         ------
@@ -225,8 +214,8 @@ class Rewriter:
         """
         if not old:
             raise GraphError("no node is replaced", fix="insert behind a node")
-        # All that can refuse comes first, and then the change as a whole: half of one is a broken
-        # graph. In order, as patterns list their nodes from the last to the first.
+        # All checks come first, so that no error leaves half of a change. Sorted, as patterns list
+        # their nodes from the last to the first.
         ranked = sorted(old, key=self._wiring.rank)
         check_replacement(self, ranked, new)
         at = self._wiring.stand_in(ranked, new)
@@ -238,11 +227,11 @@ class Rewriter:
         self._size = size
 
     def insert(self, after: Node, new: Sequence[Node]) -> None:
-        """Add nodes behind one that stays."""
+        """Add nodes after `after`, which stays."""
         self.replace([after], [after, *new])
 
     def bypass(self, node: Node, to: Mapping[str, str]) -> bool:
-        """Take a node out; who read its outputs reads other tensors instead.
+        """Remove a node; readers of its outputs read other tensors instead.
 
         Parameters
         ----------
@@ -253,12 +242,12 @@ class Rewriter:
         Returns
         -------
         bool
-            False, and nothing is changed, where two public names would become one.
+            False, without a change, if two public names would become one.
 
         Raises
         ------
         GraphError
-            If a tensor is written by the node itself, by a later one, or by none.
+            If a tensor is not written before the node.
         """
         for tensor in to.values():
             self._check_earlier(tensor, node)
@@ -267,13 +256,13 @@ class Rewriter:
             return False
         public = [tensor for tensor in needed if tensor in self._public]
         sources = [to[tensor] for tensor in public]
-        # A public name has to stay, so that the source takes it over; it can take over one only.
+        # A source takes over a public name, which must stay; it can take over one only.
         if len(set(sources)) < len(sources) or not all(map(self._may_be_renamed, sources)):
             return False
         if any(self.tensors[tensor] != self.tensors[to[tensor]] for tensor in needed):
             return False
         self._wiring.remove(node)
-        # Readers of private outputs change over first, to the name that the source has at the end.
+        # Readers of private outputs come first; they read the source by its final name.
         renamed = {to[tensor]: tensor for tensor in public}
         for tensor in needed:
             if tensor not in public:
@@ -283,30 +272,29 @@ class Rewriter:
         return True
 
     def reread(self, node: Node, to: Mapping[str, str]) -> Node:
-        """Let one node read other tensors, written earlier; return it as it is then."""
+        """Replace inputs of a node by earlier tensors; return the new node."""
         changed = replace(node, inputs=tuple(to.get(name, name) for name in node.inputs))
         self.replace([node], [changed])
         return changed
 
     def drop_dead(self) -> None:
-        """Remove what changes have left without readers, in one sweep.
+        """Remove nodes without readers in one sweep, if the graph has changed.
 
-        Nodes with effects, and those of which an output is fetched, stay.
+        Nodes with effects or fetched outputs stay.
         """
-        # Backwards: what only dead nodes read is dead by the time it is looked at.
+        # Backwards: readers are removed before their producers are checked.
         for node in reversed(self.find() if self._wiring.changed else ()):
             if not has_effects(node) and not any(map(self._is_needed, node.outputs)):
                 self._wiring.remove(node)
 
     def result(self) -> Graph:
-        """Return the graph as it is now: the very one that was given, if nothing changed."""
+        """Return the current graph: `graph` itself if nothing has changed."""
         if not self._wiring.changed:
             return self.graph
         return with_nodes(self.view, self.find())
 
     @cached_property
     def view(self) -> Graph:
-        """The graph as it was given, with the tensors and constants of the moment."""
         return replace(self.graph, tensors=self.tensors, constants=self.constants)
 
     @cached_property
@@ -325,7 +313,6 @@ class Rewriter:
         return bool(tensor) and (tensor in self._public or self.reader_count(tensor) > 0)
 
     def _check_earlier(self, tensor: str, node: Node) -> None:
-        """Raise GraphError unless a tensor is there before a node runs."""
         writer = self.producer(tensor)
         if writer is None and tensor not in self._given and tensor not in self.constants:
             raise refused_error(f"there is no tensor {tensor!r}", [node])
@@ -339,19 +326,18 @@ class Rewriter:
 
 
 GROWTH_FACTOR, GROWTH_FREE = 64, 100_000
-"""A pass may write this many nodes and inputs for each that there is, and this many besides."""
+"""Limits of nodes and inputs that a pass may write: for each existing one, and in addition."""
 
 
 def count_size(nodes: Iterable[Node]) -> int:
-    """Return how many nodes there are, and inputs of nodes."""
     return sum(1 + len(node.inputs) for node in nodes)
 
 
 def check_growth(before: int, after: int, at: str) -> None:
-    """Raise GraphError where a graph of one size becomes so large that no rule can mean it.
+    """Raise GraphError if a pass grows a graph beyond all reason.
 
-    Writing operators out in simpler ones multiplies nodes by some ten; what doubles with each node
-    would fill the memory before anything else stops it.
+    Decompositions multiply nodes by about ten; a rule that doubles each node would exhaust the
+    memory.
     """
     most = GROWTH_FACTOR * before + GROWTH_FREE
     if after > most:
@@ -363,7 +349,6 @@ def check_growth(before: int, after: int, at: str) -> None:
 
 
 def check_replacement(rewriter: Rewriter, old: Sequence[Node], new: Sequence[Node]) -> None:
-    """Raise GraphError if the graph would be broken."""
     gone, going = {node.name for node in old}, {t for node in old for t in node.outputs}
     written = [tensor for node in new for tensor in node.outputs if tensor]
     for tensor in going.difference(written, ("",)):
@@ -384,7 +369,6 @@ def check_replacement(rewriter: Rewriter, old: Sequence[Node], new: Sequence[Nod
 
 
 def refused_error(what: str, nodes: Iterable[Node]) -> GraphError:
-    """Return the error of a change that would break the graph."""
     listed = ", ".join(repr(node.name) for node in nodes)
     return GraphError(what, at=f"in place of {listed}", fix="repair the pass")
 

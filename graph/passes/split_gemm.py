@@ -1,4 +1,4 @@
-"""Gemm as the product and the sum that it is."""
+"""Split Gemm into a product and a sum."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from .rewriting import Rewriter
 
 @gated("Gemm")
 def split_gemm(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """Gemm -> MatMul, then Add, where its weights are constant and its left factor is not turned.
+    """Gemm -> MatMul, then Add, if its weights are constant and its left factor is not transposed.
 
-    The weights are turned and scaled ahead, so is a constant bias; another bias must not be scaled.
+    The weights are transposed and scaled ahead, and a constant bias too; a computed bias must have
+    the scale 1.
     """
     rewriter = Rewriter(graph, may_merge)
     for node in rewriter.find("Gemm"):

@@ -1,4 +1,4 @@
-"""The same bits for less work: cheaper operators where constants allow them."""
+"""Replace operators by cheaper ones that compute the same bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .rewriting import Rewriter
 def reduce_strength(graph: Graph, may_merge: MayMerge = always) -> Graph:
     """Sum(a, b) -> a + b; x / 2ⁿ -> x · 2⁻ⁿ; x² -> x · x; Gather of even steps -> Slice.
 
-    x is a float of 32 or 64 bits; x² is one number all over.
+    x is a float of 32 or 64 bits; the exponent of x² is one number.
     """
     rewriter = Rewriter(graph, may_merge)
     apply(rewriter, _RULES)
@@ -27,7 +27,7 @@ def reduce_strength(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 
 def _is_power_of_two(value: Array) -> bool:
-    """True for floats whose reciprocals are exact, and no subnormals."""
+    """Return whether all reciprocals are exact; subnormals are excluded."""
     if value.dtype not in (np.float32, np.float64) or not value.size:
         return False
     mantissa, exponent = np.frexp(value)
@@ -44,7 +44,7 @@ def _multiply(rewriter: Rewriter, match: Match) -> Sequence[Node]:
     return [rewriter.make("Mul", (match.tensors["x"], factor), last.outputs, name=last.name)]
 
 
-def _square(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
+def _replace_square(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
     last, x = match.last, match.tensors["x"]
     if rewriter.tensors[x] != rewriter.tensors[last.outputs[0]]:
         return None  # the exponent has more axes
@@ -68,7 +68,7 @@ def _are_even_steps(value: Array) -> bool:
 
 
 def _slice(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Only within the bounds: Slice cuts off where Gather raises, and both count from the end."""
+    """Within the bounds alone: beyond them Slice clips and Gather raises."""
     last, x = match.last, match.tensors["x"]
     indices = rewriter.constants[match.tensors["indices"]].astype(np.int64)
     shape = rewriter.tensors[x].shape
@@ -90,7 +90,7 @@ def _slice(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
 
 _RULES = (
     Rule("x / 2ⁿ", Pattern("Div", ("x", Constant("divisor", _is_power_of_two))), _multiply),
-    Rule("x²", Pattern("Pow", ("x", Constant("exponent", _is_two))), _square),
+    Rule("x²", Pattern("Pow", ("x", Constant("exponent", _is_two))), _replace_square),
     Rule("a + b", Pattern("Sum", ("a", "b")), _add),
     Rule("x[a:b:c]", Pattern("Gather", ("x", Constant("indices", _are_even_steps))), _slice),
 )

@@ -15,7 +15,7 @@ from ..flow import Flow
 from ..ir import Node
 from ..tensor import TensorSpec
 from .pairs import get_order
-from .reordering import Order, Reordered
+from .reordering import Order, Reordering
 from .rewriting import Rewriter
 
 _ONE_MORE = 1 << 50
@@ -87,12 +87,12 @@ class Cut:
     ----------
     rewriter : Rewriter
     order : Order
-    candidates : Mapping of str to Reordered
+    candidates : Mapping of str to Reordering
         The nodes by name, and their replacements.
     """
 
     def __init__(
-        self, rewriter: Rewriter, order: Order, candidates: Mapping[str, Reordered]
+        self, rewriter: Rewriter, order: Order, candidates: Mapping[str, Reordering]
     ) -> None:
         self._rewriter = rewriter
         self._order = order

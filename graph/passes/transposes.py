@@ -1,4 +1,4 @@
-"""Transposes moved past what works in any order of axes, to where they meet and cancel."""
+"""Sink Transposes over nodes that work in any order of axes, until they meet and cancel."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from ..names import Names
 from .merging import MayMerge, always
 from .pairs import merge_transposes
 from .pipeline import gated
-from .reordering import Order, Reordered, reordered
+from .reordering import Order, Reordering, reorder
 from .rewriting import Rewriter
 from .transpose_cut import Cut, compute_price, get_turn, invert
 
 
 @gated("Transpose")
 def sink_transposes(graph: Graph, may_merge: MayMerge = always) -> Graph:
-    """f(Transpose(x), Transpose(y)) -> Transpose(f(x, y)), where that leaves fewer of them.
+    """f(Transpose(x), Transpose(y)) -> Transpose(f(x, y)), if that reduces their cost.
 
     f works in any order of axes: elementwise nodes, Concat, Split, Pad, Slice, Reduce, Softmax and
-    their like, whose axes are named anew. Constants are transposed ahead.
+    their like, with their axes mapped. Constants are transposed ahead.
     """
     rewriter = Rewriter(graph, may_merge)
     found = (get_turn(rewriter, node) for node in rewriter.find("Transpose"))
     for order in dict.fromkeys(order for order in found if order is not None):
         if order != tuple(sorted(order)):
             after = _sink(graph, order, may_merge)
-            if after is not graph and _cost(after) < _cost(graph):
+            if after is not graph and _sum_prices(after) < _sum_prices(graph):
                 graph = after
     return graph
 
 
-def _cost(graph: Graph) -> int:
-    """Return what all Transposes cost: the cut foresees it but for some that meet on the way."""
+def _sum_prices(graph: Graph) -> int:
+    """Sum the prices of all Transposes; the cut misses some that cancel on the way."""
     turns = (node for node in graph.nodes if node.op == "Transpose")
     return sum(compute_price(graph.tensors[node.outputs[0]]) for node in turns)
 
 
 def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
-    """Let nodes work before Transposes of one order, if fewer Transposes are left then."""
+    """Move nodes before Transposes of one order, if that leaves fewer of them."""
     rewriter = Rewriter(graph, may_merge)
-    candidates = _candidates(rewriter, order)
+    candidates = _find_candidates(rewriter, order)
     chosen = Cut(rewriter, order, candidates).chosen() if candidates else ()
     if chosen:
         mover = _Mover(rewriter, order)
@@ -52,7 +52,7 @@ def _sink(graph: Graph, order: Order, may_merge: MayMerge) -> Graph:
     return rewriter.result()
 
 
-def _candidates(rewriter: Rewriter, order: Order) -> dict[str, Reordered]:
+def _find_candidates(rewriter: Rewriter, order: Order) -> dict[str, Reordering]:
     """Return the nodes that could work in the order before, reached from Transposes."""
     back, waiting = invert(order), deque[Node | None]()
     for node in rewriter.find("Transpose"):
@@ -60,51 +60,47 @@ def _candidates(rewriter: Rewriter, order: Order) -> dict[str, Reordered]:
             waiting += rewriter.consumers(node)
         if this == back:
             waiting.append(rewriter.producer(node.inputs[0]))
-    found: dict[str, Reordered] = {}
+    found: dict[str, Reordering] = {}
     seen: set[str] = set()
     while waiting:
         one = waiting.pop()
         if one is None or one.name in seen:
             continue
         seen.add(one.name)
-        how = reordered(rewriter, one, order)
+        how = reorder(rewriter, one, order)
         if how is not None:
             found[one.name] = how
-            waiting += _around(rewriter, one, how)
+            waiting += _find_neighbours(rewriter, one, how)
     apart = {name for name, how in found.items() if not _may_move(rewriter, name, how, found)}
     return {name: how for name, how in found.items() if name not in apart}
 
 
-def _around(rewriter: Rewriter, node: Node, how: Reordered) -> list[Node]:
+def _find_neighbours(rewriter: Rewriter, node: Node, how: Reordering) -> list[Node]:
     writers = (rewriter.producer(node.inputs[index]) for index in how.moved)
     return [*filter(None, writers), *(() if how.settles else rewriter.consumers(node))]
 
 
 def _may_move(
-    rewriter: Rewriter, name: str, how: Reordered, found: Mapping[str, Reordered]
+    rewriter: Rewriter, name: str, how: Reordering, found: Mapping[str, Reordering]
 ) -> bool:
-    """True where a node and what may move with it are pinned alike."""
     node = rewriter.node(name)
     return all(
         rewriter.may_merge([other, node], node)
-        for other in _around(rewriter, node, how)
+        for other in _find_neighbours(rewriter, node, how)
         if other.name in found or other.op == "Transpose"
     )
 
 
 class _Mover:
-    """Puts nodes that work in the order before in the place of others, one by one."""
-
     def __init__(self, rewriter: Rewriter, order: Order) -> None:
         self._rewriter = rewriter
         self._order = order
         self._names = Names(rewriter.names)
-        self._before: dict[str, str] = {}
-        """For a tensor the one of the order before that it is made of."""
+        self._before: dict[str, str] = {}  # from a tensor to its source in the order before
         self._written: list[str] = []
 
-    def move(self, node: Node, how: Reordered) -> None:
-        """Replace a node, and transpose what it yields for those that stay."""
+    def move(self, node: Node, how: Reordering) -> None:
+        """Replace a node, and transpose its results for readers that stay."""
         rewriter = self._rewriter
         count = max((len(node.inputs) - 1, *how.constants)) + 1
         inputs = [*node.inputs, *[""] * (count - len(node.inputs))]
@@ -127,17 +123,17 @@ class _Mover:
         rewriter.replace([node], made)
 
     def merge(self) -> None:
-        """Let Transposes of what was moved be one, or none."""
+        """Merge Transposes of results with the Transposes that read them."""
         rewriter = self._rewriter
         for name in self._written:
             for reader in rewriter.readers(name):
                 writer = rewriter.producer(name)
-                assert writer is not None, "a Transpose was put behind what was moved"
+                assert writer is not None, "a Transpose follows each moved node"
                 if reader.op == "Transpose" and rewriter.may_merge([writer, reader], reader):
                     merge_transposes(rewriter, writer, reader)
 
     def _source(self, node: Node, tensor: str, made: list[Node]) -> str:
-        """Return what a tensor was before the Transpose; if there was none, transpose it back."""
+        """Return a tensor in the order before, transposed back if necessary."""
         if tensor not in self._before:
             writer = self._rewriter.producer(tensor)
             turn, order = get_turn(self._rewriter, writer), invert(self._order)

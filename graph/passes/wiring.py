@@ -1,4 +1,4 @@
-"""Writers and readers of each tensor, and the order of nodes, while nodes come and go."""
+"""The order, producers and readers of a graph's nodes under change."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from ..ir import Graph, Node
 class Wiring:
     """The nodes of a graph under change.
 
-    As long as nothing is changed, everything is asked of the graph, which remembers the answers.
-
-    Attributes
-    ----------
-    changed : bool
+    Until the first change, the graph answers from its own caches.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -25,56 +21,45 @@ class Wiring:
         self._graph = graph
 
     def __contains__(self, node: Node) -> bool:
-        """True while a node is there as it is."""
         return self._nodes.get(node.name) is node
 
     @property
     def names(self) -> KeysView[str]:
-        """The names of the nodes."""
         return self._nodes.keys()
 
     def node(self, name: str) -> Node:
-        """Return a node as it is now."""
         return self._nodes[name]
 
     def nodes(self) -> Iterable[Node]:
-        """Return all nodes in order."""
         if not self.changed:
             return self._graph.nodes
         return (self._nodes[name] for place in self._places for name in place)
 
     def producer(self, tensor: str) -> Node | None:
-        """Return the node that writes a tensor."""
         if not self.changed:
             return self._graph.producers.get(tensor)
         name = self._producers.get(tensor)
         return None if name is None else self._nodes[name]
 
     def readers(self, tensor: str) -> list[Node]:
-        """Return the nodes that read a tensor, each once."""
         if not self.changed:
             return list(self._graph.consumers.get(tensor, ()))
         return [self._nodes[name] for name in self._readers.get(tensor, ())]
 
     def reader_count(self, tensor: str) -> int:
-        """Return how many nodes read a tensor."""
         if not self.changed:
             return len(self._graph.consumers.get(tensor, ()))
         return len(self._readers.get(tensor, ()))
 
     def rank(self, node: Node) -> tuple[int, int]:
-        """Return what is less for a node that stands earlier."""
+        """Return the position of a node, which orders nodes."""
         if node not in self:
             raise GraphError(f"there is no {node} to replace", fix="repair the pass")
         place = self._place_of[node.name]
         return place, self._places[place].index(node.name)
 
     def stand_in(self, old: Sequence[Node], new: Sequence[Node]) -> Node | None:
-        """Return the last of some nodes in order whose place is a right one for others.
-
-        That is behind all that writes what the others read, and before all that reads what they
-        write.
-        """
+        """Return the last of `old` at whose position `new` is in topological order, if any."""
         gone, made = {n.name for n in old}, {t for node in new for t in node.outputs}
         read = {tensor for node in new for tensor in node.inputs} - made
         writers = [node for tensor in read if (node := self.producer(tensor)) is not None]
@@ -84,7 +69,7 @@ class Wiring:
         return next((n for n in reversed(old) if ready <= self.rank(n) < wanted), None)
 
     def exchange(self, old: Collection[Node], new: Sequence[Node], at: Node) -> None:
-        """Put nodes where one of those stands that go."""
+        """Replace `old` by `new` at the position of `at`, one of `old`."""
         place, gone = self._place_of[at.name], {node.name for node in old}
         index = self._places[place].index(at.name)
         index -= sum(name in gone for name in self._places[place][:index])
@@ -97,19 +82,17 @@ class Wiring:
         self._places[place][index:index] = [node.name for node in new]
 
     def append(self, node: Node) -> None:
-        """Put a node behind all others."""
         self._nodes[node.name] = node
         self._place_of[node.name] = len(self._places)
         self._places.append([node.name])
         self._link(node)
 
     def remove(self, node: Node) -> None:
-        """Take a node out."""
         self._unlink(self._nodes.pop(node.name))
         self._places[self._place_of.pop(node.name)].remove(node.name)
 
     def rename(self, tensor: str, to: str) -> None:
-        """Give a tensor that a node writes another name, for its readers too."""
+        """Rename a tensor at its writer and its readers."""
         writer = self.producer(tensor)
         assert writer is not None, "inputs and constants are not renamed"
         outputs = tuple(to if name == tensor else name for name in writer.outputs)
@@ -118,7 +101,7 @@ class Wiring:
         self.reread(tensor, to)
 
     def reread(self, old: str, new: str) -> None:
-        """Let all that reads a tensor read another."""
+        """Replace a tensor in the inputs of all its readers."""
         for node in self.readers(old):
             inputs = tuple([new if name == old else name for name in node.inputs])
             self._nodes[node.name] = replace(node, inputs=inputs)
@@ -141,7 +124,6 @@ class Wiring:
 
     @cached_property
     def _places(self) -> list[list[str]]:
-        """The names of the nodes in order, where each node of the graph was."""
         return [[node.name] for node in self._graph.nodes]
 
     @cached_property

@@ -17,7 +17,7 @@ from ...graph.ir import Graph, Node
 from ...graph.nested import all_nodes
 from ...graph.operator_lifecycle import HOOKS
 from ...graph.operators.bounded_call import called_op, calls_function
-from ...graph.passes.half_operators import UPDATED, starts_half, updates
+from ...graph.passes.half_operators import UPDATED, find_updates, is_half_product
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ...graph.traits import RUNTIME
@@ -353,7 +353,7 @@ def describe_precision(plan: Plan) -> Iterator[str]:
         f"  in float16 on {devices}: {len(halved) - casts} of {counted(len(nodes) - casts, 'node')}"
         f", {counted(casts, 'conversion')}"
     )
-    updated = updates(plan.graph)
+    updated = find_updates(plan.graph)
     single = Counter(
         (node.op, UPDATED if node.name in updated else _explain_float32(node))
         for node in nodes
@@ -369,7 +369,7 @@ def _is_single(plan: Plan, node: Node) -> bool:
 
 
 def _explain_float32(node: Node) -> str:
-    if starts_half(node):
+    if is_half_product(node):
         return "the device does not compute it in float16, or a constant does not fit"
     if node.operator.float16.inputs:
         return "it reads nothing that is float16, or a constant does not fit"
