@@ -85,7 +85,8 @@ def with_prologue(made: Plan, once: Graph, assignment: Mapping[str, str] | None 
     memory = plan_memory(once, judged.placement, devices, 1, limits=limits, costs=made.costs)
     found = judged.partition
     reasons = dict.fromkeys(found.assignment, REASON)
-    request = replace(made.request, max_in_flight=1, ends=ON_HOST, precision={}, halved={})
+    asked = made.request
+    request = replace(asked, max_in_flight=1, overlaps=False, ends=ON_HOST, precision={}, halved={})
     prologue = replace(
         made,
         graph=once,

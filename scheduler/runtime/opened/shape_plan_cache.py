@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from ....devices.errors import DeviceMemoryError
-from ....graph.errors import ShapeError
+from ....devices.errors import DeviceMemoryError, KernelError
+from ....graph.errors import GraphError, ShapeError
 from ....graph.tensor import Array
 from ...errors import PlanError
 from ...planner.joined_stages import join_stages
@@ -286,7 +286,8 @@ class ShapePlanCache:
             self._open_plans.discard(self._ample_key(before, key[1]))
         try:
             await self._open_plans.open(parent.key, parent.make, index, marks=marks)
-        except (PlanError, ShapeError, DeviceMemoryError):  # each shape gets its plan, as before
+        except (PlanError, GraphError, DeviceMemoryError, KernelError):
+            # Operators may refuse longer inputs. Each shape gets its plan, as before.
             self._may_be_ample = False
             self._ample.clear()
             return None
