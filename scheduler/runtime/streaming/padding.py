@@ -99,7 +99,7 @@ def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:
         shapes = (graph.tensors[name].shape or () for name in graph.inputs)
         known = sorted({dim for shape in shapes for dim in shape[1:] if isinstance(dim, str)})
         raise SessionError(
-            f"pad is {symbol!r}, which is no length of an input beside the batch",
+            f"pad is {symbol!r}, and the other axes of the inputs have other lengths",
             at=f"graph {graph.name!r}",
             fix=f"name one of {', '.join(known)}" if known else "leave pad= out",
         )

@@ -64,7 +64,7 @@ def test_requests_of_several_lengths_share_a_batch() -> None:
 def test_mistakes_name_the_axis() -> None:
     wrong = make_item(5) | {"mask": np.ones((1, 4), "float32")}
     with pl.BlockingSession(pl.plan(make_encoder(), "cpu")) as session:
-        with pytest.raises(pl.SessionError, match=r"no length of an input(.|\n)*tokens"):
+        with pytest.raises(pl.SessionError, match=r"other lengths(.|\n)*tokens"):
             with session.stream([make_item(5)], batch=2, pad="token") as results:
                 list(results)
         with pytest.raises(pl.SessionError, match="without batch="):
