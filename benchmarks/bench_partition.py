@@ -27,9 +27,9 @@ import numpy as np
 from measure import save
 from plait import Costs
 from plait.scheduler.planner.partition.choose import choose
-from plait.scheduler.planner.partition.exact import exact
+from plait.scheduler.planner.partition.exact import search_exact
 from plait.scheduler.planner.partition.improvement import improve, schedule
-from plait.scheduler.planner.partition.list_scheduling import portfolio
+from plait.scheduler.planner.partition.list_scheduling import run_portfolio
 from plait.scheduler.planner.partition.tasks import TaskGraph, TaskTimes
 from plait.scheduler.plans.request import Objective, PlanRequest
 
@@ -200,9 +200,9 @@ def compare(count: int) -> dict[str, Any]:
         if ratios[-1] > 1 + TOLERANCE:
             worse.append(f"{index} {kind}: {ratios[-1]:.4f} times {winner}")
         if tasks.n_tasks <= MOST_EXACT:
-            shortest, proven = exact(tasks, timeline, STATES)
+            shortest, proven = search_exact(tasks, timeline, STATES)
             if proven:
-                listed = min(portfolio(tasks).values(), key=lambda one: one.makespan_s)
+                listed = min(run_portfolio(tasks).values(), key=lambda one: one.makespan_s)
                 unsearched.append(listed.makespan_s / shortest.makespan_s - 1)
                 searched.append(improve(listed, 500).makespan_s / shortest.makespan_s - 1)
                 final.append(timeline.makespan_s / shortest.makespan_s - 1)

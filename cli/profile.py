@@ -74,7 +74,7 @@ def profile(
     file of --costs, which is created if missing.
     """
     from ..scheduler.costs import Costs
-    from ..scheduler.planner.simulate import for_items_in_flight
+    from ..scheduler.planner.simulate import plan_items_in_flight
     from ..scheduler.profile.table import summarize, write_table
     from ..scheduler.tuning.calibration import completed
     from .stream import save_trace
@@ -115,7 +115,7 @@ def profile(
     answer = measured.what_if(static, factors) if factors else None
     if file is not None:
         # One item at a time: then nothing that is measured waits for, or disturbs, anything else.
-        alone = for_items_in_flight(static, 1)
+        alone = plan_items_in_flight(static, 1)
         if alone is not static:
             measured = _measured(alone, make_item, count, "measuring").profile or measured
         found = completed(Costs.from_profile(measured, alone), alone, first, print_note)

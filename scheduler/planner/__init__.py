@@ -1,1 +1,1 @@
-"""From a request to a plan: simplified, partitioned, placed, laid out in memory."""
+"""The planner: converts a request to a plan."""

@@ -1,11 +1,11 @@
-"""Other shapes in a plan with symbols, which was made for the largest ones, or for some.
+"""Fits other shapes into a plan with symbols, made for the largest or for some shapes.
 
-The same nodes run on the same devices, in the same steps, and every tensor starts where it did.
-That is sound if no tensor takes more bytes than there, and if those that share bytes by meaning do
-so in the same way: all else is apart at fewer bytes if it is apart at more. What lies in a region
-of its own, because no bounds are known, may also grow: it is laid out anew there.
+The same nodes run on the same devices in the same steps, and every tensor keeps its start. That is
+sound if no tensor takes more bytes than planned, and if tensors that share bytes by meaning do so
+in the same way: all others stay apart with fewer bytes. Tensors in a region of their own, for lack
+of bounds, may also grow: they are laid out anew there.
 
-Fixed nodes are the same at all lengths: only the others are looked at, and only their steps differ.
+Fixed nodes are equal at all lengths: only the others are examined, and only their steps differ.
 """
 
 from __future__ import annotations
@@ -32,40 +32,25 @@ from ..shapes.fixed import are_same_nodes, find_fixed_nodes, remove_nodes
 from ..shapes.formulas import ShapeFormulas
 from ..shapes.specialise import bind_inputs, specialise
 from ..shapes.whole import list_switches, with_whole_nodes
-from .memory.prepared import GROWING, grown
+from .memory.prepared import GROWING, resize_growing
 
 
 class _Sharing(NamedTuple):
-    """How a node's tensors share bytes in the plan.
-
-    Attributes
-    ----------
-    place : int
-        The node's, among those that are not fixed.
-    runs : set of tuple
-        The runs of bytes that lie where they belong before the node runs, but for their lengths.
-    overwritten : tuple of (str, str)
-        The inputs that have bytes in common with other outputs, and those.
-    """
+    """The bytes that a node's tensors share in the plan."""
 
     place: int
+    """The node's index among those that are not fixed."""
     runs: frozenset[tuple[object, ...]]
+    """Runs of bytes that are in place before the node runs, without their lengths."""
     overwritten: tuple[tuple[str, str], ...]
+    """Pairs of an input and an output that overlap otherwise."""
 
 
 class BoundedShapes:
     """Fits shapes into a plan with symbols, or into one stage of a plan.
 
-    Parameters
-    ----------
-    plan : Plan
-    stage : PlanStage, optional
-        Left out, all of the plan has the symbols of its template.
-
-    Attributes
-    ----------
-    only_calls : bool
-        True where all that sees lengths, as shapes or as values, is functions that are called.
+    Without a stage, the whole plan has the symbols of its template. `only_calls` is true if lengths
+    only reach called functions, as shapes or as values.
     """
 
     def __init__(self, plan: Plan, stage: PlanStage | None = None) -> None:
@@ -90,77 +75,73 @@ class BoundedShapes:
         fed = {name: self._template.tensors[name] for name in self._template.inputs}
         shapes = {name: self._own.tensors[name].static_shape for name in fed}
         self._formulas = ShapeFormulas(self._part, self._own, fed, shapes)
-        # Shorter tensors take less, but kernels may need buffers, and tensors share bytes, in other
-        # ways.
+        # Shorter tensors take less, but kernels may need other buffers, and tensors share bytes
+        # otherwise.
         shares_alike = all(self._shares_at_all_lengths(sharing) for sharing in self._sharing)
         self._fit_if_agreed = not scratch and shares_alike
-        # Of the template: a shape that is read is a node there, and a constant at some lengths.
+        # Of the template: reading a shape is a node there, and a constant at some lengths.
         self.only_calls = self._fit_if_agreed and all(map(calls_function, self._part.nodes))
 
     @property
     def has_formulas(self) -> bool:
-        """True once `specs_at` has the specs for all lengths from 2 to the longest."""
+        """Whether `specs_at` knows the specs of all lengths from 2 to the longest."""
         return self._fit_if_agreed and self._formulas.have_agreed
 
     def fit(self, shapes: Shapes) -> Plan | None:
         """Return the plan for inputs of these shapes; None if it does not fit.
 
-        Raises
-        ------
-        ShapeError
-            If shapes do not fit together inside the graph.
+        Raises ShapeError if shapes do not fit together inside the graph.
         """
         bind_inputs(self._template, shapes)
-        # Formulas that inference has agreed with at some lengths stand for it: items wait for this
-        # at each new length.
+        # Formulas confirmed by inference at some lengths replace it: items wait here at each new
+        # length.
         part = self._formulas.at(shapes) or self._inferred(shapes)
         if part is None:
             return None
         sizes = self._sizes(part)
-        # What is not in the plan at all counts as larger: a kernel may want scratch at some lengths
+        # Tensors absent from the plan count as larger: a kernel may want scratch at some lengths
         # only.
         larger = {name for name, nbytes in sizes.items() if nbytes > self._nbytes.get(name, -1)}
-        # Tensors apart at the largest lengths are apart at all others; those that share bytes have
-        # to do so again, or one would be written over the other.
-        shares = all(_still_shares(part, sharing) for sharing in self._sharing)
+        # Tensors apart at the largest lengths are apart at all others; those that share bytes must
+        # share again, or one would overwrite the other.
+        shares = all(_has_same_sharing(part, sharing) for sharing in self._sharing)
         if not (larger <= self._growing and shares):
             return None
         return self._fitted(part, sizes, grows=bool(larger))
 
     def specs_at(self, shapes: Shapes, names: Collection[str]) -> dict[str, TensorSpec] | None:
-        """Return the specs of some tensors, for shapes that fit; None where `fit` has to say."""
+        """Return the specs of some tensors for shapes that fit; None if only `fit` can decide."""
         varying, specs = self._own.tensors, self._graph.tensors
         asked = [name for name in names if name in varying]
         found = self._formulas.specs_at(shapes, asked) if self._fit_if_agreed else None
         return None if found is None else {n: found.get(n, specs[n]) for n in names}
 
     def _inferred(self, shapes: Shapes) -> Graph | None:
-        """Return the part that varies for inputs of these shapes; None if it is another one."""
+        """Infer the varying part for inputs of these shapes; None if its nodes differ."""
         part = self._specialised(self._part, shapes)
         if not (part.is_static and are_alike(part, self._own)):
             return None
         if not all(self._is_supported(part, node) for node in part.nodes):
             return None
-        # Only what was inferred and fits teaches formulas.
+        # Only inferred shapes that fit teach formulas.
         self._formulas.compare(shapes, part)
         return part
 
     def _parts(self) -> tuple[Graph, Graph]:
-        """Return the nodes that are not fixed, with symbols, and as they are in the plan."""
+        """Return the nodes that are not fixed: with symbols, and as they are in the plan."""
         graph, template = self._graph, self._template
         fixed = find_fixed_nodes(template)
         part = remove_nodes(template, fixed)
         shapes = {name: graph.tensors[name].static_shape for name in graph.inputs}
         own = self._specialised(part, shapes)
         left = [node for node in graph.nodes if node.name not in fixed]
-        # Where passes changed what is around the fixed nodes, nothing can be told apart: all may
-        # vary.
+        # If passes changed the neighbours of fixed nodes, all nodes may vary.
         if own.is_static and are_same_nodes(own.nodes, left):
             return part, own
         return template, graph
 
     def _specialised(self, part: Graph, shapes: Shapes) -> Graph:
-        """Return a part of the graph for inputs of these shapes, with the specs of all inputs."""
+        """Specialize a part of the graph for these shapes, with the specs of all inputs."""
         specs = bind_inputs(self._template, shapes)
         fed = {name: shapes[name] for name in part.inputs if name in shapes}
         made, plan = specialise(part, fed, folds=self._plan.folds), self._plan
@@ -173,18 +154,18 @@ class BoundedShapes:
         return support(graph, node, self._plan.prototypes[device]).ok
 
     def _sizes(self, graph: Graph) -> Mapping[str, int]:
-        """Return the bytes of each tensor, and of each scratch buffer."""
+        """Return the bytes of each tensor and scratch buffer."""
         sizes = {name: s.nbytes for name, s in graph.tensors.items() if name not in graph.constants}
         for node in graph.nodes:
             device = self._plan.prototypes[self._plan.assignment[node.name]]
-            # Inside an atomic program tensors have no place, and no scratch.
+            # Inside an atomic program, tensors have neither places nor scratch.
             if not device.capabilities.atomic_programs:
                 specs = scratch_specs(device, graph, node)
                 sizes.update((name, spec.nbytes) for name, spec in specs.items())
         return sizes
 
     def _scratch(self) -> Mapping[str, int]:
-        """Return the bytes that there are for scratch buffers."""
+        """Return the planned bytes of scratch buffers."""
         sizes, found = self._memory.scratch, dict[str, int]()
         for node in self._own.nodes:
             names = takewhile(sizes.__contains__, map(partial(scratch_name, node), count()))
@@ -192,19 +173,18 @@ class BoundedShapes:
         return found
 
     def _shared(self) -> Iterator[_Sharing]:
-        """Yield the nodes whose tensors share bytes in the plan."""
+        """Yield the nodes that share bytes between tensors in the plan."""
         graph = self._own
         for place, node in enumerate(graph.nodes):
             runs = [run for run in runs_of(graph, node) if self._lies(node, run)]
-            # A run that lies where it belongs is shared on purpose; what else overlaps is
-            # overwritten.
+            # A run in place is shared by intention; other overlaps are overwritten.
             known = {(run.source, run.target) for run in runs}
             others = tuple(pair for pair in self._overlapping(node) if pair not in known)
             if runs or others:
                 yield _Sharing(place, frozenset(run[:4] for run in runs), others)
 
     def _shares_at_all_lengths(self, sharing: _Sharing) -> bool:
-        """True if bytes are shared from the first on, by tensors with the same symbols."""
+        """Return whether bytes are shared from the first on, by tensors with equal symbols."""
         specs, own = self._template.tensors, self._own.tensors
         starts_first = not any(start or begin for _, start, _, begin in sharing.runs)
         return starts_first and all(
@@ -212,18 +192,18 @@ class BoundedShapes:
         )
 
     def _lies(self, node: Node, run: Run) -> bool:
-        """True when the bytes that a node takes over lie where they belong."""
+        """Return whether the bytes that a node takes over are in place."""
         source, target = self._location(node, run.source), self._location(node, run.target)
-        if source is None or target is None or not _in_one_region(source, target):
+        if source is None or target is None or not _share_region(source, target):
             return False
         return source.offset + run.start == target.offset + run.begin
 
     def _overlapping(self, node: Node) -> Iterator[tuple[str, str]]:
-        """Yield the inputs of a node that have bytes in common with outputs of it, and those."""
+        """Yield the pairs of inputs and outputs of a node that overlap."""
         for given in filter(None, dict.fromkeys(node.inputs)):
             for made in filter(None, node.outputs):
                 a, b = self._location(node, given), self._location(node, made)
-                if a is None or b is None or not _in_one_region(a, b):
+                if a is None or b is None or not _share_region(a, b):
                     continue
                 ends = a.offset + self._nbytes[given], b.offset + self._nbytes[made]
                 if a.offset < ends[1] and b.offset < ends[0]:
@@ -234,7 +214,6 @@ class BoundedShapes:
         plan = self._plan
         assert plan.placement is not None
         memory = plan.placement.local.get((tensor, plan.assignment[node.name]))
-        # Constants are used where they lie, and what is within an atomic program lies nowhere.
         return None if memory is None else self._memory.locations.get((tensor, memory))
 
     def _fitted(self, part: Graph, sizes: Mapping[str, int], *, grows: bool) -> Plan:
@@ -242,12 +221,12 @@ class BoundedShapes:
         assert plan.placement is not None
         nodes = {node.name: node for node in part.nodes}
         graph = self._whole(part, nodes)
-        memory = grown(self._memory, sizes, plan.prototypes) if grows else self._memory
+        memory = resize_growing(self._memory, sizes, plan.prototypes) if grows else self._memory
         subgraphs = tuple(
-            _resized(one, graph, nodes) if one.index in self._varying else one
+            _resize(one, graph, nodes) if one.index in self._varying else one
             for one in plan.subgraphs
         )
-        # In an arena that had to grow, all lies anew, also what is as long as before.
+        # A grown arena is laid out anew, including tensors of equal length.
         moved: Set[str] = self._growing if grows else frozenset()
         steps = tuple(_with_sizes(step, plan.graph, graph, subgraphs, moved) for step in plan.steps)
         return replace(
@@ -272,7 +251,7 @@ class BoundedShapes:
         )
 
     def _without_scratch(self, memory: MemoryPlan, sizes: Mapping[str, int]) -> MemoryPlan:
-        """Return memory without the scratch buffers that kernels need no more."""
+        """Remove scratch buffers that kernels no longer need."""
         gone = self._nbytes.keys() - sizes.keys()
         if not gone:
             return memory
@@ -280,8 +259,8 @@ class BoundedShapes:
         return replace(memory, locations=locations, scratch={})
 
 
-def _resized(subgraph: Subgraph, graph: Graph, nodes: Mapping[str, Node]) -> Subgraph:
-    """Return a subgraph for other shapes, with these of its nodes."""
+def _resize(subgraph: Subgraph, graph: Graph, nodes: Mapping[str, Node]) -> Subgraph:
+    """Replace nodes of a subgraph by those for other shapes."""
     inner = subgraph.graph
     made = replace(
         inner,
@@ -296,14 +275,14 @@ def _with_nodes(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
     return tuple([nodes.get(node.name, node) for node in graph.nodes])
 
 
-def _still_shares(graph: Graph, sharing: _Sharing) -> bool:
-    """True when tensors that have bytes in common are meant to, at other shapes too."""
+def _has_same_sharing(graph: Graph, sharing: _Sharing) -> bool:
+    """Return whether tensors share the same bytes, by intention, at other shapes too."""
     runs = {run[:4] for run in runs_of(graph, graph.nodes[sharing.place])}
     specs = graph.tensors
     return runs >= sharing.runs and all(specs[a] == specs[b] for a, b in sharing.overwritten)
 
 
-def _in_one_region(a: Location, b: Location) -> bool:
+def _share_region(a: Location, b: Location) -> bool:
     return a.memory == b.memory and a.region == b.region
 
 
@@ -314,7 +293,7 @@ def _with_sizes(
     subgraphs: Sequence[Subgraph],
     moved: Set[str],
 ) -> Step:
-    """Return a step for other shapes: itself where nothing is different to it."""
+    """Return a step for other shapes: the same object if nothing changes."""
     if isinstance(step.work, Transfer):
         name = step.work.tensor
         spec = graph.tensors[name]

@@ -1,9 +1,9 @@
-"""One plan of several stages, where all their lengths have bounds.
+"""One plan of several stages, if all their lengths have bounds.
 
-Planned for themselves, stages have memory of their own: what crosses from one to the next is
-copied, and an item takes a turn on the event loop. Joined, they are the steps of one plan for the
-largest lengths, in one memory, and an item's lengths are bound on the way, by the threads that it
-is on: `StageBindings`. Devices have to be of this process for that. The stages' partitions stay.
+Stages planned separately have memory of their own: tensors are copied from one to the next, and
+items pass through the event loop. Joined, they are the steps of one plan for the largest lengths,
+in one memory, and the threads that run an item bind its lengths: `StageBindings`. This needs
+devices of this process. The stages' partitions stay.
 """
 
 from __future__ import annotations
@@ -27,32 +27,27 @@ from ..shapes.constraints import DynamicShapeConstraints
 from ..shapes.sync_points import PaddedOutputs
 from .memory.memory_plan import plan_memory
 from .placement import place
-from .staged_plans import BoundedStage, StagedGraph, entry_of
+from .staged_plans import BoundedStage, StagedGraph, make_entry
 
 
-def joined_plan(plan: Plan, max_in_flight: int) -> Plan | None:
-    """Return one static plan for a graph whose lengths depend on values, and all have bounds.
+def join_plan(plan: Plan, max_in_flight: int) -> Plan | None:
+    """Return one static plan for a graph with bounded computed lengths, if its stages join.
 
-    None where its stages cannot be joined.
-
-    Raises
-    ------
-    ShapeError, PlanError
-        As `plan_ahead`.
+    Raises ShapeError and PlanError as `plan_ahead`.
     """
-    return join_stages(entry_of(plan, max_in_flight)) if plan.computed else None
+    return join_stages(make_entry(plan, max_in_flight)) if plan.computed else None
 
 
-def planned_ahead(plan: Plan) -> Plan:
-    """Return what runs for all lengths, as one plan to be told of; else the plan itself.
+def join_if_possible(plan: Plan) -> Plan:
+    """Return the joined plan of all lengths for reports, or the plan itself.
 
-    That where stages are planned apart, too, or no item could ever start: sessions say why.
+    The latter also if planning fails: sessions raise the error.
     """
     if plan.is_static or not plan.computed:
         return plan
     joined = None
     with suppress(PlaitError):
-        joined = joined_plan(plan, plan.max_in_flight)
+        joined = join_plan(plan, plan.max_in_flight)
     if joined is None:
         return plan
     decision, whole = joined.decision, plan.decision
@@ -73,10 +68,7 @@ def planned_ahead(plan: Plan) -> Plan:
 def plan_ahead(entry: StagedGraph | None) -> None:
     """Plan the stages from an entry on that no value decides; blocks, so call it on a thread.
 
-    Raises
-    ------
-    ShapeError, PlanError
-        If that cannot be: no item could ever start.
+    Raises ShapeError or PlanError if that is impossible: no item could ever start.
     """
     while entry is not None and (stage := entry.lasting or entry.make_ahead()) is not None:
         entry.keep({}, stage)
@@ -84,14 +76,10 @@ def plan_ahead(entry: StagedGraph | None) -> None:
 
 
 def join_stages(entry: StagedGraph) -> Plan | None:
-    """Return one static plan of all stages behind an entry; None if they cannot be joined.
+    """Return one static plan of all stages after an entry; None if they cannot be joined.
 
-    Plans them ahead; blocks, so call it on a thread.
-
-    Raises
-    ------
-    ShapeError, PlanError
-        As `plan_ahead`.
+    Plans them ahead; blocks, so call it on a thread. Raises ShapeError and PlanError as
+    `plan_ahead`.
     """
     plan_ahead(entry)
     stages, following = list[BoundedStage](), entry
@@ -105,12 +93,12 @@ def join_stages(entry: StagedGraph) -> Plan | None:
         following = stage.rest
     plans = [stage.plan for stage in stages if stage.plan is not None]
     lengths = tuple(padded.shapes for stage in stages for padded in stage.padded)
-    graph = _joined_graph(entry.graph, [plan.graph for plan in plans], lengths)
+    graph = _join_graphs(entry.graph, [plan.graph for plan in plans], lengths)
     return None if graph is None else _plan_joined(graph, stages, plans)
 
 
 def _may_be_joined(stage: BoundedStage) -> bool:
-    """True if any thread can bind the stage to an item's lengths."""
+    """Return whether any thread can bind the stage to an item's lengths."""
     plan = stage.plan
     if plan is None or not plan.is_static or plan.prologue is not None or plan.ends.devices:
         return False
@@ -120,21 +108,21 @@ def _may_be_joined(stage: BoundedStage) -> bool:
     # Variables are committed, and instances opened, plan by plan.
     if plan.graph.variables or any(step.owns or step.has_effects for step in plan.steps):
         return False
-    # Results are read from planned memory, where constants have no place. Some are constants at one
-    # item's lengths alone.
+    # Results are read from planned memory, which excludes constants; some are constants at one
+    # item's lengths only.
     constants = stage.constants.keys() | plan.graph.constants.keys()
     return constants.isdisjoint(plan.graph.outputs)
 
 
-def _joined_graph(whole: Graph, graphs: Sequence[Graph], lengths: tuple[str, ...]) -> Graph | None:
-    """Return the graph of all stages for the largest lengths; None where names are not enough.
+def _join_graphs(whole: Graph, graphs: Sequence[Graph], lengths: tuple[str, ...]) -> Graph | None:
+    """Return the graph of all stages for the largest lengths; None if names conflict.
 
-    The tensors that hold computed lengths are among its outputs, so that nothing is written over
-    them before an item is through.
+    The tensors with computed lengths are among its outputs, so that nothing overwrites them before
+    an item ends.
     """
     nodes = tuple(node for graph in graphs for node in graph.nodes)
     written = [name for node in nodes for name in node.outputs if name]
-    # Stages are rewritten each for itself, so that two of them may have made the same name.
+    # Stages are rewritten separately: two may have created the same name.
     if len({node.name for node in nodes}) < len(nodes) or len(set(written)) < len(written):
         return None
     joined = Graph(
@@ -159,14 +147,14 @@ def _plan_joined(
     for plan in plans:
         assignment.update(plan.assignment)
         reasons.update(plan.reasons)
-    partition = Partition(assignment, reasons, tuple(_renumbered(plans)))
+    partition = Partition(assignment, reasons, tuple(_index_subgraphs(plans)))
     described = [_describe(stage, plan) for stage, plan in zip(stages, plans, strict=True)]
     constraints = [find_plan_constraints(plan) for plan in plans]
     if not all(one.has_same_nodes for one in constraints):
-        return None  # only stages that are planned apart can be planned anew for some lengths
+        return None  # only separate stages can be planned anew for some lengths
     devices, request = first.prototypes, first.request
     placement = place(graph, partition, devices, first.ends)
-    placement = placement.with_waits(list(_edges(placement, described)))
+    placement = placement.with_waits(list(_list_waits(placement, described)))
     try:
         memory = plan_memory(
             graph,
@@ -177,8 +165,8 @@ def _plan_joined(
             costs=first.costs,
             constraints=_merge(constraints),
         )
-    # Joined, all stages' tensors have a place at once.
-    except DoesNotFitError:  # one after the other they may
+    # Joined, all stages have their places at once; separate stages may fit.
+    except DoesNotFitError:
         return None
     if memory.added_edges:
         placement = placement.with_waits(memory.added_edges)
@@ -188,15 +176,15 @@ def _plan_joined(
         partition=partition,
         placement=placement,
         memory=memory,
-        decision=_joined_decision(plans),
+        decision=_join_decisions(plans),
         bounds={},
         template=None,
         stages=tuple(described),
     )
 
 
-def _joined_decision(plans: Sequence[Plan]) -> Decision | None:
-    """Return what was weighed for the nodes of all stages, each of which was decided by itself."""
+def _join_decisions(plans: Sequence[Plan]) -> Decision | None:
+    """Combine the options of all stages, which were decided separately."""
     first = plans[0].decision
     if first is None or len(plans) == 1:
         return first
@@ -209,8 +197,8 @@ def _joined_decision(plans: Sequence[Plan]) -> Decision | None:
     return replace(first, chosen=first.strategy, why=why, candidates=(), ask=ask)
 
 
-def _renumbered(plans: Sequence[Plan]) -> Iterator[Subgraph]:
-    """Yield the subgraphs of all plans, numbered through."""
+def _index_subgraphs(plans: Sequence[Plan]) -> Iterator[Subgraph]:
+    """Yield the subgraphs of all plans with consecutive numbers."""
     subgraphs = [one for plan in plans for one in plan.subgraphs]
     nodes = [[node.name for node in one.graph.nodes] for one in subgraphs]
     used = [one.device for one in subgraphs]
@@ -220,18 +208,18 @@ def _renumbered(plans: Sequence[Plan]) -> Iterator[Subgraph]:
 
 
 def _describe(stage: BoundedStage, plan: Plan) -> PlanStage:
-    computes = tuple(_computed_lengths(plan.graph, padded) for padded in stage.padded)
+    computes = tuple(_describe_lengths(plan.graph, padded) for padded in stage.padded)
     return PlanStage(plan.graph, plan.template, computes, stage.limits, plan.bounds)
 
 
-def _computed_lengths(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
+def _describe_lengths(graph: Graph, padded: PaddedOutputs) -> ComputedLengths:
     ranks = tuple(graph.tensors[name].rank or 0 for name in padded.tensors)
     node = graph.producers[padded.shapes].name
     return ComputedLengths(node, padded.tensors, padded.shapes, ranks)
 
 
-def _edges(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[int, int]]:
-    """Yield what must be over before what: lengths are all known before a stage is bound."""
+def _list_waits(placement: Placement, stages: Sequence[PlanStage]) -> Iterator[tuple[int, int]]:
+    """Yield waits of steps: a stage's lengths must be known before it is bound."""
     step_of = placement.step_of
     earlier = set[int]()
     for stage in stages:

@@ -1,8 +1,8 @@
 """Values that follow from constants alone, in graphs with open lengths.
 
-A plan of known lengths has a prologue, which computes them when it is opened. A graph that is
-planned anew for lengths as they come would compute them in each of its plans, or for each item. So
-they are computed once, when a session opens, and are constants in all of these plans.
+A plan of known lengths computes them in its prologue when it is opened. Plans for lengths as they
+come would each compute them again, or per item. So they are computed once, when a session opens,
+and are constants in all of these plans.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _known: dict[int, tuple[weakref.ref[Graph], Graph]] = {}
 def list_known_nodes(plan: Plan) -> tuple[Node, ...]:
     """List the nodes of an open plan that run once, before its first item.
 
-    With limits of memory there are none: only plans of known lengths check memory.
+    The list is empty with limits of memory: only plans of known lengths check memory.
     """
     if plan.is_static or plan.request.memory_limits:
         return ()
@@ -48,10 +48,10 @@ def list_known_nodes(plan: Plan) -> tuple[Node, ...]:
 
 
 def evaluate_known(plan: Plan) -> Plan:
-    """Return the plan with constants in place of the nodes that run once.
+    """Replace the nodes that run once by constants.
 
-    It has a graph and a request to plan by, and no partition for that graph. Blocks, so call it on
-    a thread.
+    The result has a graph and a request to plan by, and no partition for that graph. Blocks, so
+    call it on a thread.
     """
     graph = plan.graph
     key = id(graph)

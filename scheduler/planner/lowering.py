@@ -1,10 +1,9 @@
 """Graphs in the form in which devices run them, once nodes have devices.
 
-Nodes that a device lacks are written out in others, and elementwise chains are one node where it
+Nodes that a device lacks are written out in others, and elementwise chains become one node if it
 asks for that. A chain ends with one node, and is a tree or a diamond before it: all its nodes write
-tensors of one shape, and what they write is read inside alone. It runs where its last node stood.
-What costs and partitions are about are single nodes: chains are written out again before anything
-is planned anew.
+tensors of one shape, which are read only inside. It runs in place of its last node. Costs and
+partitions treat single nodes: chains are expanded before any new planning.
 """
 
 from __future__ import annotations
@@ -29,30 +28,22 @@ from .partition.choose import Choice
 from .placement import place
 
 AFTER_CHOICE = frozenset({"write_out", "fuse_chains"})
-"""What is done to a graph once its nodes have devices, as plans list it."""
+"""Passes after the choice of devices, as plans list them."""
 
 
 class Lowered(NamedTuple):
-    """A graph as it will run, by a choice.
-
-    Attributes
-    ----------
-    graph : Graph
-    choice : Choice
-    applied : tuple of Applied
-        What was done to the graph.
-    template : Graph or None
-        The graph with its symbols, and the same done to it.
-    """
+    """A graph as it will run, by a choice."""
 
     graph: Graph
     choice: Choice
     applied: tuple[Applied, ...] = ()
+    """The rewrites of the graph."""
     template: Graph | None = None
+    """The graph with its symbols, rewritten likewise."""
 
     @property
     def placement(self) -> Placement:
-        """Where everything lies; there is none while dimensions are symbolic."""
+        """The places of all tensors, which exist once dimensions are known."""
         assert self.choice.placement is not None
         return self.choice.placement
 
@@ -60,8 +51,8 @@ class Lowered(NamedTuple):
 def lower(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | None) -> Lowered:
     """Return a static graph in the form that the devices of a choice get.
 
-    Nodes that they lack are written out, and chains are fused where that is asked for. `template`
-    is the graph with its symbols, where the same nodes are for other shapes too.
+    Nodes that they lack are written out, and chains fused if requested. `template` is the graph
+    with its symbols, if its nodes are for other shapes too.
     """
 
     def write_out(given: Graph, _: object) -> Graph:
@@ -99,24 +90,26 @@ def _partition(fused: Graph, partition: Partition) -> Partition:
     nodes = {node.name: node for node in fused.nodes}
     assignment, reasons = dict[str, str](), dict[str, str]()
     for path, _, node in placed_nodes(fused):
-        old = path if path in partition.assignment else node.name  # what is in a chain has a path
+        old = path if path in partition.assignment else node.name  # nodes in a chain have a path
         assignment[path] = partition.assignment[old]
         reasons[path] = partition.reasons.get(old, "")
     subgraphs = tuple(
-        replace(one, graph=fused.extract(_kept(one.graph, nodes), one.name))
+        replace(one, graph=fused.extract(_select_nodes(one.graph, nodes), one.name))
         for one in partition.subgraphs
     )
     return Partition(assignment, reasons, subgraphs)
 
 
-def _kept(graph: Graph, nodes: Mapping[str, Node]) -> Iterator[Node]:
+def _select_nodes(graph: Graph, nodes: Mapping[str, Node]) -> Iterator[Node]:
     return (nodes[node.name] for node in graph.nodes if node.name in nodes)
 
 
 LEAST_BYTES, LEAST_BETWEEN_BYTES = 1 << 23, 1 << 25
-"""Of what a chain writes, and of all that lies between its nodes. Measured on 2 cores with 1 MiB of
-cache each and 32 MiB together, numpy 2.4: what is shorter stays in cache, and a chain may take 1.1
-times as long as its nodes; from 16 MB on it takes 0.35 to 0.9 of their time (bench_chains.py).
+"""Least bytes that a chain writes, and that lie between its nodes.
+
+Measured on 2 cores with 1 MiB of cache each and 32 MiB together, numpy 2.4: shorter tensors stay in
+cache, and a chain may take 1.1 times as long as its nodes; from 16 MB on it takes 0.35 to 0.9 of
+their time (bench_chains.py).
 """
 
 MOST_NODES = 64
@@ -124,8 +117,8 @@ MOST_NODES = 64
 Chain: TypeAlias = Sequence[Node]
 
 
-def without_chains(graph: Graph) -> Graph:
-    """Return the graph with the nodes of its chains in place of them."""
+def expand_chains(graph: Graph) -> Graph:
+    """Expand the chains of a graph into their nodes."""
     if all(node.op != FUSED for node in graph.nodes):
         return graph
     tensors, nodes = dict(graph.tensors), list[Node]()
@@ -141,19 +134,19 @@ def without_chains(graph: Graph) -> Graph:
 
 
 def find_chains(graph: Graph, device: Chaining, shapes: Graph) -> Iterator[Chain]:
-    """Yield the chains of a subgraph that are worth it on a device, their nodes in order.
+    """Yield the profitable chains of a subgraph on a device, their nodes in order.
 
-    `shapes` is the graph with its symbols, where the chains are for other shapes too.
+    `shapes` is the graph with its symbols, if the chains are for other shapes too.
     """
     return _Finder(graph, device, shapes).chains()
 
 
 def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
-    """Return the graph with each chain as one node, in place of its last one."""
+    """Replace each chain by one node in place of its last one."""
     last = {chain[-1].name: chain for chain in chains}
     inside = {node.name for chain in last.values() for node in chain}
     nodes = tuple(
-        _fused(graph, last[node.name]) if node.name in last else node
+        _fuse(graph, last[node.name]) if node.name in last else node
         for node in graph.nodes
         if node.name in last or node.name not in inside
     )
@@ -163,7 +156,7 @@ def with_chains(graph: Graph, chains: Iterable[Chain]) -> Graph:
 
 
 def fuse_alike(template: Graph, fused: Graph) -> Graph:
-    """Return a graph with the chains fused that are fused in another of the same nodes."""
+    """Fuse the chains of `fused` in another graph of the same nodes."""
     nodes = {node.name: node for node in template.nodes}
     bodies = (node.attributes["body"] for node in fused.nodes if node.op == FUSED)
     return with_chains(template, [[nodes[one.name] for one in body.nodes] for body in bodies])
@@ -178,8 +171,7 @@ class _Finder:
         self._taken: set[str] = set()
 
     def chains(self) -> Iterator[Chain]:
-        """Yield the chains that are worth it, their nodes in order."""
-        # From the end: a chain is known by its last node, and takes in as much before it as it can.
+        # From the end: a chain extends backwards from its last node as far as possible.
         for root in reversed(self._graph.nodes):
             if root.name in self._taken or not self._is_large(root) or not self._is_member(root):
                 continue
@@ -194,18 +186,18 @@ class _Finder:
 
     def _pays(self, root: Node, count: int) -> bool:
         nbytes = self._graph.tensors[root.outputs[0]].nbytes
-        # What lies between nodes is what fusing saves: written once and read once for each.
+        # Fusing saves writing and reading each tensor between nodes.
         return (count - 1) * nbytes >= LEAST_BETWEEN_BYTES
 
     def _grown(self, root: Node) -> dict[str, Node]:
-        """Return the nodes of the chain that ends with one, by name."""
+        """Return the nodes of the chain that ends with `root`, by name."""
         inside, reads = {root.name: root}, {*filter(None, root.inputs)}
         waiting: list[tuple[int, str]] = []
         self._push(root, waiting)
         while waiting and len(inside) < MOST_NODES:
-            _, name = heappop(waiting)  # the last one: whoever reads it has had its turn
+            _, name = heappop(waiting)  # the last one: its readers have been examined
             node = self._graph.producers[name]
-            # What the chain would read then: the member's inputs in place of the member.
+            # The chain's inputs with this member: its inputs replace its output.
             grown = {*reads, *filter(None, node.inputs)} - {name}
             if self._joins(node, root, inside, reads) and len(grown) <= MOST_INPUTS:
                 inside[node.name], reads = node, grown
@@ -224,20 +216,20 @@ class _Finder:
         (name,) = node.outputs
         if name in self._graph.fetched:
             return False
-        # Another reader would need the tensor in memory after all.
+        # Another reader needs the tensor in memory.
         if any(reader.name not in inside for reader in self._graph.consumers[name]):
             return False
         if self._shape(node) is None or self._shape(node) != self._shape(root):
             return False
         if not self._is_member(node):
             return False
-        # With nothing between, nothing runs later than it did; else what it reads is kept until the
-        # chain runs, and must not be more than what is saved.
+        # Adjacent nodes run no later than before; others keep their inputs until the chain runs,
+        # which must not take more bytes than fusing saves.
         is_next = len(inside) == self._place[root.name] - self._place[node.name]
         return is_next or self._holds_no_more(node, reads)
 
     def _holds_no_more(self, node: Node, reads: set[str]) -> bool:
-        """True when what a node reads takes no more bytes than what it writes: it runs later."""
+        """Return whether a node reads at most the bytes that it writes, as it runs later."""
         specs, known = self._graph.tensors, {*reads, *self._graph.constants, ""}
         held = sum(specs[name].nbytes for name in {*node.inputs} - known)
         return held <= specs[node.outputs[0]].nbytes
@@ -248,20 +240,19 @@ class _Finder:
         return self._device.chains(node, self._graph.call(node))
 
     def _shape(self, node: Node) -> Shape | None:
-        """Return the shape of what a node writes, with its symbols; None where it has none."""
+        """Return the symbolic shape of a node's output, if known."""
         spec = self._shapes.tensors.get(node.outputs[0])
         return None if spec is None else spec.shape
 
 
-def _fused(graph: Graph, chain: Chain) -> Node:
-    """Return a chain as one node, named as the last; its graph is the same for all shapes."""
+def _fuse(graph: Graph, chain: Chain) -> Node:
+    """Return a chain as one node, named as the last; its graph is equal for all shapes."""
     last = chain[-1]
     written = {node.outputs[0] for node in chain}
     read = dict.fromkeys(name for node in chain for name in node.inputs if name)
     inputs = tuple(name for name in read if name not in written)
     tensors = {name: TensorSpec(graph.tensors[name].dtype) for name in (*inputs, *sorted(written))}
-    # Without shapes: equal bodies at all lengths, so that what was compiled for one serves for
-    # others.
+    # Without shapes: bodies are equal at all lengths, so compiled code is shared.
     body = Graph(last.name, inputs, last.outputs, tuple(chain), tensors, {})
     attributes = find_operator(FUSED).complete({"body": body}, str(last))
     return Node(last.name, FUSED, inputs, last.outputs, attributes)

@@ -1,7 +1,7 @@
-"""Plans of which parts compute in float16, on the devices for which the user allows it.
+"""Plans with parts in float16, on the devices for which the user allows it.
 
-First nodes are given to devices as if all were float32, then what is to be float16 is rewritten and
-stays where it is.
+Nodes are first assigned to devices as if all were float32; then nodes are converted to float16 and
+stay on their devices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..plans.plan import Plan
 from ..plans.replicas import Groups, replace_ranges
 from ..plans.request import PlanRequest
 from ..shapes.sync_points import has_static_shapes
-from .partition.choose import Choice, choices
+from .partition.choose import Choice, list_choices
 from .prepare import Lengths
 
 Precision: TypeAlias = "str | Mapping[str, str] | None"
@@ -29,20 +29,17 @@ Precision: TypeAlias = "str | Mapping[str, str] | None"
 DTYPES = ("float16", "float32")
 
 MOST_TRIED = 3
-"""Assignments, as long as there is too little memory."""
+"""Assignments to try while memory is too small."""
 
 REASON = "converts to float16, or from it"
 
 
-def checked_precision(
+def check_precision(
     given: object, devices: Mapping[str, Device], replicas: Groups
 ) -> dict[str, str]:
     """Return the devices that may compute in float16, with that dtype.
 
-    Raises
-    ------
-    PlanError
-        If a dtype or device is none.
+    Raises PlanError for an unknown dtype or device.
     """
     if isinstance(given, str):
         given = dict.fromkeys(devices, given)
@@ -64,31 +61,21 @@ def checked_precision(
 
 
 class Conversion(NamedTuple):
-    """A graph to plan, with what is to be float16 rewritten.
-
-    Attributes
-    ----------
-    graph : Graph
-    request : PlanRequest
-        By which it is planned: all its nodes stay where they were given.
-    asked : PlanRequest
-        What the user asked for.
-    halved : Mapping of str to str
-        Where nodes run that compute in float16, and those that convert.
-    first : Choice or None
-        By what choice nodes have devices; None where nothing was converted.
-    applied : tuple of Applied
-    """
+    """A graph to plan, with nodes converted to float16."""
 
     graph: Graph
     request: PlanRequest
+    """For planning: all nodes stay on their assigned devices."""
     asked: PlanRequest
+    """The user's request."""
     halved: Mapping[str, str]
+    """Devices of the nodes that compute in float16 or convert."""
     first: Choice | None = None
+    """The choice that assigned devices; None without conversion."""
     applied: tuple[Applied, ...] = ()
 
     def finish(self, plan: Plan) -> Plan:
-        """Return the plan of the graph, for what the user asked for."""
+        """Adapt the plan of the graph to the user's request."""
         plan = self._as_asked(plan)
         if self.first is None:
             return plan
@@ -100,12 +87,12 @@ class Conversion(NamedTuple):
         return replace(
             plan,
             partition=replace(plan.partition, reasons=reasons),
-            decision=_decided(self.first.decision, plan.decision),
+            decision=_merge_decisions(self.first.decision, plan.decision),
             applied=(*self.applied, *plan.applied),
         )
 
     def _as_asked(self, plan: Plan) -> Plan:
-        """Return a plan with the pins of the user alone."""
+        """Restore the pins of the user."""
         asked, once = self.asked, plan.prologue
         if once is not None:
             once = replace(once, request=replace(once.request, pins=asked.pins))
@@ -116,9 +103,9 @@ class Conversion(NamedTuple):
 
 
 def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[Conversion]:
-    """Yield the graph in float16 where that is allowed and makes sense, the best way first.
+    """Yield conversions of the graph to float16, if allowed and useful, the best first.
 
-    Others follow lest the first need too much memory.
+    The others serve if the first needs too much memory.
     """
     kept = replace(request, pins=request.kept)
     unchanged = Conversion(graph, kept, request, request.halved)
@@ -127,12 +114,12 @@ def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Ite
         yield unchanged
         return
     tried: list[Mapping[str, str]] = []
-    for first in choices(shown, kept, is_static=True, template=lengths.template(graph)):
+    for first in list_choices(shown, kept, is_static=True, template=lengths.template(graph)):
         assignment = first.partition.assignment
         if assignment in tried:
             continue
         tried.append(assignment)
-        made, places, applied = _converted(graph, request, assignment)
+        made, places, applied = _convert(graph, request, assignment)
         if places:
             pinned = replace(request, pins={**assignment, **places})
             yield Conversion(made, pinned, request, {**request.halved, **places}, first, applied)
@@ -142,10 +129,10 @@ def convert_to_half(graph: Graph, request: PlanRequest, lengths: Lengths) -> Ite
             return
 
 
-def _converted(
+def _convert(
     graph: Graph, request: PlanRequest, assignment: Mapping[str, str]
 ) -> tuple[Graph, dict[str, str], tuple[Applied, ...]]:
-    """Return the graph in float16 where that may be, and what is where it must stay."""
+    """Convert a graph to float16 as far as allowed; return it with the devices of changed nodes."""
     places: dict[str, str] = {}
 
     def takes(around: Graph, node: Node, place: str) -> bool:
@@ -160,8 +147,8 @@ def _converted(
     return made, places, applied
 
 
-def _decided(first: Decision, then: Decision | None) -> Decision:
-    """Return what was weighed first; what nodes take is that of the nodes that there are now."""
+def _merge_decisions(first: Decision, then: Decision | None) -> Decision:
+    """Combine the first comparison with the options of the present nodes."""
     return first if then is None else replace(first, ask=then.ask)
 
 

@@ -1,14 +1,13 @@
-"""In which memory each tensor lies, and the transfers that follow.
+"""The memory of each tensor, and the resulting transfers.
 
-A tensor's home is a memory that its producer writes in place; of several, the one that most of its
-consumers can read there, so that a tensor between `cpu` and `worker:0` lies in shared memory and is
-never copied. Consumers that cannot read the home get the tensor by a transfer; between memories of
-two devices it goes through host memory, unless the one copies from the other's. Feeds and fetches
-happen in memories of the host, but for inputs that callers hand over on a device, which a first
-transfer copies to where they are planned, and outputs that they take there, which a last one copies
-into an array of theirs.
+A tensor's home is a memory that its producer writes in place; among several, the one that most of
+its consumers can read in place, so that a tensor between `cpu` and `worker:0` lies in shared memory
+and is never copied. Consumers that cannot read the home get the tensor by a transfer; between
+memories of two devices it goes through host memory, unless one copies from the other's. Feeds and
+fetches happen in memories of the host, except for inputs and outputs on a device: a first transfer
+copies such inputs to their planned place, a last one copies such outputs to the caller's array.
 
-Where a device of the plan reaches shared memory alone, all others that can use that too: buffers
+If a device of the plan reaches shared memory alone, all others that can use it do too: buffers
 share bytes within a memory, so that one for all is smaller than two.
 """
 
@@ -53,11 +52,11 @@ class _Placer:
     home: dict[str, str] = field(default_factory=dict)
     local: dict[tuple[str, str], str] = field(default_factory=dict)
     written_by: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The step that brings a tensor to a memory; none for what is fed."""
+    """The step that brings a tensor to a memory; absent for fed tensors."""
     settled: dict[tuple[str, tuple[str, ...], str | None], tuple[str, ...]] = field(
         default_factory=dict
     )
-    """The memories for tensors of a producer and readers: thousands are made and read alike."""
+    """The memories by producer and readers: thousands of tensors have equal ones."""
 
     def __post_init__(self) -> None:
         used = {subgraph.device for subgraph in self.partition.subgraphs}
@@ -67,7 +66,7 @@ class _Placer:
 
     def place(self) -> Placement:
         for device in {subgraph.device for subgraph in self.partition.subgraphs}:
-            # Nobody else reads scratch: it lies where the device likes best.
+            # Scratch has no other readers: it lies in the device's preferred memory.
             self.local[SCRATCH, device] = self._memories(device)[0]
         for name in self.graph.entering:
             self._settle(name, self.ends.inputs.get(name, OUTSIDE), None)
@@ -77,14 +76,16 @@ class _Placer:
         prepared = frozenset(chain.from_iterable(map(self._prepare, self.graph.prepared)))
         for subgraph in self.partition.subgraphs:
             for node in subgraph.graph.nodes:
-                bases = _bases(self.graph, node)
+                bases = _find_bases(self.graph, node)
                 for name in filter(None, node.outputs):
                     self._settle(name, subgraph.device, bases.get(name))
             reads = (
                 self.written_by.get((name, self.local[name, subgraph.device]))
                 for name in subgraph.graph.inputs
             )
-            index = self._append(Step(len(self.steps), subgraph.device, subgraph, _waits(reads)))
+            index = self._append(
+                Step(len(self.steps), subgraph.device, subgraph, _sort_waits(reads))
+            )
             for name in subgraph.graph.outputs:
                 self.written_by[name, self.home[name]] = index
                 self._transfer(name)
@@ -96,9 +97,9 @@ class _Placer:
         return step.index
 
     def _settle(self, tensor: str, producer: str, base: str | None) -> None:
-        """Choose the tensor's home, and where each of its readers reads it.
+        """Choose the tensor's home, and the memory of each reader.
 
-        The base is the tensor whose bytes it could be a view of.
+        The tensor could be a view of `base`.
         """
         readers = self._readers(tensor)
         ends = tuple([self._end(tensor, reader) for reader in readers])
@@ -114,21 +115,21 @@ class _Placer:
     def _settled(
         self, producer: str, readers: Sequence[str], beside: str | None
     ) -> tuple[str, ...]:
-        """Return the home of a tensor, and then where each reader reads it.
+        """Return the home of a tensor, and then the memory of each reader.
 
-        Beside its base, if that is there where it is made, it can be a view of it.
+        In the memory of its base, a tensor can be a view of it.
         """
         accesses = [self._accesses(reader) for reader in readers]
 
         def served(memory: str) -> int:
             return sum(memory in reached for reached in accesses)
 
-        # A home that many read in place saves them copies.
-        best = max(self._memories(producer), key=served)  # of equals the first
+        # A home that many readers access in place saves copies.
+        best = max(self._memories(producer), key=served)  # the first of equals
         if beside is not None and served(beside) >= served(best):
             best = beside
         memories, found = [best], [best] * len(readers)
-        # Those with least choice first: the memories that they need may serve the others, too.
+        # Readers with the fewest memories first: these may serve the others too.
         for index in sorted(range(len(readers)), key=lambda index: len(accesses[index])):
             near = (memory for memory in memories if memory in accesses[index])
             found[index] = next(near, None) or self._memories(readers[index])[0]
@@ -137,13 +138,13 @@ class _Placer:
         return best, *found
 
     def _prepare(self, tensor: str) -> set[tuple[str, str]]:
-        """Choose where each reader of a prepared tensor reads it; return it in these memories."""
+        """Choose the memory of each reader of a prepared tensor; return the tensor's places."""
         readers = self._readers(tensor)
         self._settle(tensor, readers[0], None)
         return {(tensor, self.local[tensor, reader]) for reader in readers}
 
     def _commits(self) -> tuple[Commit, ...]:
-        """Return what is kept: in each memory in which a variable is read, the value there."""
+        """Return the commits of assigned values, one per memory in which a variable is read."""
         found: dict[tuple[str, str], Commit] = {}
         for tensor, variable in self.graph.assigned.items():
             if variable in self.graph.late:
@@ -151,12 +152,12 @@ class _Placer:
             for reader in self._readers(variable):
                 source = tensor, self.local[tensor, reader]
                 target = variable, self.local[variable, reader]
-                # One commit for a memory, however many devices read the variable there.
+                # One commit per memory for all devices that read the variable there.
                 found.setdefault(target, Commit(source, target, reader))
         return tuple(found.values())
 
     def _with_state(self, step: Step) -> Step:
-        """Return a step with the late variables that it reads as they come, and that it writes."""
+        """Add the late variables that a step reads and writes."""
         graph = self.graph
         if not graph.late:
             return step
@@ -179,23 +180,23 @@ class _Placer:
         home = self.home[tensor]
         wanted = {self.local[tensor, reader] for reader in self._readers(tensor)} - {home}
         staged = {memory for memory in wanted if not self._copies(home, memory)}
-        # What goes by way of the host needs a place there, though nobody reads it.
+        # Transfers through the host need a place there, even without a reader.
         if staged and not wanted & HOST_MEMORIES:
             wanted.add(HOST)
-        # To the host's memories first, since others are copied from there.
+        # To the host's memories first: others are copied from there.
         for memory in (*sorted(wanted & HOST_MEMORIES), *sorted(wanted - HOST_MEMORIES)):
             self._copy(tensor, min(wanted & HOST_MEMORIES) if memory in staged else home, memory)
         if tensor in self.ends.outputs:
             self._copy(tensor, self.local[tensor, OUTSIDE], CALLER)
 
     def _copies(self, source: str, target: str) -> bool:
-        """True when a device copies from one memory to the other, without a stop on the host."""
+        """Return whether a device copies between the memories directly."""
         if not HOST_MEMORIES.isdisjoint((source, target)):
             return True
         return source in self.devices[self._mover(source, target)].capabilities.copies_from
 
     def _copy(self, tensor: str, source: str, target: str) -> None:
-        waits = _waits([self.written_by.get((tensor, source))])
+        waits = _sort_waits([self.written_by.get((tensor, source))])
         transfer = Transfer(tensor, source, target, self.graph.tensors[tensor].nbytes)
         step = Step(len(self.steps), self._mover(source, target), transfer, waits)
         self.written_by[tensor, target] = self._append(step)
@@ -203,8 +204,8 @@ class _Placer:
     def _mover(self, source: str, target: str) -> str:
         """Return the device that copies: the owner of the memory furthest from the host.
 
-        Of two that are as far it is that of the target; of several owners, such as a GPU and its
-        workers, one that queues copies behind work of its own.
+        At equal distance, the target's owner; among several owners, such as a GPU and its workers,
+        one that queues copies after work of its own.
         """
         private = (memory for memory in (target, source) if memory not in HOST_MEMORIES)
         for memory in (*private, SHARED, HOST):
@@ -221,21 +222,21 @@ class _Placer:
         if tensor in self.fetched:
             readers[OUTSIDE] = None
         kept = self.graph.assigned.get(tensor)
-        if kept in self.graph.prepared:  # where the variable is read, it is read by the next item
+        if kept in self.graph.prepared:  # the next item reads it where it reads the variable
             readers.update(dict.fromkeys(self._readers(kept)))
         return list(readers)
 
     def _end(self, tensor: str, reader: str) -> str:
-        """Return the device in whose place the caller takes a tensor, where that is who reads."""
+        """Return the device on which the caller takes a tensor, if `reader` is the caller."""
         return self.ends.outputs.get(tensor, OUTSIDE) if reader == OUTSIDE else reader
 
     def _memories(self, device: str) -> list[str]:
-        """Return the memories that a device accesses, the one to prefer first."""
+        """Return the memories that a device accesses, the preferred one first."""
         if device == OUTSIDE:
             return [SHARED, HOST] if self.is_shared else [HOST, SHARED]
         capabilities = self.devices[device].capabilities
         first = capabilities.memory
-        # Where a worker takes part, who can as well write shared memory saves it a copy.
+        # With workers in the plan, writing shared memory saves a copy.
         if self.is_shared and first == HOST and SHARED in capabilities.accesses:
             first = SHARED
         return [first, *sorted(capabilities.accesses - {first})]
@@ -244,13 +245,13 @@ class _Placer:
         return HOST_MEMORIES if device == OUTSIDE else self.devices[device].capabilities.accesses
 
 
-def _bases(graph: Graph, node: Node) -> dict[str, str]:
-    """Return the input, the first of them, whose bytes each output could be a view of."""
+def _find_bases(graph: Graph, node: Node) -> dict[str, str]:
+    """Return for each output the first input that it could be a view of."""
     return {
         node.outputs[alias.output]: node.inputs[alias.input]
         for alias in reversed(views_of(graph, node))
     }
 
 
-def _waits(steps: Iterable[int | None]) -> tuple[int, ...]:
+def _sort_waits(steps: Iterable[int | None]) -> tuple[int, ...]:
     return tuple(sorted({step for step in steps if step is not None}))

@@ -12,26 +12,19 @@ from ..plans.plan import Plan
 
 @runtime_checkable
 class PlansItself(Protocol):
-    """Anything that makes its own plan, as a pipeline does."""
+    """An object that makes its own plan, such as a pipeline."""
 
-    def plan(self) -> Plan:
-        """Return the plan."""
-        ...
+    def plan(self) -> Plan: ...
 
 
 Plannable: TypeAlias = Plan | Graph | str | os.PathLike[str] | PlansItself
-"""A plan, or anything that one can be made for."""
+"""A plan, or anything that can be planned."""
 
 
 def to_plan(given: Plannable | Any) -> Plan:
     """Return a plan; that of a graph, a model's path, or a pipeline is made for ``"auto"``.
 
-    Raises
-    ------
-    SessionError
-        If it is something else.
-    PlaitError
-        Any error of loading and planning.
+    Raises SessionError for other types, and errors of loading and planning.
     """
     if isinstance(given, Plan):
         return given

@@ -1,19 +1,18 @@
-"""The planner: every phase from a graph to its plan, in the order in which they come.
+"""The planner: the phases from a graph to its plan, in order.
 
 ==================  ======================================================  =======================
 phase               decides                                                 in
 ==================  ======================================================  =======================
-`prepare`           the graph that is planned: simpler, with known lengths  `prepare`
-`convert_to_half`   what is computed in float16, where that is allowed      `mixed_precision`
-`split_prologue`    what runs once, when the plan is opened                 `prologue`
-`choices`           who runs what: partitions, the best first               `partition.choose`
+`prepare`           the graph to plan: simpler, with known lengths          `prepare`
+`convert_to_half`   the nodes in float16, where that is allowed             `mixed_precision`
+`split_prologue`    the nodes that run once, when the plan is opened        `prologue`
+`list_choices`      the devices: partitions, the best first                 `partition.choose`
 `lower`             the form in which devices get their nodes, the steps    `lowering`, `placement`
 `plan_memory`       every offset                                            `memory.memory_plan`
 ==================  ======================================================  =======================
 
-Where a phase knows several ways to go on, the first is taken for which there is memory. What users
-ask for becomes a request before that (`api`, `request`); the plan may then be put on replicas
-(`scaling_out`).
+Among the alternatives of a phase, the first that fits into memory is taken. `api` and `request`
+convert the user's arguments to a request before; `scaling_out` may put the plan on replicas after.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from .lowering import Lowered, lower
 from .memory.limits import check_addressable
 from .memory.memory_plan import plan_memory
 from .mixed_precision import convert_to_half
-from .partition.choose import choices
+from .partition.choose import list_choices
 from .prepare import BoundedLengths, Lengths, prepare
 from .prologue import split_prologue, with_prologue
 
 WAITS_WORTH = 1.01
-"""If steps wait for memory, and that costs more, partitions are tried that may wait for less."""
+"""Factor by which waits for memory may slow down a plan before other partitions are tried."""
 
 MOST_TRIED = 6
 
@@ -50,9 +49,9 @@ MOST_TRIED = 6
 def plan_within(
     graph: Graph, bounds: Bounds, request: PlanRequest, passes: tuple[Pass, ...]
 ) -> Plan:
-    """Return the plan of a graph for all shapes within bounds, if there are any.
+    """Plan a graph for all shapes within bounds, if there are any.
 
-    Where values decide lengths, each stage is planned for all lengths within bounds.
+    If values decide lengths, each stage is planned for all lengths within bounds.
     """
     folds = fold_constants in passes
     if bounds and find_computed_symbols(graph).keys().isdisjoint(bounds):
@@ -65,17 +64,14 @@ def plan_within(
 def make_plan(
     graph: Graph, request: PlanRequest, passes: tuple[Pass, ...], lengths: Lengths
 ) -> Plan:
-    """Return the plan of a graph for some lengths of its symbols.
+    """Plan a graph for some lengths of its symbols.
 
-    Raises
-    ------
-    PlaitError
-        As `plait.plan`.
+    Raises the errors of `plait.plan`.
     """
     prepared, applied = prepare(graph, request, passes, lengths)
     refusals = list[DoesNotFitError]()
     for converted in convert_to_half(prepared, request, lengths):
-        for attempt in _attempts(converted.graph, converted.request, lengths):
+        for attempt in _list_attempts(converted.graph, converted.request, lengths):
             try:
                 made = _plan_items(attempt, lengths)
                 if attempt.prologue is not None:
@@ -90,18 +86,18 @@ def make_plan(
 
 
 class _Attempt(NamedTuple):
-    """What is planned for each item, and what runs before the first of them."""
+    """The graph to plan for each item, and the prologue."""
 
     graph: Graph
     request: PlanRequest
     prologue: Graph | None = None
 
 
-def _attempts(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[_Attempt]:
-    """Yield a graph in the form that is fastest to run, then in forms that take less memory.
+def _list_attempts(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[_Attempt]:
+    """Yield the graph in its fastest form, then in forms that take less memory.
 
-    Items that compute a prologue for themselves share the memory of its results, and nodes that are
-    no chain can lie on different devices.
+    Items that compute the prologue themselves share the memory of its results, and nodes outside of
+    chains can lie on different devices.
     """
     fused = [request]
     if request.fuses_chains:
@@ -113,10 +109,7 @@ def _attempts(graph: Graph, request: PlanRequest, lengths: Lengths) -> Iterator[
 
 
 def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
-    """Return the plan of what runs for each item.
-
-    It is by the choice that is predicted to be fastest in the memory that there is.
-    """
+    """Plan the work of each item, by the choice predicted to be fastest in the available memory."""
     template = lengths.template(attempt.graph)
     graph, request = lengths.pick(attempt.graph, attempt.request), attempt.request
     if template is not None:
@@ -127,14 +120,16 @@ def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
     best: _LaidOut | None = None
     refusals = list[DoesNotFitError]()
     tried = 0
-    for place, choice in enumerate(choices(graph, request, is_static=is_static, template=template)):
+    for place, choice in enumerate(
+        list_choices(graph, request, is_static=is_static, template=template)
+    ):
         if choice.placement is None:
             return _assemble(Lowered(graph, choice), request, None, lengths)
         if best is not None and best.seconds <= choice.seconds * WAITS_WORTH:
-            continue  # it cannot be better by more
+            continue  # it cannot be much better
         tried += best is not None
         if tried > MOST_TRIED and not choice.is_on_one_device:
-            continue  # one device alone must never be missed: a split may not lose to it
+            continue  # always try single devices: a split must not be slower
         try:
             lowered = lower(graph, choice, request, template)
             memory = plan_memory(
@@ -155,7 +150,7 @@ def _plan_items(attempt: _Attempt, lengths: Lengths) -> Plan:
         if best is None or one.seconds < best.seconds:
             best = one
         if not place and one.seconds <= choice.seconds * WAITS_WORTH:
-            break  # the first is the best; leaner cuts of it come before others that are faster
+            break  # the first is the best; leaner cuts of it precede faster ones of others
     if best is None:
         raise refusals[0]
     return _assemble(best.lowered, request, best.memory, lengths)
@@ -167,13 +162,13 @@ class _LaidOut(NamedTuple):
     lowered: Lowered
     memory: MemoryPlan
     seconds: float
-    """What it is predicted to take where steps wait for memory, too."""
+    """The predicted time including waits for memory."""
 
 
 def _assemble(
     lowered: Lowered, request: PlanRequest, memory: MemoryPlan | None, lengths: Lengths
 ) -> Plan:
-    """Return what the phases decided as a plan; there is no memory while shapes are unknown."""
+    """Return the phases' decisions as a plan, without memory while shapes are unknown."""
     choice = lowered.choice
     placement = choice.placement
     if placement is not None and memory is not None and memory.added_edges:

@@ -1,9 +1,8 @@
 """The prologue of a plan: nodes that follow from constants alone, run when a plan is opened.
 
-What is small enough was folded, and is a constant of the plan. What is not, or was not to be, is
-split off here: the prologue becomes a plan of its own, for one item, and the rest reads its results
-as prepared tensors, which lie beside the regions of items for as long as the plan is open. Nothing
-of it is computed, or copied, per item.
+Small results were folded and are constants of the plan. The other nodes are split off here: the
+prologue becomes a plan of its own, for one item, and the rest reads its results as prepared
+tensors, which exist while the plan is open. None of them is computed, or copied, per item.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ...graph.nested import graphs_in
 from ..errors import DoesNotFitError
 from ..plans.partition import Decision, Partition
 from ..plans.request import ON_HOST
-from .memory.limits import limits_of
+from .memory.limits import find_limits
 from .memory.memory_plan import plan_memory
 from .partition.judge import Judge
 from .partition.offers import Offers, ask
@@ -30,55 +29,45 @@ REASON = "computed once, when the plan is opened"
 
 
 class PrologueSplit(NamedTuple):
-    """A graph in two.
-
-    Attributes
-    ----------
-    prologue : Graph
-        What runs when the plan is opened; nothing is fed, and its outputs are read by `rest`.
-    rest : Graph
-        What runs for each item.
-    """
+    """A graph in two parts."""
 
     prologue: Graph
+    """Runs when the plan is opened, without feeds; `rest` reads its outputs."""
     rest: Graph
+    """Runs for each item."""
 
 
 def split_prologue(graph: Graph) -> PrologueSplit | None:
-    """Return the parts of a graph, None where nothing can be computed ahead.
+    """Split a graph, or return None if nothing can be computed ahead.
 
-    What is fetched is written for each item, so that nobody's results are another's.
+    Fetched tensors are written for each item, so that items share no results.
     """
     known, inside = dict(graph.constants), set[str]()
     fetched = set(graph.outputs)
     for node in graph.nodes:
-        if _runs_once(graph, node, known, fetched):
+        if _is_run_once(graph, node, known, fetched):
             inside.add(node.name)
             known.update(dict.fromkeys(filter(None, node.outputs)))
     nodes = [node for node in graph.nodes if node.name in inside]
     once = graph.extract(nodes, f"{graph.name}: at open")
     if not once.outputs:
         return None
-    return PrologueSplit(once, _without(graph, inside, once))
+    return PrologueSplit(once, _remove_nodes(graph, inside, once))
 
 
 def with_prologue(made: Plan, once: Graph, assignment: Mapping[str, str] | None = None) -> Plan:
-    """Return a plan of a rest with that of what runs once.
+    """Add the plan of the prologue to that of the rest.
 
-    Nodes run where they are pinned, else on the device that reads them, if that can. `assignment`
-    says otherwise where that was decided before.
-
-    Raises
-    ------
-    UnsupportedOpError
-        If nodes find no device.
-    DoesNotFitError
-        If a memory is too small while the prologue runs.
+    Nodes run where they are pinned, else on the device that reads them, if possible, unless an
+    earlier decision is given as `assignment`. Raises UnsupportedOpError if nodes find no device,
+    and DoesNotFitError if a memory is too small while the prologue runs.
     """
     devices = made.prototypes
     offers = ask(once, devices, made.pins)
     names = (
-        _devices(offers, made) if assignment is None else [assignment[n.name] for n in once.nodes]
+        _choose_devices(offers, made)
+        if assignment is None
+        else [assignment[n.name] for n in once.nodes]
     )
     judged = Judge(once, devices, made.costs)("", names)
     limits = made.request.memory_limits
@@ -105,7 +94,7 @@ def with_prologue(made: Plan, once: Graph, assignment: Mapping[str, str] | None 
     return whole
 
 
-def _runs_once(graph: Graph, node: Node, known: Mapping[str, object], fetched: set[str]) -> bool:
+def _is_run_once(graph: Graph, node: Node, known: Mapping[str, object], fetched: set[str]) -> bool:
     if any(name and name not in known for name in node.inputs) or graphs_in(node):
         return False
     if not fetched.isdisjoint(node.outputs) or not is_known_ahead(node, graph.tensors, known):
@@ -113,8 +102,8 @@ def _runs_once(graph: Graph, node: Node, known: Mapping[str, object], fetched: s
     return all(spec.is_static for spec in graph.output_specs(node))
 
 
-def _without(graph: Graph, inside: set[str], once: Graph) -> Graph:
-    """Return a graph without some nodes, whose outputs are prepared."""
+def _remove_nodes(graph: Graph, inside: set[str], once: Graph) -> Graph:
+    """Remove nodes from a graph; their outputs are prepared."""
     nodes = tuple(node for node in graph.nodes if node.name not in inside)
     read = {name for node in nodes for name in node.inputs}.union(graph.outputs)
     gone = {name for name in once.tensors if name not in read}
@@ -128,8 +117,8 @@ def _without(graph: Graph, inside: set[str], once: Graph) -> Graph:
     )
 
 
-def _devices(offers: Offers, made: Plan) -> list[str]:
-    """Return the device of each node of a prologue, going by who reads what it makes."""
+def _choose_devices(offers: Offers, made: Plan) -> list[str]:
+    """Return the device of each node of a prologue, preferring those of its readers."""
     names, graph = tuple(offers.devices), offers.graph
     where: dict[str, str] = {}
     for node, allowed in zip(reversed(graph.nodes), reversed(offers.allowed), strict=True):
@@ -144,10 +133,10 @@ def _devices(offers: Offers, made: Plan) -> list[str]:
 
 
 def _check_fits(whole: Plan, prologue: Plan) -> None:
-    """Raise unless the prologue can run while what all items share is there already."""
+    """Raise DoesNotFitError unless the prologue fits next to the memory that all items share."""
     assert whole.memory is not None
     assert prologue.memory is not None
-    for memory, limit in limits_of(whole.request.memory_limits, whole.prototypes).items():
+    for memory, limit in find_limits(whole.request.memory_limits, whole.prototypes).items():
         needed = 0
         for pool in (whole.memory.pools.get(memory), prologue.memory.pools.get(memory)):
             if pool is not None:

@@ -1,8 +1,4 @@
-"""Plans from plans.
-
-Of their graph for other shapes or items, or of another graph by their request; for some tensors
-only; and of the graphs whose rows are run in batches.
-"""
+"""Plans from plans: for other shapes or items, for another graph, for some tensors, for batches."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ from .prepare import BoundedLengths, GrowingLengths, Lengths, reduce_rows
 
 
 def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
-    """Return what a plan was to be like, for a plan to be made."""
+    """Return the request of a plan, to plan again."""
     count = plan.max_in_flight if max_in_flight is None else max_in_flight
     return replace(
         plan.request,
@@ -42,35 +38,36 @@ def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
 
 
 def replan(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Return the plan of the same graph and bounds, for another number of items in flight."""
+    """Plan the same graph and bounds for another number of items in flight."""
     if not plan.bounds:
-        return _fetching_as_much(plan, replan_graph(plan, plan.whole, max_in_flight))
+        return _copy_sources(plan, replan_graph(plan, plan.whole, max_in_flight))
     lengths = BoundedLengths(plan.folds, plan.bounds)
-    return _alike(plan, planner.make_plan(plan.fed, request_of(plan, max_in_flight), (), lengths))
+    return _copy_context(
+        plan, planner.make_plan(plan.fed, request_of(plan, max_in_flight), (), lengths)
+    )
 
 
 def replan_graph(plan: Plan, graph: Graph, max_in_flight: int | None = None) -> Plan:
-    """Return the plan of another graph for the same devices and pins."""
-    passes = plan.passes if plan.template is None else ()  # they were at work on the template
+    """Plan another graph for the same devices and pins."""
+    passes = plan.passes if plan.template is None else ()  # they ran on the template
     lengths = Lengths(fold_constants in passes)
     made = planner.make_plan(graph, request_of(plan, max_in_flight), passes, lengths)
-    return replace(made, replicas=plan.replicas, applied=(*_simplified(plan), *made.applied))
+    return replace(
+        made, replicas=plan.replicas, applied=(*_list_simplifications(plan), *made.applied)
+    )
 
 
 def replan_within(plan: Plan, graph: Graph, bounds: Bounds) -> Plan:
-    """Return the plan of another graph for the same devices and pins, for lengths in bounds."""
+    """Plan another graph for the same devices and pins, for lengths within bounds."""
     lengths = BoundedLengths(plan.folds, bounds)
     made = planner.make_plan(graph, request_of(plan), (), lengths)
     return replace(made, passes=plan.passes, replicas=plan.replicas)
 
 
 def replan_ahead(plan: Plan) -> Plan | None:
-    """Return the plan of what runs before values decide lengths; None if that is not known.
+    """Plan the part that runs before values decide lengths; None if it is unknown.
 
-    Raises
-    ------
-    PlanError, ShapeError
-        If there is none.
+    Raises PlanError or ShapeError if that is impossible.
     """
     parts = split_ahead(plan)
     if parts is None or not parts.head.nodes:
@@ -80,7 +77,7 @@ def replan_ahead(plan: Plan) -> Plan | None:
 
 
 def split_ahead(plan: Plan) -> GraphSplit | None:
-    """Return a graph, cut where values decide lengths; None while those of inputs are not known."""
+    """Cut a graph where values decide lengths; None if those of inputs are unknown."""
     bounds = find_fed_bounds(plan.graph, plan.computed)
     if bounds is None:
         return None
@@ -89,42 +86,35 @@ def split_ahead(plan: Plan) -> GraphSplit | None:
 
 
 def replan_for_shapes(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Return the plan for inputs of these shapes, with memory of its own for just them.
+    """Plan for inputs of these shapes, with separate memory for just them.
 
-    Raises
-    ------
-    FeedError, ShapeError
-        As `Plan.for_shapes`.
+    Raises FeedError and ShapeError as `Plan.for_shapes`.
     """
     graph, folded = specialise_with_passes(plan.fed, shapes, plan.passes)
     source = replace(plan, applied=(*plan.applied, *folded))
-    return _fetching_as_much(plan, replan_graph(source, graph, max_in_flight))
+    return _copy_sources(plan, replan_graph(source, graph, max_in_flight))
 
 
 def replan_beside(plan: Plan, shapes: Shapes, max_in_flight: int | None = None) -> Plan:
-    """Return the plan for inputs of these shapes, beside which those of other lengths run.
+    """Plan for inputs of these shapes, so that other lengths can run next to them.
 
-    Raises
-    ------
-    FeedError
-        If a shape does not fit its input.
-    ShapeError
-        If shapes do not fit together inside the graph.
-    PlanError
-        If values decide shapes.
+    Raises FeedError if a shape does not fit its input, ShapeError if shapes do not fit together
+    inside the graph, and PlanError if values decide shapes.
     """
     lengths = GrowingLengths(plan.folds, shapes=shapes)
-    return _alike(plan, planner.make_plan(plan.fed, request_of(plan, max_in_flight), (), lengths))
+    return _copy_context(
+        plan, planner.make_plan(plan.fed, request_of(plan, max_in_flight), (), lengths)
+    )
 
 
-def _alike(plan: Plan, made: Plan) -> Plan:
-    """Return a plan of the same graph with all that the one before says beside it."""
-    applied = (*_simplified(plan), *made.applied)
+def _copy_context(plan: Plan, made: Plan) -> Plan:
+    """Copy the passes, replicas and sources of a plan to another of the same graph."""
+    applied = (*_list_simplifications(plan), *made.applied)
     made = replace(made, passes=plan.passes, replicas=plan.replicas, applied=applied)
-    return _fetching_as_much(plan, made)
+    return _copy_sources(plan, made)
 
 
-def _fetching_as_much(plan: Plan, made: Plan) -> Plan:
+def _copy_sources(plan: Plan, made: Plan) -> Plan:
     return replace(
         made,
         computed=plan.computed,
@@ -134,31 +124,21 @@ def _fetching_as_much(plan: Plan, made: Plan) -> Plan:
     )
 
 
-def _simplified(plan: Plan) -> tuple[Applied, ...]:
-    """Return what was done before nodes were given to devices."""
+def _list_simplifications(plan: Plan) -> tuple[Applied, ...]:
+    """Return the passes before the choice of devices."""
     return tuple(one for one in plan.applied if one.name not in AFTER_CHOICE)
 
 
-def fetching(plan: Plan, names: Collection[str]) -> Plan:
-    """Return the plan whose outputs are these tensors; the plan itself if it needs all it has.
+def plan_fetching(plan: Plan, names: Collection[str]) -> Plan:
+    """Return the plan with these tensors as outputs; the plan itself if it needs all its nodes.
 
-    Parameters
-    ----------
-    plan : Plan
-    names : collection of str
-        Tensors of the graph as it was before passes, if that is known.
-
-    Raises
-    ------
-    FetchError
-        If the graph has no such tensor.
-    PlanError, DeviceError
-        As `plait.plan`.
+    `names` are tensors of the graph as it was before passes, if that is known. Raises FetchError if
+    the graph lacks one, and PlanError and DeviceError as `plait.plan`.
     """
     whole = plan.fetchable
-    # From the graph as it was built: what passes took away may be fetched.
-    source = needed(whole, names)
-    # Nothing would be left out: the plan that is there, and its open programs, will do.
+    # From the graph as it was built: tensors removed by passes may be fetched.
+    source = select_needed(whole, names)
+    # With all nodes needed, the plan and its open programs can be reused.
     if _is_all_that_runs(source, whole):
         return plan
     fed = {name: plan.fed.tensors[name] for name in source.inputs}
@@ -192,13 +172,10 @@ def fetching(plan: Plan, names: Collection[str]) -> Plan:
     )
 
 
-def needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Graph:
-    """Return what of a graph some tensors need, with them as outputs.
+def select_needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Graph:
+    """Return the part of a graph that some tensors need, with them as outputs.
 
-    Raises
-    ------
-    FetchError
-        If there is no such tensor.
+    Raises FetchError for unknown tensors.
     """
     _check_names(graph, names)
     outputs = tuple(dict.fromkeys(names))
@@ -214,7 +191,6 @@ def needed(graph: Graph, names: Collection[str], *, effects: bool = False) -> Gr
 
 
 def _check_names(graph: Graph, names: Collection[str]) -> None:
-    """Raise FetchError unless all are tensors of a graph."""
     if not names:
         raise FetchError("nothing is fetched", fix="name a tensor")
     for name in names:
@@ -225,29 +201,25 @@ def _check_names(graph: Graph, names: Collection[str]) -> None:
 
 
 def _is_all_that_runs(part: Graph, whole: Graph) -> bool:
-    """True when a part is the whole, but for the order of what is fetched."""
+    """Return whether a part is the whole, except for the order of outputs."""
     if set(part.outputs) != set(whole.outputs) or part.inputs != whole.inputs:
         return False
-    return len(part.nodes) == len(needed(whole, whole.outputs, effects=True).nodes)
+    return len(part.nodes) == len(select_needed(whole, whole.outputs, effects=True).nodes)
 
 
 UNDER_WAY = 2
-"""Batches at once: one is computed while the next is put together. More would not fill as well."""
+"""Concurrent batches: one is computed while the next is formed. More would be filled less."""
 
 
 def plan_bodies(plan: Plan) -> Mapping[str, Plan]:
-    """Return the plans of the graphs whose rows go in batches, by the queue that the rows wait in.
+    """Return the plans of the graphs that run rows in batches, by queue.
 
-    Raises
-    ------
-    PlanError
-        If a length in there has no bound, or two graphs share a queue.
-    DoesNotFitError
-        If there is no memory for a batch.
+    Raises PlanError if a length inside has no bound, or two graphs share a queue, and
+    DoesNotFitError if a batch does not fit.
     """
     found: dict[str, Plan] = {}
     if not any(device.capabilities.awaits for device in plan.prototypes.values()):
-        return found  # the nodes of these graphs are part of the items then
+        return found  # then these nodes are part of the items
     for node, body in bodies_in(plan.fetchable):
         queue = node.attributes["queue"]
         if queue not in found:
@@ -274,17 +246,17 @@ def _plan_body(plan: Plan, node: Node, body: Graph) -> Plan:
     bounds: dict[str, tuple[int, int]] = {}
     for name in body.inputs:
         rows, *others = body.tensors[name].shape or (ROWS,)
-        # A batch may go with fewer rows than there is room for, when it is due.
+        # A due batch may start with fewer rows.
         bounds[str(rows)] = (1, node.attributes["batch"])
         bounds.update((dim, given[dim]) for dim in others if isinstance(dim, str) and dim in given)
     request = replace(
-        request_of(plan, UNDER_WAY), pins=_pins_inside(plan.pins, node), ends=ON_HOST, halved={}
+        request_of(plan, UNDER_WAY), pins=_find_inner_pins(plan.pins, node), ends=ON_HOST, halved={}
     )
     made = planner.plan_within(body, resolve_bounds(body, bounds), request, plan.passes)
     return replace(made, replicas=plan.replicas, source=body)
 
 
-def _pins_inside(pins: Pins, node: Node) -> Pins:
+def _find_inner_pins(pins: Pins, node: Node) -> Pins:
     """Return the pins of the nodes of a body, by their names there."""
     inside = (
         (path, find_pin(replace(inner, name=f"{node.name}/{path}"), pins))

@@ -1,4 +1,4 @@
-"""Arguments of `plan`: checked, found and completed, then the request that all else goes by."""
+"""Arguments of `plan`: checked, completed, and converted to the request."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from ..plans.request import (
     check_ends,
     check_pins,
 )
-from .memory.limits import limits_of
-from .mixed_precision import Precision, checked_precision
+from .memory.limits import find_limits
+from .mixed_precision import Precision, check_precision
 
 MOST_IN_FLIGHT = 1 << 16
-"""Items under way at a time; there is a slot for each."""
+"""Limit of items in flight; each has a slot."""
 
 
 def check_arguments(
     graph: object, pin: object, shapes: object, max_in_flight: object, passes: object
 ) -> None:
-    """Raise PlanError if one of these is not what `plan` takes."""
+    """Raise PlanError if an argument has a type that `plan` does not take."""
     if not isinstance(graph, Graph):
         raise PlanError(
             f"expected a graph, got {type(graph).__name__}",
@@ -87,25 +87,22 @@ def make_request(
     precision: Precision,
     commit: Commitment,
 ) -> tuple[PlanRequest, Groups]:
-    """Return what a plan is to be like, and the replicas that its devices stand for.
+    """Return the request for a plan, and the replicas of its devices.
 
-    Raises
-    ------
-    PlanError, DeviceUnavailableError, ParseError
-        As `plait.plan`.
+    Raises PlanError, DeviceUnavailableError and ParseError as `plait.plan`.
     """
     listed, replicas = group_ranges(devices)
-    prototypes, given = _prototypes_of(listed)
+    prototypes, given = _find_prototypes(listed)
     pins = replace_ranges(pin or {}, replicas)
     check_pins(graph, name_devices(prototypes, replicas), pins)
-    limits = _limits_of(memory_limits, prototypes)
+    limits = _check_limits(memory_limits, prototypes)
     if commit == "item" and (max_in_flight > 1 or replicas):
         check_in_turn(graph)
     if replicas:
         pins = pin_ordered(graph, prototypes, pins, replicas)
         limits = share_limits(limits, prototypes, replicas)
     in_turn = frozenset(chain.from_iterable(replicas))
-    priced = costs_of(costs, prototypes)
+    priced = make_costs(costs, prototypes)
     if strategy == "auto" and len(prototypes) > 1:
         priced = with_first_use(priced, prototypes)
     request = PlanRequest(
@@ -119,7 +116,7 @@ def make_request(
         max_subgraphs=max_subgraphs,
         memory_limits=limits,
         ends=check_ends(graph, inputs_on, outputs_on, prototypes, in_turn),
-        precision=checked_precision(precision, prototypes, replicas),
+        precision=check_precision(precision, prototypes, replicas),
         overlaps=max_in_flight > 1 or bool(replicas),
         commit=commit,
         fuses_chains=fuse_chains in passes,
@@ -130,14 +127,14 @@ def make_request(
 
 
 def check_in_flight(count: object) -> None:
-    """Raise PlanError unless so many items may be under way at a time."""
+    """Raise PlanError for an invalid number of items in flight."""
     if not isinstance(count, int) or not 1 <= count <= MOST_IN_FLIGHT:
         raise PlanError(
             f"max_in_flight is {count!r}", fix=f"use a whole number, 1 to {MOST_IN_FLIGHT:,}"
         )
 
 
-def _prototypes_of(
+def _find_prototypes(
     devices: str | Device | Iterable[str | Device],
 ) -> tuple[dict[str, Device], frozenset[str]]:
     """Return the devices by name, and the names of those that were given as objects."""
@@ -152,7 +149,7 @@ def _prototypes_of(
             raise PlanError(
                 f"{device!r} is not a device", fix="name one, such as 'cpu', or pass a Device"
             )
-        _ = device.capabilities  # raises now, not in the middle, if this machine lacks the device
+        _ = device.capabilities  # raises early if this machine lacks the device
     names = [device.name for device in found]
     if not names or len(set(names)) != len(names):
         raise PlanError(
@@ -163,17 +160,17 @@ def _prototypes_of(
     return dict(zip(names, found, strict=True)), given
 
 
-def _limits_of(given: object, prototypes: Mapping[str, Device]) -> dict[str, int]:
-    """Return the bytes that devices and memories may take."""
+def _check_limits(given: object, prototypes: Mapping[str, Device]) -> dict[str, int]:
+    """Check and return the bytes that devices and memories may take."""
     if not isinstance(given, Mapping | None):
         raise PlanError(f"memory_limits is {given!r}", fix="map devices or memories to bytes")
     limits = dict(given or {})
-    limits_of(limits, prototypes)  # raises now if one names nothing
+    find_limits(limits, prototypes)  # raises early for unknown names
     return limits
 
 
 def _check_request(request: PlanRequest) -> None:
-    """Raise PlanError if strategy, objective or max_subgraphs is none."""
+    """Raise PlanError for an invalid strategy, objective, commit or max_subgraphs."""
     for name, value, known in (
         ("strategy", request.strategy, get_args(Strategy)),
         ("objective", request.objective, get_args(Objective)),
@@ -186,10 +183,10 @@ def _check_request(request: PlanRequest) -> None:
         raise PlanError(f"max_subgraphs is {most!r}", fix="use a whole number, 1 or more")
 
 
-def costs_of(
+def make_costs(
     given: Costs | str | os.PathLike[str] | None, prototypes: Mapping[str, Device]
 ) -> Costs:
-    """Return the built-in costs of the devices, with those that were given in front of them."""
+    """Return the built-in costs of the devices, overridden by the given ones."""
     costs = Costs.of(prototypes)
     if given is None:
         return costs

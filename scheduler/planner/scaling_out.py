@@ -1,4 +1,4 @@
-"""One set of devices, or replicas of it on fewer cores each: whichever makes a stream faster."""
+"""Chooses replicas of the devices, on fewer cores each, if they make a stream faster."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from ..plans.replicas import check_alike, expand_range, list_ranges
 from ..plans.request import ON_HOST, PlanRequest
 from ..plans.variants import make_variant
 from .replanning import replan_ahead
-from .simulate import for_items_in_flight, simulate
+from .simulate import plan_items_in_flight, simulate
 
 GAIN = 0.1
-"""By what share a stream must be predicted faster on replicas."""
+"""The share by which a stream must be predicted faster on replicas."""
 
 SAME = 0.03
-"""By what share an item may be predicted slower, where the time of one is to be short."""
+"""The share by which an item may be predicted slower, if latency is the objective."""
 
 ROUNDS = 4
-"""How many times as many items as are in flight tell how fast a stream is."""
+"""Simulated items per item in flight, to measure a stream."""
 
 MOST_STEPS = 100_000
-"""Longer streams are not simulated in passing."""
+"""Longer streams are not simulated."""
 
 
 def replicate_where_faster(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
-    """Return a plan on replicas, where a stream is predicted to be faster there.
+    """Return a plan on replicas if a stream is predicted to be faster there.
 
-    Considered are the partition as it is, and one, by `make`, that keeps on a device whose programs
-    scale all that it supports. Of all devices in use there are replicas, or of none. Where values
-    decide lengths, what comes before that is predicted.
+    Candidates are the partition as it is, and one by `make` that keeps all that a device with
+    scaling programs supports on it. Either all used devices have replicas, or none. If values
+    decide lengths, the part before is predicted.
     """
-    if plan.request.strategy != "auto" or _why_never(plan):
+    if plan.request.strategy != "auto" or _explain_never(plan):
         return plan
     with suppress(PlanError, ShapeError):  # by its costs it takes years, or opening it will fail
-        return _fastest(plan, make)
+        return _choose_fastest(plan, make)
     return plan
 
 
-def on_replicas(plan: Plan) -> Iterator[Plan]:
-    """Yield the same plan on 2, 4, 8 replicas of its devices, which share the items in flight."""
-    if why_single(plan):
+def plan_on_replicas(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan on 2, 4, 8 replicas of its devices, which share the items in flight."""
+    if explain_single(plan):
         return
     used = sorted(planned_for(plan))
     every = zip(*(list_ranges(name, plan.max_in_flight) for name in used), strict=True)
@@ -64,24 +64,26 @@ def on_replicas(plan: Plan) -> Iterator[Plan]:
                 check_alike(names)
             firsts = tuple((one, names[0]) for one, names in zip(used, groups, strict=True))
             share = -(-plan.max_in_flight // len(groups[0]))
-            first = for_items_in_flight(make_variant(replace(plan, replicas=firsts), 1), share)
+            first = plan_items_in_flight(make_variant(replace(plan, replicas=firsts), 1), share)
             yield replace(first, replicas=groups, beside=())
 
 
-def why_single(plan: Plan) -> str:
-    """Return why a plan gets no automatic replicas of the devices it uses; nothing if it may."""
-    if why := _why_never(plan):
+def explain_single(plan: Plan) -> str:
+    """Return why a plan gets no automatic replicas of its devices; empty if it may."""
+    if why := _explain_never(plan):
         return why
     used = planned_for(plan)
     told = [name for name in sorted(used) if not _is_replicable(name, plan.request)]
     if told:
         names = " and ".join(told)
         return f"{names} is pinned to, has a number, is an object or is not of this process"
-    return "" if used & {*scaling(plan.request)} else "no programs there are faster on more cores"
+    return (
+        "" if used & {*list_scaling(plan.request)} else "no programs there are faster on more cores"
+    )
 
 
-def scaling(request: PlanRequest) -> list[str]:
-    """Return the devices that may have replicas, and whose programs are faster on more cores."""
+def list_scaling(request: PlanRequest) -> list[str]:
+    """Return the devices that may have replicas, and run programs faster on more cores."""
     return [
         name
         for name, device in request.devices.items()
@@ -89,8 +91,8 @@ def scaling(request: PlanRequest) -> list[str]:
     ]
 
 
-def _why_never(plan: Plan) -> str:
-    """Return why there are none whatever runs where; nothing if there may be some."""
+def _explain_never(plan: Plan) -> str:
+    """Return why no partition gets replicas; empty if some may."""
     request = plan.request
     if plan.replicas:
         return "the devices name ranges"
@@ -104,11 +106,11 @@ def _why_never(plan: Plan) -> str:
     owning = (node for _, _, node in all_nodes(plan.graph) if node.operator.owns)
     if (owner := next(owning, None)) is not None:
         return f"{owner} is an instance of a class, and each replica would have its own"
-    return "" if scaling(request) else "no device may have replicas whose programs scale"
+    return "" if list_scaling(request) else "no device may have replicas whose programs scale"
 
 
 def _is_replicable(name: str, request: PlanRequest) -> bool:
-    """True where the number of a device does not matter, and any other one is as good."""
+    """Return whether any other device of the kind is as good."""
     device, told = request.devices[name], name in request.given or name in request.pins.values()
     offers = device.capabilities
     is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)
@@ -117,51 +119,51 @@ def _is_replicable(name: str, request: PlanRequest) -> bool:
 
 
 class _Judged(NamedTuple):
-    """A plan, what of it can be predicted, and how many items per second that makes of a stream."""
+    """A plan, its predictable part, and the items per second of a stream."""
 
     plan: Plan
     ahead: Plan
     per_s: float
 
 
-def _fastest(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
-    alone = _judged(plan)
+def _choose_fastest(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
+    alone = _predict(plan)
     if alone is None:
         return plan
     best, most_s = alone, inf
     if plan.request.objective == "latency":
         most_s = simulate(alone.ahead).makespan_s * (1 + SAME)
-    for one in filter(None, map(_judged, _considered(plan, make))):
+    for one in filter(None, map(_predict, _list_candidates(plan, make))):
         if one.per_s > best.per_s * (1 + GAIN) and simulate(one.ahead).makespan_s <= most_s:
             best = one
     if best is alone:
         return plan
-    decision = _decision(alone, best)
+    decision = _make_decision(alone, best)
     return replace(best.plan, decision=decision, has_automatic_replicas=True)
 
 
-def _judged(plan: Plan) -> _Judged | None:
-    """Return a plan with what can be told of it; None where that is nothing, or would take long."""
+def _predict(plan: Plan) -> _Judged | None:
+    """Predict a plan's stream; None if that is impossible or takes long."""
     ahead = plan if plan.is_static else replan_ahead(plan)
     if ahead is None or ROUNDS * ahead.in_flight * len(ahead.steps) > MOST_STEPS:
         return None
     return _Judged(plan, ahead, simulate(ahead, items=ROUNDS * ahead.in_flight).items_per_s)
 
 
-def _considered(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Iterator[Plan]:
-    for name in scaling(plan.request):
+def _list_candidates(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Iterator[Plan]:
+    for name in list_scaling(plan.request):
         if not plan.is_static or planned_for(plan) != {name}:
             with suppress(PlanError):  # too little memory, or too many subgraphs
-                yield from on_replicas(_mostly_on(name, plan, make))
+                yield from plan_on_replicas(_plan_mostly_on(name, plan, make))
     if plan.is_static:
-        yield from on_replicas(plan)
+        yield from plan_on_replicas(plan)
 
 
-def _mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
-    """Return the plan that keeps on a device all that it supports."""
+def _plan_mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) -> Plan:
+    """Plan with all nodes on a device that it supports."""
     request = plan.request
     devices = request.devices
-    # What else runs goes to devices that may have replicas, too, in whatever order they are named.
+    # The other nodes prefer devices that may have replicas, in any order of naming.
     others = {other: one for other, one in devices.items() if _is_replicable(other, request)}
     ordered = {name: devices[name], **others, **devices}
     made = make(replace(request, strategy="preference", devices=ordered))
@@ -172,8 +174,8 @@ def _mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) -> Pl
     return replace(made, decision=replace(made.decision, chosen=chosen, why=why))
 
 
-def _decision(alone: _Judged, best: _Judged) -> Decision | None:
-    """Return what was weighed for one set of devices, and in front of it what was taken."""
+def _make_decision(alone: _Judged, best: _Judged) -> Decision | None:
+    """Add the choice of replicas to the decision for one set of devices."""
     before, found, count = alone.plan.decision, best.plan.decision, best.plan.variants
     if before is None or found is None:
         return found

@@ -37,21 +37,21 @@ from ..simulation.models import ModelSource, read_models
 from ..simulation.simulation import Simulation
 from ..simulation.workload import RowCall, RowWork, SimulatedHost, Timeline, Workload
 from .bounded_shapes import BoundedShapes
-from .joined_stages import joined_plan
+from .joined_stages import join_plan
 from .memory.memory_plan import plan_memory
 from .placement import place
 from .request import check_in_flight
 
 MOST_STEPS = 5_000_000
-"""Beyond that many, a simulation takes minutes and gigabytes."""
+"""Simulations of more steps would take minutes and gigabytes."""
 
 LATEST_NS = 1 << 62
-"""What the times of a profile can hold, 64-bit integers, and some room."""
+"""The latest time in a profile of 64-bit integers, with some room."""
 
 YEAR_S = 365 * 24 * 3600
 
 BEGINNING_NS = 1
-"""A profile's times; 0 stands for never there."""
+"""The first time in a profile, in which 0 marks events that did not happen."""
 
 
 def simulate(
@@ -117,12 +117,12 @@ def simulate(
     given, plan = plan, _check(plan, devices, items, max_in_flight, faster)
     count = plan.in_flight if max_in_flight is None else max_in_flight
     # Memory is planned for each variant, which has its share of the items.
-    plan = for_items_in_flight(plan, -(-count // plan.variants))
+    plan = plan_items_in_flight(plan, -(-count // plan.variants))
     assert plan.memory is not None
-    priced = _priced(plan, devices or {}, costs, faster or {})
+    priced = _make_costs(plan, devices or {}, costs, faster or {})
     with_costs = replace(plan, request=replace(plan.request, costs=priced))
     variants = [make_variant(with_costs, index) for index in range(plan.variants)]
-    bodies = priced_bodies(given, priced)
+    bodies = make_priced_bodies(given, priced)
     work, rows = with_rows(variants, bodies)
     host = host or describe_host(plan.graph, priced, plan.ends, one_by_one=count == 1)
     regions = plan.memory.regions
@@ -145,7 +145,7 @@ def _check(
     max_in_flight: int | None,
     faster: Mapping[str, float] | None,
 ) -> Plan:
-    """Return the plan to be simulated, whose shapes are known, if all arguments make sense."""
+    """Check all arguments; return the plan to simulate, with known shapes."""
     if not isinstance(plan, Plan):
         raise PlanError(
             f"expected a plan, got {type(plan).__name__}", fix="simulate what plan() returned"
@@ -172,24 +172,21 @@ def _check(
 
 
 def with_known_shapes(plan: Plan, max_in_flight: int | None = None) -> Plan:
-    """Return the plan that runs for the largest lengths that Python functions compute.
+    """Return the plan for the largest lengths that Python functions compute.
 
-    Raises
-    ------
-    PlanError
-        If lengths remain that nothing bounds, or that are not known in this process.
+    Raises PlanError if lengths remain unbounded, or are not known in this process.
     """
     if plan.is_static:
         return plan
     count = plan.in_flight if max_in_flight is None else max_in_flight
-    joined = joined_plan(plan, -(-count // plan.variants))
+    joined = join_plan(plan, -(-count // plan.variants))
     if joined is None:
         raise _unknown_shapes_error(plan)
     return joined
 
 
 def _unknown_shapes_error(plan: Plan) -> PlanError:
-    """Return the error for a plan without a memory plan, by what would give it one."""
+    """Return the error for a plan without a memory plan, with the way to get one."""
     graph, bounds = plan.graph, find_fed_bounds(plan.graph, plan.computed)
     if bounds is None:
         unfixed = [name for name in graph.inputs if not graph.tensors[name].is_static]
@@ -199,7 +196,7 @@ def _unknown_shapes_error(plan: Plan) -> PlanError:
             fix=Fix("plan for the shapes of inputs: ", suggest_shapes(graph, *unfixed)),
         )
     if bounds:
-        # What is unknown at the largest lengths too is what values decide: that is to be named.
+        # Dimensions unknown at the largest lengths are those that values decide: name these.
         template = Template(graph, plan.prototypes, plan.pins, plan.folds)
         graph = template.picked(pick_largest(bounds))
     node = next(
@@ -219,17 +216,14 @@ def _unknown_shapes_error(plan: Plan) -> PlanError:
     )
 
 
-def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
-    """Return the plan with memory for that many items; everything stays on its device.
-
-    Where there are replicas, for so many on each variant.
-    """
+def plan_items_in_flight(plan: Plan, count: int | None) -> Plan:
+    """Plan memory for that many items, per variant; devices stay."""
     if count is None or count == plan.max_in_flight:
         return plan
     request = replace(plan.request, max_in_flight=count)
     if not plan.is_static:
         return replace(plan, request=request)
-    # Placed anew: the plan's own waits are for memory of another number of items.
+    # Placed anew: the plan's waits are for the memory of another number of items.
     placement = place(plan.graph, plan.partition, plan.prototypes, plan.ends)
     memory = plan_memory(
         plan.graph,
@@ -245,13 +239,13 @@ def for_items_in_flight(plan: Plan, count: int | None) -> Plan:
     return replace(plan, request=request, placement=placement, memory=memory)
 
 
-def _priced(
+def _make_costs(
     plan: Plan,
     devices: Mapping[str, ModelSource],
     costs: Costs | str | Path | None,
     faster: Mapping[str, float],
 ) -> Costs:
-    """Return the costs that the question asks for."""
+    """Return the costs of the simulated scenario."""
     priced = plan.costs
     if costs is not None:
         priced = priced.merged(costs if isinstance(costs, Costs) else Costs.load(costs))
@@ -272,7 +266,7 @@ def _priced(
             raise PlanError(
                 f"{name!r} is to be {factor!r} times as fast", fix="use a number above 0"
             )
-        # On top of all others: a factor is of whatever the costs are by now.
+        # Last: a factor applies to the final costs.
         priced = priced.scaled(name, 1 / factor)
     return priced
 
@@ -280,7 +274,7 @@ def _priced(
 def _profile(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline
 ) -> Profile:
-    """Return the prediction in the form of a measurement, which reports and traces know."""
+    """Convert the prediction to a profile, for reports and traces."""
     known = [(outlines(plan), plan.memory) for plan in variants]
     of_rows = {
         queue: [(outlines(plan), plan.memory) for plan in plans] for queue, plans in bodies.items()
@@ -303,12 +297,11 @@ def _profile(
 def _record(
     timeline: Timeline, number: int, known: Sequence[tuple[tuple[Outline, ...], MemoryPlan | None]]
 ) -> Record:
-    """Return the times of an item, or of a batch."""
     times, base = array("q"), timeline.base(number)
     steps, memory = known[timeline.variant[number]]
     assert memory is not None, "its shapes are known"
     for entry in range(base, base + len(steps)):
-        # Not from 0 on, which stands for what was not marked.
+        # Not from 0 on, which marks missing times.
         times.append(timeline.ready[entry] + BEGINNING_NS)
         times.append(timeline.started[entry] + BEGINNING_NS)
         times.append(timeline.ended[entry] + BEGINNING_NS)
@@ -320,31 +313,31 @@ def _record(
 def with_rows(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]]
 ) -> tuple[Workload, dict[str, RowWork]]:
-    """Return the steps of a plan as work on lanes, and by queue that of its batches.
+    """Convert plans to work on lanes; return the items' work, and the batches' by queue.
 
     Plans are given for each variant, those of the batches for full ones.
     """
     works = [make_work(one) for plans in (variants, *bodies.values()) for one in plans]
-    # Batches run where items run, and hold each other up: one list of lanes for all.
+    # Batches and items compete for the same lanes.
     lanes = merge_lanes(works)
 
     def on_lanes(plans: Sequence[Plan]) -> Workload:
         work = combine_works([make_work(one) for one in plans], lanes)
-        return replace(work, calls=_calls(plans[0].steps, bodies))
+        return replace(work, calls=_collect_calls(plans[0].steps, bodies))
 
     def row_work(plans: Sequence[Plan]) -> RowWork:
-        size, fitted = _fitting(plans)
+        size, fitted = _fit_rows(plans)
         memory = plans[0].memory
         assert memory is not None, "it is planned for a full batch"
-        # There are few sizes and many batches, and to fit shapes takes long.
+        # Cached: there are few sizes and many batches, and fitting shapes is slow.
         at = cache(lambda rows: on_lanes(fitted(rows)))
         return RowWork(size, plans[0].max_in_flight, on_lanes(plans), at, memory.regions)
 
     return on_lanes(variants), {queue: row_work(plans) for queue, plans in bodies.items()}
 
 
-def priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
-    """Return the plans of batches by queue, for each variant, where shapes are known."""
+def make_priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
+    """Return the plans of batches by queue and variant, if shapes are known."""
     found = {}
     for queue, body in plan.bodies.items():
         if body.is_static:
@@ -353,24 +346,24 @@ def priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
     return found
 
 
-def _calls(steps: Sequence[Step], queues: Mapping[str, object]) -> dict[int, RowCall]:
+def _collect_calls(steps: Sequence[Step], queues: Mapping[str, object]) -> dict[int, RowCall]:
     """Return the steps that hand rows to queues."""
     found = {}
     for step in steps:
         if step.awaited is None or isinstance(step.work, Transfer):
             continue
-        (node,) = step.work.graph.nodes  # what is awaited is a subgraph of its own
+        (node,) = step.work.graph.nodes  # awaited nodes are subgraphs of their own
         if node.op == EACH and (queue := node.attributes["queue"]) in queues:
             rows = step.work.graph.tensors[node.inputs[0]].static_shape[0]
             found[step.index] = RowCall(queue, rows, node.attributes["max_delay_s"])
     return found
 
 
-def _fitting(plans: Sequence[Plan]) -> tuple[int, Callable[[int], Sequence[Plan]]]:
-    """Return how many rows a batch has at most, and what returns the plans for so many."""
+def _fit_rows(plans: Sequence[Plan]) -> tuple[int, Callable[[int], Sequence[Plan]]]:
+    """Return the most rows of a batch, and a function from rows to plans."""
     first = plans[0]
     template = first.template
-    if template is None:  # a row at a time, and all else is known
+    if template is None:  # a row at a time, of known shapes
         return 1, lambda _: plans
     rows = str((template.tensors[template.inputs[0]].shape or ())[0])
     longest = {symbol: most for symbol, (_, most) in first.bounds.items()}

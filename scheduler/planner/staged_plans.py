@@ -1,4 +1,4 @@
-"""The stages of a graph with shapes that depend on values: one plan for each, kept for reuse."""
+"""Plans of the stages of a graph with value-dependent shapes, kept for reuse."""
 
 from __future__ import annotations
 
@@ -37,42 +37,31 @@ from .known_values import evaluate_known
 from .replanning import replan_graph, replan_within
 
 KEPT_STAGES = 256
-"""Stages kept, behind all boundaries together; the least recently used are forgotten first."""
+"""Cached stages at all boundaries together; the least recently used are dropped first."""
 
 MOST_SETTINGS = 8
-"""Switches with more settings than this are no switches: they are values like others."""
+"""Switches with more settings count as ordinary values."""
 
 Variables: TypeAlias = Mapping[str, Node]
-"""Names of inputs, and the variables that hold what is fed there."""
+"""Names of inputs, and the variables that supply them."""
 
 Facts: TypeAlias = tuple[tuple[tuple[int, ...], bytes], ...]
-"""What decides a stage: the shape of each input, and the bytes of those whose values do."""
+"""The key of a stage: the shape of each input, and the bytes of deciding values."""
 
 
 class Stage:
-    """What of a graph can be planned once its inputs are known.
+    """The part of a graph that can be planned once its inputs are known.
 
-    Attributes
-    ----------
-    plan : Plan or None
-        None if nothing runs before the boundary.
-    padded : tuple of PaddedOutputs
-    limits : tuple of (str, int, str, (int, int))
-        The lengths that it computes: tensor, axis, symbol, and the least and the largest.
-    loops : sequence of (Node, Entry)
-        The loops that are reached then, with the stages of their bodies.
-    rest : Entry or None
-        What comes after.
-    constants : Mapping of str to Array
-        Outputs that are constants by now, and constants that loops read.
-    whole : Plan or None
-        The plan, where nothing is left to do when it has run.
+    `plan` is None if nothing runs before the boundary. `limits` are the computed lengths: tensor,
+    axis, symbol, least and largest. `loops` are the loops reached then, with the stages of their
+    bodies, and `rest` is the graph after them. `constants` are outputs that are constants by now,
+    and constants that loops read. `whole` is the plan if nothing is left after it.
     """
 
     __slots__ = ("constants", "limits", "loops", "padded", "plan", "rest", "whole")
 
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
-        self.limits = tuple(_limits(graph, graph.producers, plan.computed))
+        self.limits = tuple(_list_limits(graph, graph.producers, plan.computed))
         parts = cut(graph, plan.computed)
         self.plan = replan_graph(plan, reading(parts.head, variables)) if parts.head.nodes else None
         self.padded: tuple[PaddedOutputs, ...] = parts.padded
@@ -80,18 +69,23 @@ class Stage:
         self.rest: StagedGraph | None = None
         read = set(graph.outputs)
         if parts.rest is not None:
-            # Loops run by themselves, once their inputs are there; an If becomes the branch that is
-            # entered when the rest is planned.
+            # Loops run separately once their inputs are there; an If becomes its chosen branch when
+            # the rest is planned.
             reached = [
                 node for node in find_frontier(parts.rest) if waits(node) and node.op != "If"
             ]
-            closed = [_closed(node, graph.constants) for node in reached]
+            closed = [_close_loop(node, graph.constants) for node in reached]
             self.loops = [
-                (node, StagedGraph(plan, node.attributes["body"], kept, _captured(node, variables)))
+                (
+                    node,
+                    StagedGraph(
+                        plan, node.attributes["body"], kept, _find_captured(node, variables)
+                    ),
+                )
                 for node in closed
             ]
             read.update(name for node in closed for name in node.inputs)
-            # What reads a loop's results comes after the loop, in a stage of its own.
+            # Readers of a loop's results are in a stage after the loop.
             left = [node for node in parts.rest.nodes if node not in reached]
             if left:
                 rest = parts.rest.extract(left, graph.name)
@@ -99,28 +93,28 @@ class Stage:
         self.constants: Mapping[str, Array] = {
             name: value for name, value in graph.constants.items() if name in read
         }
-        # Then an item is an item of one plan, and takes none of the ways between stages.
+        # Then an item runs in one plan, without the paths between stages.
         done = self.plan is not None and self.plan.graph.outputs == graph.outputs
         self.whole = self.plan if done and not self.padded and parts.rest is None else None
 
     def at_boundary(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return what is known at the boundary beside what was computed before."""
+        """Return the values known at the boundary besides those computed before."""
         found: dict[str, Array] = {}
         for padded in self.padded:
             found.update(padded.trimmed(known))
         return found
 
     def check(self, known: Mapping[str, Array]) -> None:
-        """Raise ShapeError if a length that was computed is out of its bounds."""
+        """Raise ShapeError if a computed length is out of its bounds."""
         for tensor, axis, symbol, bound in self.limits:
             if tensor in known and not bound[0] <= known[tensor].shape[axis] <= bound[1]:
                 raise count_error(tensor, symbol, known[tensor].shape[axis], bound)
 
 
 class BoundedStage(Stage):
-    """What of a graph of bounded lengths has shapes that follow from them: one plan for them all.
+    """A stage with one plan for all lengths within bounds.
 
-    That is all of it, or the part up to where values decide more.
+    It covers the whole graph, or the part before values decide more.
     """
 
     __slots__ = ()
@@ -132,17 +126,17 @@ class BoundedStage(Stage):
         )
         self.padded, self.loops, self.whole = parts.padded, (), None
         self.rest = None if parts.rest is None else StagedGraph(plan, parts.rest, kept)
-        # A result that is not read has a buffer and no place in the graph.
+        # Unread results have a buffer but are not in the graph.
         written = (name for padded in parts.padded for name in padded.tensors)
         made = [name for name in written if name in graph.tensors]
-        self.limits = tuple(_limits(graph, made, plan.computed))
+        self.limits = tuple(_list_limits(graph, made, plan.computed))
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
 
 class BoundaryStage(Stage):
-    """Nodes that pick what a length says which was computed: done at the boundary, for any length.
+    """Nodes that select by a computed length: run at the boundary with numpy, for any length.
 
-    They move numbers, or compute a few, as numpy does; all that follows has lengths within bounds.
+    They move numbers, or compute a few; all nodes after them have lengths within bounds.
     """
 
     __slots__ = ("_graph", "_nodes")
@@ -150,13 +144,13 @@ class BoundaryStage(Stage):
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, nodes: Sequence[Node]) -> None:
         self.plan, self.padded, self.loops, self.whole = None, (), (), None
         self._graph, self._nodes = graph, nodes
-        self.limits = tuple(_limits(graph, graph.producers, plan.computed))
+        self.limits = tuple(_list_limits(graph, graph.producers, plan.computed))
         left = [node for node in graph.nodes if node not in nodes]
         self.rest = StagedGraph(plan, graph.extract(left, graph.name), kept) if left else None
         self.constants = {n: a for n, a in graph.constants.items() if n in graph.outputs}
 
     def at_boundary(self, known: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return what the nodes write; raise ShapeError where that does not fit together."""
+        """Evaluate the nodes; raise ShapeError if shapes do not fit together."""
         found: dict[str, Array] = {}
         for node in self._nodes:
             values = {n: known.get(n, self._graph.constants.get(n)) for n in node.inputs if n}
@@ -166,8 +160,8 @@ class BoundaryStage(Stage):
         return found
 
 
-def _runs_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
-    """True for a node that moves numbers, to tensors of lengths within bounds."""
+def _may_run_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
+    """Return whether a node moves numbers, to tensors of lengths within bounds."""
     operator, specs = node.operator, graph.output_specs(node)
     if operator.function is not None or operator.bounded is not None or operator.effects:
         return False
@@ -176,7 +170,7 @@ def _runs_at_boundary(graph: Graph, node: Node, bounds: Bounds) -> bool:
     return moves and bounds.keys() >= dims and can_evaluate(node.op)
 
 
-def _limits(
+def _list_limits(
     graph: Graph, names: Iterable[str], bounds: Bounds
 ) -> Iterator[tuple[str, int, str, tuple[int, int]]]:
     """Yield the bounded lengths of tensors: name, axis, symbol and bound."""
@@ -187,25 +181,11 @@ def _limits(
 
 
 class StagedGraph:
-    """A graph, and its stages by what is known of its inputs.
+    """A graph, and its stages by the known properties of its inputs.
 
-    Parameters
-    ----------
-    plan : Plan
-        Has the devices, pins and number of slots.
-    graph : Graph
-    kept : OrderedDict
-        The stages of this entry and of all that belong to the same graph; used on the trio thread
-        only.
-    variables : Mapping of str to Node, optional
-        The inputs that are what a session's variables hold: plans read them where they lie.
-    is_root : bool, default False
-        True for all of the plan's graph.
-
-    Attributes
-    ----------
-    lasting : Stage or None
-        The one for whatever is within bounds, if it was made.
+    `plan` has the devices, pins and number of slots. `kept`, the cache of all stages of the same
+    graph, is used on the trio thread only. Plans read inputs in `variables` in place. `is_root`
+    marks the plan's whole graph. `lasting` is the stage for all lengths within bounds, once made.
     """
 
     def __init__(
@@ -230,7 +210,7 @@ class StagedGraph:
         self._may_be_bounded = bool(plan.computed) and not self._variables
 
     def find(self, known: Mapping[str, Array]) -> Stage | None:
-        """Return the stage for these inputs, if it was made before."""
+        """Return the cached stage for these inputs."""
         if self.lasting is not None:
             return self.lasting
         key = self, self._facts(known)
@@ -240,7 +220,7 @@ class StagedGraph:
         return stage
 
     def keep(self, known: Mapping[str, Array], stage: Stage) -> None:
-        """Keep a stage that was made for these inputs."""
+        """Cache a stage for these inputs."""
         if isinstance(stage, BoundedStage | BoundaryStage):
             self.lasting = stage
             return
@@ -251,22 +231,17 @@ class StagedGraph:
     def make(self, known: Mapping[str, Array]) -> Stage:
         """Plan the stage for these inputs; blocks, so call it on a thread.
 
-        Raises
-        ------
-        ShapeError
-            If shapes do not fit together.
-        PlanError
-            If an operator does not tell its shapes, or no device supports it.
+        Raises ShapeError if shapes do not fit together, and PlanError if an operator does not know
+        its shapes, or no device supports it.
         """
         self._evaluate_known()
         bounded = self.make_ahead()
-        # One stage for whatever comes beats one for each of the values.
+        # One stage for all inputs beats one for each of the values.
         if bounded is not None:
             return bounded
         for node in find_frontier(self.graph):
             if not _is_static(self.graph, node) and not self._is_bounded_call(node, known):
-                # It only grows: were names forgotten, the keys of stages that are kept would mean
-                # something else.
+                # It only grows: removing names would change the meaning of cached keys.
                 self._deciding.update(find_deciding(self.graph, node, known))
         graph = self._specialised(known, self._deciding)
         if not has_static_shapes(graph) and self._switches:
@@ -274,18 +249,13 @@ class StagedGraph:
         return Stage(self._plan, graph, self._kept, self._variables)
 
     def make_ahead(self) -> Stage | None:
-        """Plan the stage for whatever is within bounds; None where values decide more.
+        """Plan the stage for all lengths within bounds; None if values decide more.
 
-        It blocks, so call it on a thread.
-
-        Raises
-        ------
-        ShapeError, PlanError
-            As `make`.
+        Blocks, so call it on a thread. Raises ShapeError and PlanError as `make`.
         """
         if not self._may_be_bounded:
             return None
-        # Asked once: what the answer rests on, the graph and its bounds, does not change.
+        # Once: the graph and its bounds do not change.
         self._may_be_bounded = False
         self._evaluate_known()
         plan, graph = self._plan, self.graph
@@ -298,7 +268,7 @@ class StagedGraph:
             with suppress(UndecidedError):
                 return BoundedStage(plan, graph, parts, self._kept)
         held = [node for node in find_frontier(graph) if not _is_static(graph, node)]
-        if held and all(_runs_at_boundary(graph, node, plan.computed) for node in held):
+        if held and all(_may_run_at_boundary(graph, node, plan.computed) for node in held):
             return BoundaryStage(plan, graph, self._kept, held)
         return None
 
@@ -310,17 +280,17 @@ class StagedGraph:
             self._plan, self.graph = plan, without_state(plan.graph)
 
     def _is_bounded_call(self, node: Node, known: Mapping[str, Array]) -> bool:
-        """True for a call whose results have bounds, given the shapes of its inputs."""
+        """Return whether a call's results have bounds, given the shapes of its inputs."""
         if waits(node) or node.operator.bounded is not None:
             return False
         specs = infer_known(self.graph, node, known)
         return find_largest_results(node, specs, self._plan.computed) is not None
 
     def _switched(self, known: Mapping[str, Array], graph: Graph) -> Graph:
-        """Return the graph with switches set, if then all is known, else as it is."""
+        """Set the switches if then all shapes are known; otherwise return the graph unchanged."""
         switches = [name for name in self._switches if np.size(known[name]) <= SWITCH_SIZE]
         self._settings.add(tuple(known[name].tobytes() for name in switches))
-        # It was no switch after all; a stage for each of its values would fill the cache.
+        # Not a switch: a stage for each of its values would fill the cache.
         if len(self._settings) > MOST_SETTINGS:
             self._switches, self._set = [], set()
             return graph
@@ -331,7 +301,7 @@ class StagedGraph:
         return tried
 
     def _specialised(self, known: Mapping[str, Array], names: set[str]) -> Graph:
-        # Copies: constants of a plan outlive the item whose buffers these are.
+        # Copies: constants of a plan outlive the item that owns these buffers.
         values = {name: frozen_copy(known[name]) for name in self.graph.inputs if name in names}
         inputs = tuple(name for name in self.graph.inputs if name not in values)
         specs = {name: spec_of(value) for name, value in values.items()}
@@ -355,8 +325,8 @@ class StagedGraph:
         )
 
 
-def entry_of(plan: Plan, max_in_flight: int) -> StagedGraph:
-    """Return the graph of a plan whose shapes depend on values, for so many items at once."""
+def make_entry(plan: Plan, max_in_flight: int) -> StagedGraph:
+    """Return the staged graph of a plan with value-dependent shapes, for `max_in_flight` items."""
     whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
     graph = without_state(plan.graph)
     return StagedGraph(whole, graph, OrderedDict(), plan.graph.variables, is_root=True)
@@ -369,10 +339,10 @@ def _is_static(graph: Graph, node: Node) -> bool:
     return not waits(node) and all(spec.is_static for spec in graph.output_specs(node))
 
 
-def _closed(node: Node, constants: Mapping[str, Array]) -> Node:
-    """Return a loop with a body for whatever it is handed, whose nodes are named after it too.
+def _close_loop(node: Node, constants: Mapping[str, Array]) -> Node:
+    """Return a loop with a body for inputs of any shape, and nodes named after the loop.
 
-    Constants that it captures become the body's own: weights are not fed in each iteration.
+    Captured constants become the body's own: weights are not fed in each iteration.
     """
     node = with_constants_inside(node, constants)
     body: Graph = node.attributes["body"]
@@ -386,7 +356,7 @@ def _closed(node: Node, constants: Mapping[str, Array]) -> Node:
     return replace(node, attributes={**node.attributes, "body": named})
 
 
-def _captured(node: Node, variables: Variables) -> Variables:
+def _find_captured(node: Node, variables: Variables) -> Variables:
     """Return the variables that a closed loop's body captures, by the body's names."""
     count = node.attributes["captured"]
     inner, outer = node.attributes["body"].inputs, node.inputs

@@ -315,9 +315,9 @@ class Plan:
         PlanError, DeviceError
             As `plait.plan`.
         """
-        from ..planner.replanning import fetching
+        from ..planner.replanning import plan_fetching
 
-        return fetching(self, list_names(fetches))
+        return plan_fetching(self, list_names(fetches))
 
     def replan(self, max_in_flight: int | None = None) -> Plan:
         """Return the plan of the same graph and bounds, for another number of items in flight."""

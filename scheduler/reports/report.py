@@ -24,7 +24,7 @@ from ...graph.traits import RUNTIME
 from ..costs.costs import PYTHON_S
 from ..dispatch.core_shares import shares_of_cores
 from ..dispatch.hand_over import describe_hand_over
-from ..planner.joined_stages import planned_ahead
+from ..planner.joined_stages import join_if_possible
 from ..planner.known_values import list_known_nodes
 from ..planner.replanning import split_ahead
 from ..plans.partition import Subgraph
@@ -54,7 +54,7 @@ LONGEST_NAME = 40
 
 def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
     """Write the report. `spell` formats suggested arguments of `plan`."""
-    whole, plan = plan, planned_ahead(plan)
+    whole, plan = plan, join_if_possible(plan)
     parts = [_describe_plan(plan)]
     if plan.applied:
         parts.append(list_passes(plan.applied))

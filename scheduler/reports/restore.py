@@ -15,8 +15,8 @@ from ...graph.ir import Graph, Node
 from ...graph.operators.control import placed_nodes, waits
 from ...graph.printing import bytes_text
 from ..errors import DoesNotFitError
-from ..planner.memory.buffers import alignment_of
-from ..planner.memory.limits import exceeded, limits_of
+from ..planner.memory.buffers import find_alignment
+from ..planner.memory.limits import find_exceeded, find_limits
 from ..planner.memory.verify import verify_memory
 from ..planner.partition.partition import offer
 from ..planner.placement import place
@@ -192,8 +192,8 @@ def verify_plan(plan: Plan, at: str) -> Plan:
         verify_memory(plan)
     except (InternalError, AssertionError, LookupError) as error:
         raise damaged_error(f"the memory plan is unsound: {error}", at) from error
-    limits = limits_of({}, plan.prototypes)
-    for name in exceeded(plan.memory, limits):
+    limits = find_limits({}, plan.prototypes)
+    for name in find_exceeded(plan.memory, limits):
         raise DoesNotFitError(
             f"the plan needs {bytes_text(plan.memory.pools[name].nbytes)} of memory {name!r}; "
             f"{limits[name].owner} has {bytes_text(limits[name].nbytes)} here",
@@ -259,7 +259,7 @@ def _check_locations(plan: Plan, memory: MemoryPlan, at: str) -> None:
     for (tensor, where), location in memory.locations.items():
         pool = memory.pools.get(location.memory)
         region = pool.regions.get(location.region) if pool is not None else None
-        alignment = alignment_of(where, plan.prototypes)
+        alignment = find_alignment(where, plan.prototypes)
         end = location.offset + sizes[tensor, where]
         if (
             location.memory != where

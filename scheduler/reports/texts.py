@@ -10,7 +10,7 @@ from operator import itemgetter
 from ...graph.escaping import listing
 from ...graph.passes import Applied
 from ...graph.printing import bytes_text, counted, seconds_text
-from ..planner.memory.prepared import AT_OPEN, next_region_of, region_of
+from ..planner.memory.prepared import AT_OPEN, name_next_region, name_region
 from ..plans.partition import Decision, Option
 from ..plans.plan import Plan
 from ..plans.regions import ADMISSION, MemoryPlan, Pool, Region
@@ -193,9 +193,9 @@ def _describe_holding(plan: Plan, region: Region) -> str:
     if region.name == AT_OPEN:
         return "computed when the plan is opened, the same for all items"
     variables = [node.name for node in plan.graph.variables.values()]
-    if region.name in map(region_of, variables):
+    if region.name in map(name_region, variables):
         return "kept by the session from item to item"
-    if region.name in map(next_region_of, variables):
+    if region.name in map(name_next_region, variables):
         return "changes places with it when an item has ended well"
     if not region.claims:
         return "shared by items: its device runs one step at a time"

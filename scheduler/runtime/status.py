@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..planner.memory.prepared import next_region_of, region_of
+from ..planner.memory.prepared import name_next_region, name_region
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan
@@ -149,7 +149,9 @@ def memory_status(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[s
     kept: dict[tuple[str, str], int] = {}
     for plan in plans:
         names = (node.name for node in plan.graph.variables.values())
-        variables = {region for name in names for region in (region_of(name), next_region_of(name))}
+        variables = {
+            region for name in names for region in (name_region(name), name_next_region(name))
+        }
         for name, pool in plan.memory.pools.items() if plan.memory is not None else ():
             common = {one: pool.regions[one].nbytes for one in variables & pool.regions.keys()}
             kept.update(((name, one), nbytes) for one, nbytes in common.items())

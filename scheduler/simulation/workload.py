@@ -48,7 +48,7 @@ class SimulatedLane:
     """Whether a Python thread of the loop's process calls its kernels one by one: the next one
     waits while the loop works."""
     wake_after_s: Mapping[str, float] = field(default_factory=dict)
-    """As `wake_s`, for submissions caused by ends on these devices."""
+    """Replaces `wake_s` for submissions caused by ends on these devices."""
     notice_s: float = 0.0
     """Work of a thread of the loop's process per end."""
     here_s: float = 0.0

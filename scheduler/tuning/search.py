@@ -31,8 +31,8 @@ from ..costs.signature import digest
 from ..dispatch.core_shares import planned_for, shares_of_cores
 from ..errors import PlanError
 from ..planner.api import plan
-from ..planner.request import costs_of
-from ..planner.scaling_out import on_replicas, scaling, why_single
+from ..planner.request import make_costs
+from ..planner.scaling_out import explain_single, list_scaling, plan_on_replicas
 from ..plans.plan import Plan
 from ..plans.replicas import expand_auto, list_ranges
 from ..plans.request import Objective
@@ -163,7 +163,7 @@ class _Tuning:
     notes: list[str] = field(default_factory=list)
 
     async def run(self, given: Costs | str | os.PathLike[str] | None) -> Tuned:
-        costs = costs_of(given, {}) if given is not None else Costs()
+        costs = make_costs(given, {}) if given is not None else Costs()
         # Each alone first: a split is planned with what nodes took on every device.
         await self._compare(self._singles(costs), [])
         for trial in self.trials:
@@ -242,10 +242,12 @@ class _Tuning:
             except PlanError:  # such as that there would be too many subgraphs
                 continue
             used = sorted(planned_for(made))
-            if len(used) > 1 and not made.replicas and (why := why_single(made)):
+            if len(used) > 1 and not made.replicas and (why := explain_single(made)):
                 note = f"no replicas of {' and '.join(used)}: {why}"
                 self.notes += [note] if note not in self.notes else []
-            for one in on_replicas(made) if _name(device) in scaling(made.request) else ():
+            for one in (
+                plan_on_replicas(made) if _name(device) in list_scaling(made.request) else ()
+            ):
                 if not self._is_tried(one, *found):
                     ranges = ", ".join(name for name in one.device_names if ".." in name)
                     found.append(self._trial(f"all on {ranges}", one))

@@ -12,7 +12,7 @@ from plait.graph import evaluation
 from plait.graph.ir import Graph
 from plait.graph.passes import decode_constants
 from plait.graph.tensor import Array
-from plait.scheduler.planner.partition.cutting import cuts
+from plait.scheduler.planner.partition.cutting import list_cuts
 
 WIDTH = 32
 X = {"x": np.random.default_rng(1).standard_normal((3, WIDTH)).astype(np.float32)}
@@ -126,5 +126,5 @@ def test_weights_are_decoded_where_they_are_read_also_behind_a_function() -> Non
     graph = b.build()
     devices = ["cpu" if node.name in ("before", "after") else "ort" for node in graph.nodes]
     assert [
-        len(parts) for parts in cuts(graph.producer_indices, devices, graph.constant_indices)
+        len(parts) for parts in list_cuts(graph.producer_indices, devices, graph.constant_indices)
     ] == [3]

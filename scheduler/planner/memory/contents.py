@@ -1,7 +1,7 @@
-"""Of what the bytes of a plan's tensors consist, where nodes find them in place.
+"""The origin of the bytes of a plan's tensors that nodes find in place.
 
-A view has its base's bytes; what is concatenated in place has those of its inputs. Whether a byte
-is in place is read from the locations, not from what the planner meant to do.
+A view has its base's bytes, a concatenation in place those of its inputs. Locations decide whether
+a byte is in place, not the planner's intention.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...plans.regions import Location, PlacedTensor
 
 
 class TensorPiece(NamedTuple):
-    """Bytes `begin` to `end` of a placed tensor, which are those of another from `start` on."""
+    """Bytes `begin` to `end` of a placed tensor, which are those of `origin` from `start` on."""
 
     begin: int
     end: int
@@ -25,16 +25,10 @@ class TensorPiece(NamedTuple):
 
 
 class Contents:
-    """The pieces of every placed tensor, found when asked for.
+    """The pieces of every placed tensor, computed on demand.
 
-    Parameters
-    ----------
-    graph : Graph
-    placement : Placement
-    locations : Mapping of PlacedTensor to Location
-    makers : Mapping of PlacedTensor to (Node, str)
-        The node that writes it, and the node's device; there is none for what is fed, copied, or
-        written by an atomic program.
+    `makers` has the node that writes a tensor and its device, except for fed and copied tensors and
+    results of atomic programs.
     """
 
     def __init__(
@@ -49,7 +43,7 @@ class Contents:
         self._pieces: dict[PlacedTensor, list[TensorPiece]] = {}
 
     def agree(self, a: PlacedTensor, b: PlacedTensor) -> bool:
-        """True when two placed tensors want the same of each byte that both have."""
+        """Return whether two placed tensors want equal values of every byte that they share."""
         shift = self._locations[b].offset - self._locations[a].offset
         for begin, end, origin, start in self._of(a):
             for other_begin, other_end, other_origin, other_start in self._of(b):
@@ -83,7 +77,7 @@ class Contents:
                     high = min(end + shift, run.begin + run.nbytes)
                     if low < high:
                         found.append(TensorPiece(low, high, origin, start + low - shift - begin))
-        return _completed(found, placed, self._graph.tensors[placed[0]].nbytes)
+        return _fill_gaps(found, placed, self._graph.tensors[placed[0]].nbytes)
 
     def _lies(self, base: PlacedTensor, placed: PlacedTensor, shift: int) -> bool:
         there, here = self._locations[base], self._locations[placed]
@@ -92,8 +86,8 @@ class Contents:
         return there.offset == here.offset + shift
 
 
-def _completed(found: list[TensorPiece], placed: PlacedTensor, nbytes: int) -> list[TensorPiece]:
-    """Return the pieces, and between them what the placed tensor's own node writes."""
+def _fill_gaps(found: list[TensorPiece], placed: PlacedTensor, nbytes: int) -> list[TensorPiece]:
+    """Add the pieces that the tensor's own node writes."""
     pieces, place = list[TensorPiece](), 0
     for piece in sorted(found):
         if place < piece.begin:

@@ -1,9 +1,9 @@
-"""Waits between steps beyond those of the data: a little concurrency given up for memory.
+"""Waits between steps beyond those of the data, which trade some concurrency for memory.
 
-Planned lifetimes overlap wherever nothing keeps two steps apart, though in time they may be far
-apart. Where a predicted gap between them exceeds a margin, one step can be made to wait for the
-other at little cost, and their buffers can share bytes. Of all the waits that a placement of the
-buffers could rely on, those that it does rely on are added.
+Planned lifetimes overlap unless something orders two steps, though their times may be far apart. If
+the predicted gap between them exceeds a margin, one step can wait for the other at little cost, and
+their buffers can share bytes. Only the waits that the chosen placement of buffers relies on are
+added.
 
 Waits lead from a step to a later one of the plan alone, as those of the data do: no cycle arises.
 """
@@ -20,21 +20,21 @@ import numpy as np
 from ...costs.costs import Costs
 from ...plans.placement import Step, Transfer
 from .buffers import Buffer
-from .happens_before import HappensBefore, Relation, closure
+from .happens_before import HappensBefore, Relation, close_waits
 from .layouts import BufferGroup
 
 Edge: TypeAlias = tuple[int, int]
 """A step, and a later one that waits for it."""
 
 MARGINS = (0.3, 0.1, 0.03, 0.01, 0.0)
-"""Gaps beyond these parts of the makespan are relied upon, the widest first."""
+"""Usable gaps as shares of the makespan, the widest first."""
 
 MAX_WIDTHS = 8
-"""So many numbers of devices that are busy at once are tried."""
+"""Numbers of concurrently busy devices to try."""
 
 
 class StepSpan(NamedTuple):
-    """When a step is predicted to run, in seconds."""
+    """The predicted time of a step, in seconds."""
 
     start: float
     end: float
@@ -43,9 +43,9 @@ class StepSpan(NamedTuple):
 def predict(
     steps: Sequence[Step], durations: Sequence[float], width: int | None = None
 ) -> list[StepSpan]:
-    """Return when the steps of one item run, each device taking what was ready first.
+    """Predict when the steps of one item run; each device takes the step that was ready first.
 
-    At most `width` devices are busy at once, if it is given.
+    At most `width` devices are busy at once.
     """
     counts = [len(step.waits) for step in steps]
     ready: dict[str, list[tuple[float, int]]] = {step.device: [] for step in steps}
@@ -71,38 +71,36 @@ def predict(
     return spans
 
 
-def durations_of(steps: Sequence[Step], costs: Costs) -> list[float]:
-    """Return how long each step is expected to take, in seconds."""
-    return [_duration(step, costs) for step in steps]
+def estimate_durations(steps: Sequence[Step], costs: Costs) -> list[float]:
+    return [_estimate_duration(step, costs) for step in steps]
 
 
-def makespan(spans: Iterable[StepSpan]) -> float:
-    """Return when the last step ends."""
+def find_makespan(spans: Iterable[StepSpan]) -> float:
     return max((span.end for span in spans), default=0.0)
 
 
-def stricter_orders(
+def list_stricter_orders(
     order: HappensBefore, steps: Sequence[Step], durations: Sequence[float]
 ) -> Iterator[list[HappensBefore]]:
-    """Yield orders with more in them than the given one, in groups, the cheapest first.
+    """Yield groups of orders stricter than the given one, the cheapest group first.
 
-    What is far apart in time anyway; then what is when fewer devices are busy at once; at last,
-    one step after the other.
+    First steps far apart in time are ordered, then those apart when fewer devices are busy at once;
+    the last order is sequential.
     """
     spans = predict(steps, durations)
-    yield [timed(order, spans, margin) for margin in MARGINS]
+    yield [order_by_time(order, spans, margin) for margin in MARGINS]
     n_devices = len({step.device for step in steps})
     for width in range(n_devices - 1, max(0, n_devices - 1 - MAX_WIDTHS), -1):
-        yield [timed(order, predict(steps, durations, width), 0.0)]
+        yield [order_by_time(order, predict(steps, durations, width), 0.0)]
     yield [HappensBefore.given([(1 << step) - 1 for step in range(len(order.earlier))])]
 
 
-def timed(order: HappensBefore, spans: Sequence[StepSpan], margin: float) -> HappensBefore:
-    """Return the order in which steps with a gap between them are one after the other, too.
+def order_by_time(order: HappensBefore, spans: Sequence[StepSpan], margin: float) -> HappensBefore:
+    """Add to an order all pairs of steps with a gap between them.
 
-    It stays transitive: what ends before a step starts ends before anything that follows it.
+    The result stays transitive: a step that ends before another starts ends before its followers.
     """
-    gap = margin * makespan(spans)
+    gap = margin * find_makespan(spans)
     ends = sorted((span.end + gap, index + 1) for index, span in enumerate(spans))
     over = [0, *accumulate((1 << step for _, step in ends), lambda a, b: a | b)]
     earlier = list(order.earlier)
@@ -114,33 +112,35 @@ def timed(order: HappensBefore, spans: Sequence[StepSpan], margin: float) -> Hap
     return HappensBefore.given(earlier)
 
 
-def relied_upon(
+def find_needed_waits(
     buffers: Sequence[Buffer],
     groups: Iterable[BufferGroup],
     sizes: Sequence[int],
     relation: Relation,
     strict: HappensBefore,
 ) -> Iterator[Edge]:
-    """Yield the waits that keep buffers apart which share bytes and conflict without waits."""
+    """Yield the waits that separate buffers which share bytes and conflict without them."""
     for group in groups:
         before: list[tuple[int, int]] = []
         for offset, index in sorted(zip(group.packing.offsets, group.indices, strict=True)):
             if not sizes[index]:
-                continue  # it shares nothing, wherever it lies
+                continue  # it shares nothing anywhere
             before = [(end, other) for end, other in before if end > offset]
             below = np.array([other for _, other in before], np.int64)
             for other in below[np.isin(below, relation.near(index))].tolist():
-                yield from _between(buffers[index], buffers[other], strict)
+                yield from _list_waits(buffers[index], buffers[other], strict)
             before.append((offset + sizes[index], index))
 
 
-def reduced(order: HappensBefore, steps: Sequence[Step], edges: Iterable[Edge]) -> tuple[Edge, ...]:
+def reduce_edges(
+    order: HappensBefore, steps: Sequence[Step], edges: Iterable[Edge]
+) -> tuple[Edge, ...]:
     """Return the edges that neither the plan's own waits nor the other edges imply."""
     needed = {(a, b) for a, b in edges if not order.earlier[b + 1] >> (a + 1) & 1}
     waits = [set(step.waits) for step in steps]
     for a, b in needed:
         waits[b].add(a)
-    earlier = closure(waits)
+    earlier = close_waits(waits)
     return tuple(
         sorted(
             (a, b)
@@ -150,8 +150,8 @@ def reduced(order: HappensBefore, steps: Sequence[Step], edges: Iterable[Edge]) 
     )
 
 
-def _between(a: Buffer, b: Buffer, order: HappensBefore) -> Iterator[Edge]:
-    """Yield the waits between two buffers, whichever the order has first."""
+def _list_waits(a: Buffer, b: Buffer, order: HappensBefore) -> Iterator[Edge]:
+    """Yield the waits between two buffers, in their order."""
     if not _is_over(a, b, order):
         a, b = b, a
     for earlier in {step for step, _ in a.accesses}:
@@ -163,7 +163,7 @@ def _is_over(a: Buffer, b: Buffer, order: HappensBefore) -> bool:
     return all(order.precedes(access, writer) for access in a.accesses for writer in b.writers)
 
 
-def _duration(step: Step, costs: Costs) -> float:
+def _estimate_duration(step: Step, costs: Costs) -> float:
     work = step.work
     if isinstance(work, Transfer):
         return costs.copy_s(work.source, work.target, work.nbytes)

@@ -1,21 +1,21 @@
 """Layouts for K items in flight: groups of buffers, each with its own number of copies.
 
-A group becomes a region. What one step alone touches needs one copy per device, because a device
-runs one step at a time. Anything else lives from a level of the steps to another, and a pipeline
-that has all its stages busy holds it for as many items as the levels that it spans; the feeding is
-the first level, the landing the last. More items than there are lanes, and one, never keep anything
-busier, so that no group needs more copies than that, nor more than K. Three layouts:
+A group becomes a region. Buffers of a single step need one copy per device, because a device runs
+one step at a time. Others live from one level of the steps to another, and a pipeline with all
+stages busy holds them for as many items as the levels that they span; the feeding is the first
+level, the landing the last. More items than lanes plus one keep nothing busier, so no group needs
+more copies than that, nor more than K. Three layouts:
 
     joint   one group
-    split   what single steps touch, per device, and one group of the rest
-    rings   the same, and one group per pair of levels; groups are merged while that costs nothing
+    split   buffers of single steps, per device, and one group of the rest
+    rings   as split, with a group per pair of levels, merged while that costs nothing
 
-Where even the cheapest of these takes notably more than one item per lane would, or more than there
-is room for, there is a fourth, which costs a little throughput: the lanes wait while an item lands.
+If even the cheapest takes notably more than one item per lane would, or more than the room, there
+is a fourth, which costs a little throughput: the lanes wait while an item lands.
 
     narrow  one group, with as many copies as there are lanes, but two at least
 
-And where nothing else keeps a limit, items follow each other in a memory, one at a time:
+And if nothing else keeps a limit, a memory holds one item at a time:
 
     serial  one group, with one copy
 """
@@ -29,55 +29,48 @@ from itertools import combinations
 from ...packing import Packing, pack
 from ...plans.placement import Step, Transfer
 from ...plans.regions import Region
-from .happens_before import HappensBefore, Relation, members
+from .happens_before import HappensBefore, Relation, iterate_members
 
 MAX_PERIOD = 64
-"""Programs are bound anew for each combination of copies: no more of these than this."""
+"""Programs are bound anew for each combination of copies, up to this number."""
 
 SMALL_NBYTES = 1 << 16
-"""Where K copies of everything are no more than this, nothing is gained by having fewer."""
+"""Below this size of K copies of everything, fewer copies gain nothing."""
 
 TOLERANCE = 1.05
-"""Bytes that a shorter period may cost, as a factor."""
+"""Factor of bytes that a shorter period may cost."""
 
 EFFORT, QUICK_EFFORT = 100_000, 2_000
-"""How hard the packer may try to come closer to the bound: with one item's buffers, with others.
-The first take half a second; as it is work, not time, the same graph gets the same plan always."""
+"""Effort of the packer for all of one item's buffers, and for a part of them.
+
+The first takes half a second. It counts work, not time: the same graph always gets the same plan.
+"""
 
 DEADLINE_S = 60.0
-"""Only where something is badly wrong does packing take so long."""
+"""A safeguard: packing never takes this long unless something is badly wrong."""
 
 WIDE = 1.1
-"""By how much the bytes of one item per lane may be exceeded."""
+"""Factor by which the bytes of one item per lane may be exceeded."""
 
 MAX_MERGED, MAX_MERGED_BUFFERS = 12, 300
-"""More groups than this, or buffers in them, are not merged: every pair would have to be packed."""
+"""With more groups, or buffers in them, none are merged: every pair would have to be packed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferGroup:
-    """Some buffers of a memory, packed.
-
-    Attributes
-    ----------
-    name : str
-    indices : tuple of int
-        The buffers.
-    packing : Packing
-    copies : int
-        How many are of use; 1 for what a device's steps share, see `is_lane`.
-    is_lane : bool
-    """
+    """Some buffers of a memory, packed."""
 
     name: str
     indices: tuple[int, ...]
+    """The buffers."""
     packing: Packing
     copies: int
+    """The most copies of use; 1 for bytes that a device's steps share, see `is_lane`."""
     is_lane: bool = False
 
     @property
     def nbytes(self) -> int:
-        """Of all copies."""
+        """The bytes of all copies."""
         return self.copies * self.packing.nbytes
 
 
@@ -87,51 +80,52 @@ class StepPipeline:
     def __init__(self, steps: Sequence[Step], order: HappensBefore, slots: int) -> None:
         self.steps, self.order = steps, order
         self._slots = min(slots, MAX_PERIOD)
-        # Steps are numbered as in `HappensBefore`: 0 is the feeding, the last one the landing.
+        # Steps are numbered as in `HappensBefore`: 0 is the feeding, the last the landing.
         self._levels = [0, *([1] * len(steps)), 1]
         for step in steps:
             waited = (self._levels[wait + 1] for wait in step.waits)
             self._levels[step.index + 1] = 1 + max(waited, default=0)
         self._levels[-1] = 1 + max(self._levels)
-        # A copy between two memories runs beside its device's programs: each route is a lane.
+        # Copies between memories run concurrently to their device's programs: each route is a lane.
         lanes = {(step.device, _route(step)) for step in steps}
         self.n_lanes = len(lanes)
 
     @property
     def window(self) -> int:
-        """The fewest items that keep all lanes busy but for the time that landing takes."""
+        """The fewest items that keep all lanes busy except during landings."""
         return max(2, self.n_lanes)
 
     def span(self, touched: int) -> tuple[int, int]:
         """Return the first and the last level of some steps.
 
-        What is fed and never read is held to the last level: gates hear of no end of the feeding.
+        A fed tensor without readers is held to the last level: gates do not see the end of the
+        feeding.
         """
-        levels = [self._levels[step] for step in members(touched)]
+        levels = [self._levels[step] for step in iterate_members(touched)]
         return min(levels), max(levels) or self._levels[-1]
 
     def copies(self, span: tuple[int, int], *, small: bool) -> int:
         """Return how many items can make use of a copy each."""
-        # As many copies as items: there is nothing to wait for, and it costs next to nothing.
+        # A copy per item: no waits, at next to no cost.
         if small:
             return self._slots
         return min(self._slots, span[1] - span[0] + 1, self.n_lanes + 1)
 
     def claims(self, touched: int) -> tuple[int, ...]:
-        """Return the steps, of some, that come after none of the others; -1 for the feeding."""
-        first = (s for s in members(touched) if not self.order.earlier[s] & touched)
+        """Return the steps that come after none of the others; -1 for the feeding."""
+        first = (s for s in iterate_members(touched) if not self.order.earlier[s] & touched)
         return tuple(step - 1 for step in first)
 
     def releases(self, touched: int) -> tuple[int, ...]:
-        """Return the steps, of some, that come before none of the others."""
+        """Return the steps that come before none of the others."""
         before = 0
-        for step in members(touched):
+        for step in iterate_members(touched):
             before |= self.order.earlier[step]
-        return tuple(step - 1 for step in members(touched & ~before))
+        return tuple(step - 1 for step in iterate_members(touched & ~before))
 
 
 class Layouts:
-    """The layouts of one memory's buffers."""
+    """The candidate layouts of one memory's buffers."""
 
     def __init__(
         self,
@@ -149,16 +143,15 @@ class Layouts:
         """Everything in one group."""
 
     def all(self, room: int | None, *, serial: bool) -> Mapping[str, tuple[BufferGroup, ...]]:
-        """Return the layouts by name that come into question; `room` are the bytes there are."""
+        """Return the candidate layouts by name; `room` is the number of available bytes."""
         layouts: dict[str, tuple[BufferGroup, ...]] = {"joint": (self.joint,)}
-        # Apart, groups share no bytes with each other: that pays only where some need fewer copies.
+        # Groups share no bytes: separate ones pay off only if some need fewer copies.
         if self._small or self.joint.copies == 1:
             return layouts
         lanes, crossing, rings = self._apart()
         layouts["split"] = (*lanes, *crossing)
-        layouts["rings"] = (*lanes, *named_apart(rings))
-        # In these no lane waits for a landing. Those that follow are made only where bytes call for
-        # it.
+        layouts["rings"] = (*lanes, *name_uniquely(rings))
+        # No lane waits for a landing in these. The following are made only to save bytes.
         least = min(sum(group.nbytes for group in groups) for groups in layouts.values())
         narrow = replace(self.joint, copies=min(self.joint.copies, self._flow.window))
         if least > WIDE * narrow.nbytes or (room is not None and least > room):
@@ -168,7 +161,7 @@ class Layouts:
         return layouts
 
     def _apart(self) -> tuple[list[BufferGroup], list[BufferGroup], list[BufferGroup]]:
-        """Return what single steps touch, per device; the rest as one; the rest by levels."""
+        """Return the groups of single steps by device; the others as one group, and by levels."""
         by_lane: dict[str, list[int]] = {}
         by_span: dict[tuple[int, int], list[int]] = {}
         for index, lane in enumerate(self._relation.lanes):
@@ -184,16 +177,15 @@ class Layouts:
         return lanes, rest, self._merged(rings)
 
     def regions(self, groups: Sequence[BufferGroup], period: int) -> tuple[Region, ...]:
-        """Return the groups as regions, with as many copies as the period allows for."""
+        """Convert groups to regions; the period limits their copies."""
         return tuple(self._region(group, period) for group in groups)
 
     def _region(self, group: BufferGroup, period: int) -> Region:
         nbytes = group.packing.nbytes
         if group.is_lane:
             return Region(self._memory, group.name, nbytes, 1)
-        copies = rounded(group.copies, period)
-        # An item holds a copy from the first of these steps to the last; the next one with the same
-        # copy waits for that.
+        copies = round_copies(group.copies, period)
+        # An item holds a copy from the claims to the releases; the next item with that copy waits.
         touched = self._touched(group.indices)
         claims, releases = self._flow.claims(touched), self._flow.releases(touched)
         return Region(self._memory, group.name, nbytes, copies, claims, releases)
@@ -213,7 +205,7 @@ class Layouts:
         return BufferGroup(name, indices, self._pack(indices), copies)
 
     def _merged(self, rings: list[BufferGroup]) -> list[BufferGroup]:
-        """Merge groups, two by two, as long as that costs no bytes; fewer are less to wait for."""
+        """Merge pairs of groups while that costs no bytes: fewer groups mean fewer waits."""
         if len(rings) > MAX_MERGED or sum(len(ring.indices) for ring in rings) > MAX_MERGED_BUFFERS:
             return rings
         while len(rings) > 1:
@@ -221,9 +213,9 @@ class Layouts:
                 (a, b, self._ring(tuple(sorted(a.indices + b.indices))))
                 for a, b in combinations(rings, 2)
             ]
-            # Groups merge for the waits they save: ties are merged as well, growth ends it.
-            a, b, both = min(pairs, key=lambda pair: _growth(*pair))
-            if _growth(a, b, both) > 0:
+            # Ties are merged as well, for fewer waits; growth ends the loop.
+            a, b, both = min(pairs, key=lambda pair: _compute_growth(*pair))
+            if _compute_growth(a, b, both) > 0:
                 break
             rings = [ring for ring in rings if ring is not a and ring is not b] + [both]
         return rings
@@ -235,7 +227,7 @@ class Layouts:
         return touched
 
     def _pack(self, indices: tuple[int, ...]) -> Packing:
-        if len(indices) == 1:  # as are hundreds of groups of a large graph
+        if len(indices) == 1:  # common: hundreds of groups of a large graph
             nbytes = self._sizes[indices[0]]
             return Packing((0,), nbytes, nbytes, "alone")
         if indices not in self._packings:
@@ -251,7 +243,7 @@ class Layouts:
         return self._packings[indices]
 
     def _by_lane(self, indices: Sequence[int]) -> list[int]:
-        """Return a label for each buffer: the device whose steps alone touch it, or none."""
+        """Return a label per buffer: its single device, if any."""
         lanes = self._relation.lanes
         labels = {lane: label for label, lane in enumerate(dict.fromkeys(lanes))}
         return [labels[lanes[index]] for index in indices]
@@ -260,28 +252,27 @@ class Layouts:
 def choose(
     memories: Sequence[Mapping[str, tuple[BufferGroup, ...]]], limits: Sequence[int | None]
 ) -> tuple[list[str], int]:
-    """Return the name of the cheapest layout of each memory, and the period that they share.
+    """Return the cheapest layout of each memory by name, and the common period.
 
     The period, a common multiple of all numbers of copies, is the shortest that costs little, and
-    respects the limits if one does.
+    respects the limits if possible.
     """
     costs: dict[int, list[tuple[int, str]]] = {}
-    # What has as many copies as something else is rounded with it, for each of the periods.
+    # Groups with equal copies are rounded together, for each period.
     summed = [
-        {name: _nbytes_by_copies(groups) for name, groups in layouts.items()}
-        for layouts in memories
+        {name: _sum_by_copies(groups) for name, groups in layouts.items()} for layouts in memories
     ]
     # Item n has copy n modulo the copies of each region. With a common multiple as the period, the
-    # combinations repeat after so many items, and a program is bound for each of them.
-    least = sum(min(map(_unrounded, layouts.values())) for layouts in summed)
+    # combinations repeat, and a program is bound for each of them.
+    least = sum(min(map(_sum_bytes, layouts.values())) for layouts in summed)
     for period in range(1, MAX_PERIOD + 1):
-        found = _costs(summed, period)
+        found = _compute_costs(summed, period)
         if found is not None:
             costs[period] = found
-            # Rounding can but add: a longer period takes no less, and only a shorter one is better.
+            # Rounding only adds bytes: a longer period saves none.
             if _fits(found, limits) and sum(nbytes for nbytes, _ in found) == least:
                 break
-    # Where no period keeps the limits, the best is returned that there is: the caller sees it.
+    # If no period keeps the limits, the caller sees the best one.
     fitting = {period: found for period, found in costs.items() if _fits(found, limits)}
     costs = fitting or costs
     totals = {period: sum(nbytes for nbytes, _ in found) for period, found in costs.items()}
@@ -296,31 +287,31 @@ def _fits(costs: Sequence[tuple[int, str]], limits: Sequence[int | None]) -> boo
     )
 
 
-def rounded(copies: int, period: int) -> int:
-    """Return the least divisor of the period that is not below a number of copies."""
+def round_copies(copies: int, period: int) -> int:
+    """Return the least divisor of the period that is at least `copies`."""
     return next(n for n in range(copies, period + 1) if period % n == 0)
 
 
-def _nbytes_by_copies(groups: Sequence[BufferGroup]) -> Mapping[int, int]:
-    """Return how many bytes one copy takes of the groups that have so many."""
+def _sum_by_copies(groups: Sequence[BufferGroup]) -> Mapping[int, int]:
+    """Return the bytes of one copy, summed over groups with equal copies."""
     found: dict[int, int] = {}
     for group in groups:
         found[group.copies] = found.get(group.copies, 0) + group.packing.nbytes
     return found
 
 
-def _unrounded(summed: Mapping[int, int]) -> int:
+def _sum_bytes(summed: Mapping[int, int]) -> int:
     return sum(copies * nbytes for copies, nbytes in summed.items())
 
 
-def _costs(
+def _compute_costs(
     memories: Sequence[Mapping[str, Mapping[int, int]]], period: int
 ) -> list[tuple[int, str]] | None:
-    """Return bytes and name of each memory's cheapest layout, None if a period is too short."""
+    """Return bytes and name of each memory's cheapest layout; None if the period is too short."""
     found = []
     for layouts in memories:
         costs = [
-            (sum(rounded(copies, period) * nbytes for copies, nbytes in summed.items()), name)
+            (sum(round_copies(copies, period) * nbytes for copies, nbytes in summed.items()), name)
             for name, summed in layouts.items()
             if max(summed) <= period
         ]
@@ -330,8 +321,8 @@ def _costs(
     return found
 
 
-def named_apart(groups: Sequence[BufferGroup]) -> Iterator[BufferGroup]:
-    """Yield the groups with names of their own: two may have the same levels."""
+def name_uniquely(groups: Sequence[BufferGroup]) -> Iterator[BufferGroup]:
+    """Make the names of groups unique: two may have the same levels."""
     count: dict[str, int] = {}
     for group in groups:
         count[group.name] = count.get(group.name, 0) + 1
@@ -339,7 +330,7 @@ def named_apart(groups: Sequence[BufferGroup]) -> Iterator[BufferGroup]:
         yield group if number == 1 else replace(group, name=f"{group.name}, {number}")
 
 
-def _growth(a: BufferGroup, b: BufferGroup, both: BufferGroup) -> int:
+def _compute_growth(a: BufferGroup, b: BufferGroup, both: BufferGroup) -> int:
     return both.nbytes - a.nbytes - b.nbytes
 
 

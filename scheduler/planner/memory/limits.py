@@ -1,4 +1,4 @@
-"""Limits of each memory, and the refusal of a plan that takes more."""
+"""Limits of each memory, and the error for a plan that exceeds them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ from .buffers import Buffer
 LISTED_TENSORS = 3
 
 ADDRESSABLE = 2**48
-"""Bytes that a process can address: for a larger tensor, nothing is worth asking or predicting."""
+"""Address space of a process: larger tensors cannot exist anywhere."""
 
 
 class Limit(NamedTuple):
-    """Bytes of a memory, constants included, and whose limit it is."""
+    """Bytes of a memory, constants included, and the owner of the limit."""
 
     nbytes: int
     owner: str
 
 
-def limits_of(given: Mapping[str, int], devices: Mapping[str, Device]) -> dict[str, Limit]:
-    """Return the limit of each memory that has one, of several the lowest.
+def find_limits(given: Mapping[str, int], devices: Mapping[str, Device]) -> dict[str, Limit]:
+    """Return the lowest limit of each memory that has one; a device's name means its memory.
 
-    A device's name stands for the memory that is its own.
-
-    Raises
-    ------
-    PlanError
-        If a name is neither a device's nor a memory's, or a limit is no number of bytes.
+    Raises PlanError if a name is neither a device nor a memory, or a limit is not a number of
+    bytes.
     """
     owned = {name: device.capabilities.memory for name, device in devices.items()}
     memories = {HOST, SHARED, *owned.values()}
@@ -61,28 +57,27 @@ def limits_of(given: Mapping[str, int], devices: Mapping[str, Device]) -> dict[s
     return limits
 
 
-def exceeded(plan: MemoryPlan, limits: Mapping[str, Limit]) -> list[str]:
-    """Return the memories that a plan takes too much of."""
+def find_exceeded(plan: MemoryPlan, limits: Mapping[str, Limit]) -> list[str]:
     return [
         memory
         for memory, limit in limits.items()
-        if memory in plan.pools and _needed(plan.pools[memory]) > limit.nbytes
+        if memory in plan.pools and _sum_needed(plan.pools[memory]) > limit.nbytes
     ]
 
 
 def check_addressable(graph: Graph) -> None:
     """Raise DoesNotFitError if a tensor of a static graph is too large for any machine."""
     for name, spec in graph.tensors.items():
-        # Libraries of arrays refuse the lengths beside a length of 0 too.
+        # Array libraries refuse large lengths next to a length of 0 too.
         nbytes = math.prod(filter(None, spec.static_shape)) * spec.dtype.itemsize
         if nbytes > ADDRESSABLE:
             raise _too_large_error(name, spec, nbytes, f"no machine has {ADDRESSABLE:,}")
 
 
 def check_tensors(graph: Graph, placement: Placement, limits: Mapping[str, Limit]) -> None:
-    """Raise DoesNotFitError if a tensor alone is too large for the memory that it is written to.
+    """Raise DoesNotFitError if a single tensor is too large for its memory.
 
-    Before kernels are asked for scratch buffers: what they look at may be as long as a tensor.
+    Call this before asking kernels for scratch buffers: they may be as large as a tensor.
     """
     for name, memory in placement.home.items():
         spec, limit = graph.tensors[name], limits.get(memory)
@@ -99,24 +94,23 @@ def _too_large_error(name: str, spec: TensorSpec, nbytes: int, has: str) -> Does
 
 
 def does_not_fit_error(pool: Pool, limit: Limit, buffers: Iterable[Buffer]) -> DoesNotFitError:
-    """Return the error of a plan that takes too much of a memory, with the sizes."""
+    """Return the error for a plan that exceeds a memory, with the sizes."""
     largest = sorted(buffers, key=lambda buffer: -buffer.nbytes)[:LISTED_TENSORS]
-    named = (f"{_title(one)} ({one.nbytes:,})" for one in largest)
+    named = (f"{_name_buffer(one)} ({one.nbytes:,})" for one in largest)
     constants = f", {pool.constants_nbytes:,} of them constants" if pool.constants_nbytes else ""
     return DoesNotFitError(
-        f"the plan needs at least {_needed(pool):,} bytes of memory {pool.memory!r}{constants}; "
-        f"{limit.owner} has {limit.nbytes:,}",
+        f"the plan needs at least {_sum_needed(pool):,} bytes of memory "
+        f"{pool.memory!r}{constants}; {limit.owner} has {limit.nbytes:,}",
         at=f"{counted(pool.slots, 'item')} in flight, {pool.item_nbytes:,} bytes for one alone; "
         f"the largest tensors are {', '.join(named)}",
         fix="lower max_in_flight, feed smaller inputs, or give nodes to other devices",
     )
 
 
-def _title(buffer: Buffer) -> str:
-    """Return how people know a buffer: by the first tensor in it, or by the node it helps."""
+def _name_buffer(buffer: Buffer) -> str:
     name, scratch, _ = next(iter(buffer.offsets))[0].partition("\0")
     return f"scratch of {name!r}" if scratch else repr(name)
 
 
-def _needed(pool: Pool) -> int:
+def _sum_needed(pool: Pool) -> int:
     return pool.nbytes + pool.constants_nbytes

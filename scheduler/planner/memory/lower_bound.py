@@ -1,4 +1,4 @@
-"""The bytes that one item needs at least: what is known of a plan of memory before it is made."""
+"""The least bytes that one item needs, computed without a memory plan."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ....graph.ir import Graph
 from ...packing import Block
 from ...packing.problem import lower_bound_of
 from ...plans.placement import Placement
-from .buffers import Buffer, alignment_of, collect_buffers
+from .buffers import Buffer, collect_buffers, find_alignment
 from .happens_before import HappensBefore, relate
 
 
 def lower_bounds(
     graph: Graph, placement: Placement, devices: Mapping[str, Device]
 ) -> dict[str, int]:
-    """Return the lower bound of each memory, constants apart; plans come close to it."""
+    """Return the lower bound of each memory without constants; plans come close to it."""
     order = HappensBefore(placement.steps)
     inside: dict[str, list[Buffer]] = {}
     for buffer in collect_buffers(graph, placement, devices, order):
         inside.setdefault(buffer.memory, []).append(buffer)
     bounds = {}
     for memory, buffers in inside.items():
-        alignment = alignment_of(memory, devices)
+        alignment = find_alignment(memory, devices)
         blocks = [Block(-(-one.nbytes // alignment) * alignment) for one in buffers]
         relation = relate(buffers, placement.steps, order)
         bounds[memory] = lower_bound_of(blocks, relation.conflicts)

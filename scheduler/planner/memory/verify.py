@@ -1,12 +1,12 @@
 """An independent check that a memory plan never lets two live tensors share a byte.
 
 It shares no code with the planner: the order is a plain search through the points of the plan, and
-tensors are compared one by one where their bytes overlap, not buffer by buffer. Of one item, two
-that overlap must be over one before the other, or be kept apart by a lane, or want the same bytes.
-Of two items that use the same copy of a region, the later must have waited with its first touch for
-the last of the earlier: all that touches a region lies between its claims and its releases. What
-is prepared before all items is apart from everything. Where a variable's next value is written, to
-become what it holds without a copy, nobody fetches anything.
+tensors are compared one by one where their bytes overlap, not buffer by buffer. Overlapping tensors
+of one item must have ordered lifetimes, or be kept apart by a lane, or want the same bytes. Of two
+items that use the same copy of a region, the later must have waited with its first touch for the
+last of the earlier: all touches of a region lie between its claims and its releases. Prepared
+tensors are apart from everything. The region of a variable's next value, which is swapped in
+without a copy, must not be fetched from.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ...plans.placement import OUTSIDE, SCRATCH, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import ADMISSION, PlacedTensor, Region
 from .contents import Contents
-from .prepared import next_region_of
+from .prepared import name_next_region
 
 FEED, FETCH = "feed", "fetch"
 
 Place = str | tuple[str, str]
-"""A point of the plan: feed, fetch, or (step, node); without a node for what is one piece."""
+"""A point of the plan: feed, fetch, or (step, node); the node is empty for atomic steps."""
 
 
 def verify_memory(plan: Plan) -> None:
@@ -38,7 +38,7 @@ def verify_memory(plan: Plan) -> None:
     for placed, location in plan.memory.locations.items():
         check.is_inside(placed)
         inside[location.memory, location.region].append(placed)
-    becoming = {next_region_of(node.name) for node in plan.graph.variables.values()}
+    becoming = {name_next_region(node.name) for node in plan.graph.variables.values()}
     for (memory, name), all_placed in inside.items():
         if check.are_prepared(all_placed):
             check.all_apart(all_placed)
@@ -51,7 +51,7 @@ def verify_memory(plan: Plan) -> None:
 
 @dataclass
 class _Use:
-    """Who writes a placed tensor and who reads it."""
+    """The writer and the readers of a placed tensor."""
 
     nbytes: int
     writer: Place
@@ -82,21 +82,20 @@ class _Check:
         self._reached = self._search()
 
     def is_inside(self, placed: PlacedTensor) -> None:
-        """Raise unless the placed tensor lies inside its region."""
         location = self._memory.locations[placed]
         size = self._memory.pools[location.memory].regions[location.region].nbytes
         if location.offset < 0 or location.offset + self._uses[placed].nbytes > size:
             raise InternalError(f"{placed} lies outside its region of {size} bytes")
 
     def are_prepared(self, all_placed: Sequence[PlacedTensor]) -> bool:
-        """True for a region of what is prepared; raise if there is anything else, too."""
+        """Return whether a region is for prepared tensors; raise if it mixes them with others."""
         found = {placed in self._placement.prepared for placed in all_placed}
         if len(found) > 1:
             raise InternalError("what items write lies in a region that is prepared for all")
         return found.pop()
 
     def all_apart(self, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless no two placed tensors in a region have a byte in common."""
+        """Raise if two placed tensors in a region overlap."""
         reached = 0
         for placed in sorted(all_placed, key=self._begin):
             nbytes = self._uses[placed].nbytes
@@ -105,7 +104,7 @@ class _Check:
             reached = max(reached, self._begin(placed) + nbytes)
 
     def may_become(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless what is assigned fills a region that nobody fetches from."""
+        """Raise unless assigned values fill a region without fetched tensors."""
         sources = {commit.source for commit in self._placement.commits}
         for placed in all_placed:
             if placed[0] in self._plan.graph.fetched:
@@ -115,10 +114,10 @@ class _Check:
                 raise InternalError(f"{placed} is not all of {region.name!r}")
 
     def in_turn(self, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless what is in a region, in the order it is written, may share its bytes.
+        """Raise unless the tensors in a region may share its bytes in the order of writing.
 
-        Each is compared with those that hold its bytes until then. What is over holds them no more:
-        whatever comes later is written after this one, and so after what this one came after.
+        Each is compared with the current holders of its bytes. A dead tensor holds none: later
+        writers come after this one, and so after all that preceded it.
         """
         held: list[tuple[int, int, PlacedTensor]] = []
         for placed in sorted(all_placed, key=self._written):
@@ -128,14 +127,13 @@ class _Check:
                 if low >= end or high <= begin or not nbytes or not self._pair(other, placed):
                     left.append((low, high, other))
                     continue
-                # Only the bytes that this one takes change hands; the other keeps what lies beside
-                # them.
+                # Only the overlapping bytes change hands; the other tensor keeps the rest.
                 left += [(low, begin, other)] if low < begin else []
                 left += [(end, high, other)] if end < high else []
             held = [*left, (begin, end, placed)] if nbytes else left
 
     def _pair(self, a: PlacedTensor, b: PlacedTensor) -> bool:
-        """Raise unless two that overlap may share bytes; True if a is over by then."""
+        """Raise unless overlapping tensors may share bytes; return whether a is dead by then."""
         if self._over(a, b):
             return True
         (step_a, device_a), *more_a = self._steps(a)
@@ -147,9 +145,9 @@ class _Check:
         raise InternalError(f"{a} and {b} overlap while both are needed")
 
     def between_items(self, region: Region, all_placed: Iterable[PlacedTensor]) -> None:
-        """Raise unless items cannot meet in a copy of a region."""
-        # Nobody waits to enter such a region: what keeps items apart is that one step at a time
-        # runs on a device, so that nothing in it may outlive its step.
+        """Raise unless claims keep items apart in each copy of a region."""
+        # Without claims, only a device that runs one step at a time separates items, so nothing in
+        # the region may outlive its step.
         if not region.claims:
             steps = [self._steps(placed) for placed in all_placed]
             devices = {device for touching in steps for _, device in touching}
@@ -165,7 +163,7 @@ class _Check:
                     raise InternalError(f"{placed} is touched after {region.name!r} is released")
 
     def _gates(self, steps: Iterable[int]) -> list[list[Place]]:
-        """Return the places of each step, of the admission and the landing too."""
+        """Return the places of each step, admission and landing included."""
         planned = self._placement.steps
         ends: dict[int, list[Place]] = {ADMISSION: [FEED], len(planned): [FETCH]}
         return [ends[step] if step in ends else self._places(planned[step]) for step in steps]
@@ -174,7 +172,7 @@ class _Check:
         return bool(self._reached[self._at[earlier]] >> self._at[later] & 1)
 
     def _steps(self, placed: PlacedTensor) -> list[tuple[str, str]]:
-        """Return the steps that touch a placed tensor, with their devices; none is the caller."""
+        """Return the steps that touch a tensor, with their devices; the caller's is empty."""
         steps = {self._step(place) for place in self._uses[placed].places}
         return sorted((step, self._device.get(step, "")) for step in steps)
 
@@ -182,7 +180,7 @@ class _Check:
         return self._memory.locations[placed].offset
 
     def _over(self, a: PlacedTensor, b: PlacedTensor) -> bool:
-        """True when nobody needs a any more once b is written."""
+        """Return whether all uses of a precede the write of b."""
         writer = self._uses[b].writer
         for place in self._uses[a].places:
             overwriting = place == writer and self._overwrites(b, a)
@@ -191,11 +189,11 @@ class _Check:
         return True
 
     def _overwrites(self, b: PlacedTensor, a: PlacedTensor) -> bool:
-        """True when b's kernel is allowed to write over its own input a."""
+        """Return whether b's kernel is allowed to overwrite its own input a."""
         node, graph = self._uses[b].node, self._plan.graph
         if node is None or self._memory.locations[a] != self._memory.locations[b]:
             return False
-        # An input that is read twice may be needed after the first bytes of the output are written.
+        # An input that is read twice may be needed after the first output bytes are written.
         if graph.tensors.get(a[0]) != graph.tensors.get(b[0]) or node.inputs.count(a[0]) != 1:
             return False
         return any(
@@ -205,7 +203,7 @@ class _Check:
         )
 
     def _collect(self) -> None:
-        """Find every placed tensor's writer and readers, and which place comes next after which."""
+        """Find every tensor's writer and readers, and the successors of each place."""
         graph, placement = self._plan.graph, self._placement
         self._next[FEED].append(FETCH)  # there may be no step in between
         for name in set(graph.entering) - placement.arrivals:
@@ -216,8 +214,8 @@ class _Check:
             places = self._places(step)
             for earlier, later in zip([FEED, *places], [*places, FETCH], strict=True):
                 self._next[earlier].append(later)
-            # Known to come first is only what steps wait for. That a device runs one at a time says
-            # not which one is first; `_pair` allows for it.
+            # Only waits order steps. A device runs one at a time in unknown order; `_pair` allows
+            # for it.
             for index in step.dependents:
                 after = placement.steps[index]
                 self._next[places[-1]].append(self._places(after)[0])
@@ -250,7 +248,7 @@ class _Check:
             self._uses[placed] = _Use(nbytes, place)
 
     def _visit_whole(self, subgraph: Subgraph, place: Place, device: str) -> None:
-        """Take an atomic program as one place that reads and writes; its inside is its own."""
+        """Treat an atomic program as one place that reads and writes."""
         graph, placement = self._plan.graph, self._placement
         written = {name for node in subgraph.graph.nodes for name in node.outputs}
         read = {name for node in subgraph.graph.nodes for name in node.inputs}
@@ -286,10 +284,9 @@ class _Check:
         yield FETCH
 
     def _search(self) -> list[int]:
-        """Return for every place, by its number, the set of those that come after it."""
+        """Return for every place the set of its successors, as bits."""
         reached = [0] * len(self._at)
-        # From the end: what comes after a place's successors is known by then. Sets are bits of a
-        # number, so that joining two takes no loop.
+        # From the end, so that the sets of successors are complete; bits join without a loop.
         for place, index in reversed(self._at.items()):
             for later in self._next[place]:
                 assert index < self._at[later], "steps are in a topological order"

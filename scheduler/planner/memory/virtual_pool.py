@@ -1,8 +1,8 @@
-"""A pool of addresses handed out and taken back while one runs, for what no plan can foresee.
+"""A pool of addresses that are allocated and freed at run time, without a plan.
 
-It holds no bytes: an address is an offset from 1 on, so that 0 can stand for "nowhere". Blocks are
-placed by best fit: of the holes that have room behind their first aligned address, the one with
-least room, and of equals the lowest. Holes that meet become one.
+It holds no bytes: an address is an offset from 1 on, so that 0 can mean "nowhere". Blocks are
+placed by best fit: the hole with least room after its first aligned address, the lowest of equals.
+Adjacent holes are merged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class PoolBlock(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """How many addresses it has."""
+        """The number of its addresses."""
         return self.end - self.start + 1
 
 
@@ -91,7 +91,7 @@ class VirtualPool:
         return start
 
     def free(self, address: int) -> None:
-        """Give the block at an address back.
+        """Free the block at an address.
 
         Raises
         ------
@@ -123,11 +123,11 @@ class VirtualPool:
 
     @property
     def holes(self) -> tuple[PoolBlock, ...]:
-        """What is free, by address."""
+        """The free blocks, by address."""
         return tuple(block for block in self._blocks if block.is_hole)
 
     def dump(self) -> str:
-        """Return a line per block: its addresses, and H for a hole or S for what is in use."""
+        """Return a line per block: its addresses, and H for a hole or S for a used block."""
         return "\n".join(
             f"{block.start}-{block.end} {'H' if block.is_hole else 'S'}" for block in self._blocks
         )

@@ -1,1 +1,1 @@
-"""Partition: which device runs which node, and the subgraphs that follow."""
+"""Partition: the device of each node, and the resulting subgraphs."""

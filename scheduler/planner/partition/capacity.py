@@ -1,8 +1,8 @@
-"""A rough estimate of the memory that an assignment needs, against what there is.
+"""A rough estimate of the memory that an assignment needs, against the limits.
 
-Constants count once on each device that reads them, tensors from where they are made to where they
-are read last, in the order of the nodes. The memory plan has the last word; this one keeps the
-search from proposing what cannot fit.
+Constants count once on each device that reads them, tensors from their producer to their last
+reader in the order of the nodes. The memory plan decides; this estimate keeps the search from
+proposing assignments that cannot fit.
 """
 
 from __future__ import annotations
@@ -16,34 +16,26 @@ from typing import TYPE_CHECKING
 from ....devices.device import Device
 from ....devices.memory import HOST
 from ....graph.ir import Graph
-from ..memory.limits import limits_of
+from ..memory.limits import find_limits
 
 if TYPE_CHECKING:
     from .problem import PartitionProblem
 
 MOST_ORDERS = 6
 FILL = 0.9
-"""How full devices are filled by the first guess."""
+"""The share of a device's memory that the first guess fills."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The memories that an assignment could overfill.
-
-    Attributes
-    ----------
-    limits : Mapping of str to int
-        Bytes, of the memories that are small enough to matter.
-    memories : sequence of str
-        Of each device.
-    constants : sequence of Mapping of str to int
-        For every node the constants, and prepared tensors, that it reads, and their bytes.
-    in_flight : int
-    """
+    """The memories that an assignment could overfill."""
 
     limits: Mapping[str, int]
+    """Bytes of the memories that are small enough to matter."""
     memories: Sequence[str]
+    """The memory of each device."""
     constants: Sequence[Mapping[str, int]]
+    """For every node the constants and prepared tensors that it reads, with their bytes."""
     in_flight: int
 
     @classmethod
@@ -54,11 +46,11 @@ class Capacity:
         given: Mapping[str, int] | None,
         in_flight: int,
     ) -> Capacity:
-        """Return the capacity of the devices, without what is large enough for anything."""
+        """Return the capacity of the devices, leaving out memories that cannot be overfilled."""
         everything = sum(spec.nbytes for spec in graph.tensors.values()) * (in_flight + 1)
         limits = {
             memory: limit.nbytes
-            for memory, limit in limits_of(given or {}, devices).items()
+            for memory, limit in find_limits(given or {}, devices).items()
             if limit.nbytes < everything
         }
         kept = graph.constants.keys() | graph.prepared
@@ -70,7 +62,7 @@ class Capacity:
         return cls(limits, memories, constants, in_flight)
 
     def excess(self, problem: PartitionProblem, assignment: Sequence[int]) -> float:
-        """Return by how much the memories are overfilled, as shares of their sizes, summed up."""
+        """Return the sum of the memories' overfill, as shares of their limits."""
         if not self.limits:
             return 0.0
         held = self.constants_held(assignment)
@@ -82,7 +74,6 @@ class Capacity:
         return total
 
     def constants_held(self, assignment: Sequence[int]) -> dict[str, int]:
-        """Return the bytes of constants in each memory."""
         kept: dict[tuple[str, int], dict[str, int]] = {}
         for node, device in enumerate(assignment):
             memory = self.memories[device]
@@ -117,10 +108,10 @@ class Capacity:
         return peaks
 
 
-def filled(problem: PartitionProblem) -> dict[str, list[int]]:
-    """Return assignments that fill one device after the other; none where all memories are large.
+def fill_devices(problem: PartitionProblem) -> dict[str, list[int]]:
+    """Return assignments that fill one device after the other, if a memory is limited.
 
-    The order of devices is that of preference, and others.
+    The devices are tried in order of preference, then in other orders.
     """
     capacity = problem.capacity
     if not capacity.limits:

@@ -1,4 +1,4 @@
-"""From an assignment to subgraphs, cut so that none waits for itself.
+"""Cuts an assignment into subgraphs such that none waits for itself.
 
 Give every node a level, such that
 
@@ -10,26 +10,25 @@ one (device, level) are convex and their quotient has no cycle; each weakly conn
 group is one subgraph, and unconnected branches stay free to start on their own. There are several
 such levels, and so several cuts:
 
-    early     the lowest: a node goes with what it waits for
-    late      the highest: a node goes with what waits for it
-    freest    the sum of the two: what differs in either is apart, and waits for less
+    early     the lowest: a node goes with its producers
+    late      the highest: a node goes with its readers
+    freest    the sum of the two: nodes that differ in either are apart, with fewer waits
     in order  up by one wherever, in the graph's own order, the device changes
 
-Components that wait for the same nodes, and that the same wait for, may also be one subgraph, where
-a device runs that as one program: a fifth cut.
+Components with equal producers and equal readers may also be one subgraph, if a device runs that as
+one program: a fifth cut.
 
-What follows from constants alone, such as weights that are decoded for each item, waits for no one.
-It goes with what reads it, in every cut: a device that runs a subgraph as one program may decode
-them in the product, or once and for all.
+Nodes that follow from constants alone, such as the decoding of weights, have no waits. They go with
+their readers in every cut: a device that runs a subgraph as one program may decode in the product,
+or once.
 
-An async function is no work of its device: each is a subgraph of its own, as if on a device of its
-own. So is a function that follows the order of items, where several are in flight: all that is in a
-subgraph with it would wait for the item before. For that reason, nodes from the value of a variable
-to its assigned value are apart from others, too.
+Async functions do not occupy their device: each is a subgraph of its own. So is a function that
+follows the order of items, if several are in flight: other nodes of its subgraph would wait for the
+item before. For that reason, nodes from the value of a variable to its assigned value are separate,
+too.
 
-Where a group falls into hundreds of components, it is one subgraph all the same: a device runs one
-after the other anyway, and a row of nodes has less to wait for, and more bytes to share, than steps
-that nothing keeps in order.
+A group of hundreds of components is one subgraph nevertheless: a device runs one after the other
+anyway, and a row of nodes has fewer waits, and more bytes to share, than unordered steps.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ Parts: TypeAlias = list[list[int]]
 """The nodes of each subgraph, in a topological order."""
 
 MOST_APART = 256
-"""A group of more components than this is not taken apart."""
+"""Groups with more components stay in one part."""
 
 
 STATE = "state"
 """The label of nodes between variables and their assigned values."""
 
 Labels: TypeAlias = Mapping[int, Hashable]
-"""The nodes that are in subgraphs with nodes of the same label alone."""
+"""Labels of nodes: subgraphs do not mix them."""
 
 
 def cut(
@@ -65,21 +64,20 @@ def cut(
     """Return the subgraphs by the early levels, in a topological order."""
     devices = [assignment[node.name] for node in graph.nodes]
     labels = set_labels(devices, find_labels(graph, overlaps=overlaps))
-    parts = components(graph.producer_indices, labels, graph.constant_indices)
-    return extracted(graph, devices, parts)
+    parts = find_components(graph.producer_indices, labels, graph.constant_indices)
+    return extract_subgraphs(graph, devices, parts)
 
 
-def awaiting(graph: Graph) -> frozenset[int]:
-    """Return the nodes of a graph that call async functions."""
+def find_awaiting(graph: Graph) -> frozenset[int]:
     return frozenset(i for i, node in enumerate(graph.nodes) if awaited(node) is not None)
 
 
 def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
-    """Return the labels of the nodes that are apart from others of their device.
+    """Label the nodes that are separate from others of their device.
 
     With `overlaps`, several items are in flight.
     """
-    alone = awaiting(graph)
+    alone = find_awaiting(graph)
     if overlaps:
         alone |= {index for index, node in enumerate(graph.nodes) if find_order(node)}
     found: dict[int, Hashable] = dict.fromkeys(_find_cycle(graph), STATE)
@@ -87,7 +85,7 @@ def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
 
 
 def _find_cycle(graph: Graph) -> list[int]:
-    """Return the nodes between late variables and the values that are assigned to them."""
+    """Return the nodes between late variables and their assigned values."""
     late = {*graph.late}
     if not late:
         return []
@@ -112,7 +110,7 @@ def _find_cycle(graph: Graph) -> list[int]:
 
 
 def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
-    """Return the devices of nodes, with their labels where they have some."""
+    """Combine the devices of nodes with their labels."""
     if not labels:
         return devices
     found = [*devices]
@@ -121,31 +119,31 @@ def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
     return found
 
 
-def cuts(
+def list_cuts(
     producers: Sequence[Sequence[int]],
     devices: Sequence[object],
     following: Collection[int] = (),
 ) -> list[Parts]:
-    """Return the different cuts of an assignment, the freest first."""
-    early = _early(producers, devices, following)
-    late = _late(producers, devices, early)
-    every = ([*map(add, early, late)], early, late, _in_order(devices))
+    """Return the distinct cuts of an assignment, the freest first."""
+    early = _compute_early(producers, devices, following)
+    late = _compute_late(producers, devices, early)
+    every = ([*map(add, early, late)], early, late, _compute_in_order(devices))
     for mutable in every:
         _raise_to_readers(mutable, producers, devices, following)
     distinct = dict.fromkeys(map(tuple, every))
     found: dict[frozenset[tuple[int, ...]], Parts] = {}
     for levels in distinct:
-        # Different levels may yield the same parts: each is judged once.
-        parts = _grouped(producers, devices, levels)
+        # Different levels may yield equal parts: keep one.
+        parts = _group(producers, devices, levels)
         found.setdefault(frozenset(map(tuple, parts)), parts)
     return list(found.values())
 
 
-def joined(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
-    """Return parts with siblings of a kind in one: they read, and are read by, the same nodes.
+def join_siblings(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
+    """Join parts of a kind that read, and are read by, the same nodes.
 
-    They wait for the same, and what follows waits for all of them: one run does for all. `kinds`
-    are those of the nodes, None where they stay apart.
+    They have the same waits, so one run does for all. `kinds` are those of the nodes, None for
+    nodes that stay apart.
     """
     part_of = {node: index for index, part in enumerate(parts) for node in part}
     reads: list[set[int]] = [set() for _ in parts]
@@ -163,8 +161,8 @@ def joined(graph: Graph, parts: Parts, kinds: Sequence[object | None]) -> Parts:
     return [sorted(part) for part in found.values()]
 
 
-def extracted(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgraph, ...]:
-    """Return parts of a graph as subgraphs; `devices` are those of the nodes."""
+def extract_subgraphs(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgraph, ...]:
+    """Convert parts of a graph to subgraphs; `devices` are those of the nodes."""
     listed = [[graph.nodes[node] for node in part] for part in parts]
     used = [devices[part[0]] for part in parts]
     nodes = ([node.name for node in part] for part in listed)
@@ -175,31 +173,31 @@ def extracted(graph: Graph, devices: Sequence[str], parts: Parts) -> tuple[Subgr
     )
 
 
-def components(
+def find_components(
     producers: Sequence[Sequence[int]],
     devices: Sequence[object],
     following: Collection[int] = (),
 ) -> Parts:
-    """Return the nodes of each subgraph by the early levels; nodes are given in an order.
+    """Return the nodes of each subgraph by the early levels; nodes are in topological order.
 
-    `following` are those that follow from constants alone.
+    `following` are nodes that follow from constants alone.
     """
-    return _grouped(producers, devices, _early(producers, devices, following))
+    return _group(producers, devices, _compute_early(producers, devices, following))
 
 
-def freest(
+def cut_freest(
     producers: Sequence[Sequence[int]],
     devices: Sequence[object],
     following: Collection[int] = (),
 ) -> Parts:
-    """Return the nodes of each subgraph where none waits for more than it has to."""
-    early = _early(producers, devices, following)
-    levels = [*map(add, early, _late(producers, devices, early))]
+    """Return the nodes of each subgraph in the cut with the fewest waits."""
+    early = _compute_early(producers, devices, following)
+    levels = [*map(add, early, _compute_late(producers, devices, early))]
     _raise_to_readers(levels, producers, devices, following)
-    return _grouped(producers, devices, levels)
+    return _group(producers, devices, levels)
 
 
-def _early(
+def _compute_early(
     producers: Sequence[Sequence[int]], devices: Sequence[object], following: Collection[int]
 ) -> list[int]:
     levels: list[int] = []
@@ -227,7 +225,7 @@ def _raise_to_readers(
         return
     highest: dict[int, int] = {}
     for node in reversed(range(len(levels))):
-        # From the end on, so that its readers have the levels which they keep.
+        # From the end, so that the levels of its readers are final.
         levels[node] = highest.get(node, levels[node])
         for producer in producers[node]:
             if producer in following:
@@ -235,7 +233,7 @@ def _raise_to_readers(
                 highest[producer] = min(highest.get(producer, there), there)
 
 
-def _late(
+def _compute_late(
     producers: Sequence[Sequence[int]], devices: Sequence[object], early: Sequence[int]
 ) -> list[int]:
     levels = [max(early, default=0)] * len(devices)
@@ -247,7 +245,7 @@ def _late(
     return levels
 
 
-def _in_order(devices: Sequence[object]) -> list[int]:
+def _compute_in_order(devices: Sequence[object]) -> list[int]:
     levels, level = [], 0
     for node, device in enumerate(devices):
         level += node > 0 and device != devices[node - 1]
@@ -255,7 +253,7 @@ def _in_order(devices: Sequence[object]) -> list[int]:
     return levels
 
 
-def _grouped(
+def _group(
     producers: Sequence[Sequence[int]], devices: Sequence[object], levels: Sequence[int]
 ) -> Parts:
     root = list(range(len(levels)))
@@ -264,7 +262,7 @@ def _grouped(
             if levels[producer] == level and devices[producer] == devices[node]:
                 first, last = _find(root, producer), _find(root, node)
                 if first != last:
-                    # The first node stands for all: parts come out in the order of the graph.
+                    # The first node is the root, so that parts keep the order of the graph.
                     root[max(first, last)] = min(first, last)
     roots = [_find(root, node) for node in range(len(levels))]
     groups = [(devices[node], levels[node]) for node in range(len(levels))]
@@ -273,13 +271,13 @@ def _grouped(
     for node, group in enumerate(groups):
         part = roots[node] if counts[group] <= MOST_APART else group
         members.setdefault(part, []).append(node)
-    # Levels never fall along an edge and components of one level are not connected.
+    # Levels never fall along an edge, and components of a level are not connected.
     return sorted(members.values(), key=lambda nodes: levels[nodes[0]])
 
 
 def _find(root: list[int], node: int) -> int:
     while root[node] != node:
-        # Halves the way for those who come next.
+        # Path halving.
         root[node] = root[root[node]]
         node = root[node]
     return node

@@ -1,8 +1,8 @@
-"""The shortest schedule of a few tasks: branch and bound.
+"""The shortest schedule of a few tasks by branch and bound.
 
-Partial schedules grow by one task at the end of one machine. In every order that respects the
-edges some partial schedule leads to the best; cut off are those that cannot end before the best
-one known, and those that reach what an earlier one reached, no machine and no result sooner.
+Partial schedules grow by one task at the end of one machine; in every topological order some
+partial schedule leads to the best. Branches are cut off if they cannot beat the best known
+schedule, or if an earlier one reached the same tasks with no machine and no result later.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from math import inf
 from .tasks import TaskGraph, TaskTimes
 
 
-def exact(graph: TaskGraph, known: TaskTimes, most_states: int) -> tuple[TaskTimes, bool]:
-    """Return the shortest schedule, and whether that is proven.
+def search_exact(graph: TaskGraph, known: TaskTimes, most_states: int) -> tuple[TaskTimes, bool]:
+    """Return the shortest schedule, and whether it is proven.
 
-    `known` is a schedule to beat; at most `most_states` partial ones are looked at.
+    `known` is a schedule to beat; at most `most_states` partial ones are examined.
     """
     search = _Search(graph, known, most_states)
     search.grow(0, 0.0)
@@ -40,7 +40,7 @@ class _Search:
         self._seen: dict[int, list[tuple[float, ...]]] = {}
 
     def _fastest_tails(self) -> list[list[float]]:
-        """For every task and machine, the least time from its end there to the end of all."""
+        """Return for every task and machine the least time from its end there to the end of all."""
         graph = self.graph
         tails = [[0.0] * graph.n_machines for _ in range(self._n)]
         for task in range(self._n - 1, -1, -1):
@@ -103,7 +103,7 @@ class _Search:
         return ready
 
     def _is_dominated(self, done: int) -> bool:
-        """Say whether these tasks were reached before with everything at least as early."""
+        """Return whether these tasks were reached before with everything at least as early."""
         state = [*self._free]
         for task in range(self._n):
             if done >> task & 1 and any(not done >> c & 1 for c, _ in self.graph.consumers[task]):

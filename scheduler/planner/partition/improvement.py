@@ -1,9 +1,8 @@
-"""Making a schedule shorter: small changes to the order and the machines, kept when they help.
+"""Simulated annealing of schedules: changes to the order and the machines.
 
-Simulated annealing (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983): a longer schedule is kept
-with a chance that falls with its length and with time. Half of the changes go to tasks that hold up
-the end. The same seed every time, and a budget of schedules, not of seconds: the result depends on
-the problem alone.
+A longer schedule is kept with a probability that falls with its length and with time (Kirkpatrick,
+Gelatt and Vecchi, Science 220, 1983). Half of the changes go to critical tasks. The seed is fixed
+and the budget counts schedules, not seconds, so the result depends on the problem alone.
 """
 
 from __future__ import annotations
@@ -12,33 +11,32 @@ from collections.abc import Sequence
 from math import log
 from random import Random
 
-from .exact import exact
-from .list_scheduling import portfolio
+from .exact import search_exact
+from .list_scheduling import run_portfolio
 from .tasks import TaskGraph, TaskTimes, decode
 
 HOT, COLD = 0.05, 0.002
-"""How much longer a schedule may be, as a share, to be kept at the beginning and at the end."""
+"""Acceptable excess of a schedule's length, as a share, at the beginning and at the end."""
 
 MOST_EXACT = 12
-"""Up to so many tasks the shortest schedule is searched for."""
+"""Most tasks for which the shortest schedule is searched."""
 
 EXACT_STATES = 8_000
 STARTS = 8
 
 
 def schedule(graph: TaskGraph, budget: int = 16_000) -> TaskTimes:
-    """Return the shortest schedule found: of every list scheduler's, improved.
+    """Return the shortest schedule found: the best of the list schedulers', improved.
 
-    About half as many again as `budget` says are tried on the way; none where a search through
-    all of them comes to an end.
+    About one and a half times `budget` are tried; none if an exact search completes.
     """
-    ranked = sorted(portfolio(graph).values(), key=lambda timeline: timeline.makespan_s)
+    ranked = sorted(run_portfolio(graph).values(), key=lambda timeline: timeline.makespan_s)
     best = ranked[0]
     if graph.n_tasks <= MOST_EXACT:
-        best, proven = exact(graph, best, EXACT_STATES)
+        best, proven = search_exact(graph, best, EXACT_STATES)
         if proven:
             return best
-    for start in _distinct(ranked)[:STARTS]:
+    for start in _drop_duplicates(ranked)[:STARTS]:
         if best.makespan_s <= graph.bound_s:
             return best
         improved = improve(start, budget // STARTS)
@@ -47,10 +45,10 @@ def schedule(graph: TaskGraph, budget: int = 16_000) -> TaskTimes:
 
 
 def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
-    """Return a schedule no longer than the one given, after trying `budget` others."""
+    """Return a schedule no longer than the given one, after trying `budget` others."""
     graph, random = start.graph, Random(seed)
     order = sorted(range(graph.n_tasks), key=lambda task: (start.start[task], task))
-    order = _topological(graph, order)
+    order = _sort_topologically(graph, order)
     machine = list(start.machine)
     current = decode(graph, order, machine)
     if start.makespan_s < current.makespan_s:
@@ -72,8 +70,8 @@ def improve(start: TaskTimes, budget: int, seed: int = 0) -> TaskTimes:
     return best
 
 
-def critical_tasks(timeline: TaskTimes) -> list[int]:
-    """Return the tasks of one chain that holds up the end: each waits for the one after it."""
+def find_critical_tasks(timeline: TaskTimes) -> list[int]:
+    """Return the tasks of one chain that determines the end, last to first."""
     graph = timeline.graph
     if not graph.n_tasks:
         return []
@@ -89,13 +87,13 @@ def critical_tasks(timeline: TaskTimes) -> list[int]:
         machine, start = timeline.machine[task], timeline.start[task]
         before = ended.get((machine, start))
         if before is None or before in found:
-            before = _binding(timeline, task)
+            before = _find_binding(timeline, task)
         task = before
     return found
 
 
-def _binding(timeline: TaskTimes, task: int) -> int | None:
-    """Return the producer whose result comes last."""
+def _find_binding(timeline: TaskTimes, task: int) -> int | None:
+    """Return the producer with the latest arrival."""
     graph, machine = timeline.graph, timeline.machine[task]
     arrivals = [
         (timeline.finish[p] + graph.copy_s(timeline.machine[p], machine, nbytes), p)
@@ -106,7 +104,7 @@ def _binding(timeline: TaskTimes, task: int) -> int | None:
 
 def _pick(timeline: TaskTimes, random: Random) -> int:
     if random.random() < 0.5:
-        critical = critical_tasks(timeline)
+        critical = find_critical_tasks(timeline)
         return critical[random.randrange(len(critical))]
     return random.randrange(timeline.graph.n_tasks)
 
@@ -114,14 +112,13 @@ def _pick(timeline: TaskTimes, random: Random) -> int:
 def _change(
     graph: TaskGraph, order: list[int], machine: list[int], task: int, random: Random
 ) -> tuple[list[int], list[int]]:
-    """Move a task to another machine, elsewhere in the order, or both."""
     what = random.random()
     machines = graph.machines[task]
     if what < 0.6 and len(machines) > 1:
         machine = list(machine)
         other = machines[random.randrange(len(machines) - 1)]
         machine[task] = machines[-1] if other == machine[task] else other
-        if what < 0.15:  # with it a neighbour, so that no copy comes between them
+        if what < 0.15:  # with a neighbour, to avoid a copy between them
             neighbours = (*graph.producers[task], *graph.consumers[task])
             if neighbours:
                 near = neighbours[random.randrange(len(neighbours))][0]
@@ -138,8 +135,8 @@ def _change(
     return order, machine
 
 
-def _topological(graph: TaskGraph, order: Sequence[int]) -> list[int]:
-    """Return the order with every task behind its producers; only tasks of no length move."""
+def _sort_topologically(graph: TaskGraph, order: Sequence[int]) -> list[int]:
+    """Move every task after its producers; only tasks of zero length move."""
     placed = [False] * graph.n_tasks
     result: list[int] = []
 
@@ -161,7 +158,7 @@ def _topological(graph: TaskGraph, order: Sequence[int]) -> list[int]:
     return result
 
 
-def _distinct(ranked: Sequence[TaskTimes]) -> list[TaskTimes]:
+def _drop_duplicates(ranked: Sequence[TaskTimes]) -> list[TaskTimes]:
     seen: set[tuple[int, ...]] = set()
     found = []
     for timeline in ranked:

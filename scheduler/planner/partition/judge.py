@@ -1,4 +1,4 @@
-"""The word on an assignment: its steps on the simulated clock, by the best way to cut it."""
+"""Simulates assignments in their best cuts."""
 
 from __future__ import annotations
 
@@ -19,25 +19,34 @@ from ...simulation.engine import run
 from ...simulation.lanes import describe_host, make_workload
 from ..memory.lower_bound import lower_bounds
 from ..placement import place
-from .cutting import Labels, Parts, cuts, extracted, find_labels, joined, set_labels
+from .cutting import (
+    Labels,
+    Parts,
+    extract_subgraphs,
+    find_labels,
+    join_siblings,
+    list_cuts,
+    set_labels,
+)
 from .offers import Forms, Offers, WrittenOut
 
 PACED_STEPS, MOST_ROUNDS = 1000, 8
-"""The pace is taken over about so many steps, and twice to so many times the items in flight, after
+"""Steps over which throughput is measured, and the most rounds of items in flight for it, after
 half as many to begin with."""
 
 SAME, PATIENCE = 0.01, 0.1
-"""By what share a cut may be slower than the fastest, for less memory: where devices were chosen
-for the time that this takes, and where they were given."""
+"""The share by which a cut may be slower than the fastest, for less memory: if devices were chosen
+by that time, and if they were given."""
 
 CLOSE, MOST_CUT_UP = 1.25, 3
-"""How much slower than the best an assignment may be that is cut in several ways; how many are."""
+"""Assignments slower than the best by this factor get a single cut, and so do all but the best few.
+"""
 
 LARGE = 1500
-"""Of graphs with more nodes, counted in all items in flight, only the best is."""
+"""With more nodes in all items in flight, only the best assignment gets several cuts."""
 
 NODES_APART = 8
-"""For each subgraph more there are to be so many nodes that are kept apart."""
+"""Nodes that must be kept apart per additional subgraph."""
 
 MOST_CUT = 2000
 """Graphs with more nodes are cut one way only, into few parts."""
@@ -52,39 +61,39 @@ class Judged:
     graph: Graph
     """The graph in the form that the devices get."""
     written: WrittenOut
-    """What stands in place of nodes that devices lack."""
+    """Replacements of nodes that devices lack."""
     partition: Partition
     placement: Placement
     rivals: list[Judged] = field(default_factory=list, repr=False, compare=False)
-    """The same assignment, cut in other ways."""
+    """Other cuts of the assignment."""
     others: list[Parts] = field(default_factory=list, repr=False, compare=False)
-    """Cuts that nobody has looked at."""
+    """Cuts that are not simulated yet."""
 
     @cached_property
     def seconds(self) -> float:
-        """What it is predicted to take: of one item, or per item of a stream."""
+        """The predicted time of one item, or per item of a stream."""
         return self.judge.seconds(self.placement)
 
     @cached_property
     def needs(self) -> Mapping[str, int]:
-        """What one item needs of each memory at least, in bytes."""
+        """Lower bound of one item's bytes, by memory."""
         return lower_bounds(self.graph, self.placement, self.judge.devices)
 
     @property
     def nbytes(self) -> int:
-        """What one item needs of all memories at least."""
+        """Lower bound of one item's bytes in all memories."""
         return sum(self.needs.values())
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that do something."""
+        """The devices in use."""
         return tuple(dict.fromkeys(one.device for one in self.partition.subgraphs))
 
     def ways(self, patience: float, most_s: float = inf) -> Iterator[Judged]:
-        """Yield it by its best cut, then by those that take less memory.
+        """Yield the best cut, then those that take less memory.
 
-        The best has the least bytes and time, time counting twice, of all that are hardly slower
-        than the fastest: by a share of `patience`, and taking `most_s` at most.
+        The best has the least product of time squared and bytes, among cuts slower than the fastest
+        by at most the share `patience`, and taking at most `most_s`.
         """
         best = self._best(patience, most_s)
         yield best
@@ -94,7 +103,7 @@ class Judged:
             yield from sorted(leaner, key=lambda one: one.nbytes)
 
     def every_cut(self) -> list[Judged]:
-        """Return it in all the ways to cut it."""
+        """Return all cuts of the assignment."""
         assignment = self.partition.assignment
         more = (self.judge.recut(self.name, assignment, parts) for parts in self.others)
         return [self, *self.rivals, *more]
@@ -102,7 +111,7 @@ class Judged:
     def _best(self, patience: float, most_s: float) -> Judged:
         if not self.rivals:
             return self
-        # A stable sort, so that of equals the one that was judged first stands for all.
+        # Stable: among equals, the one judged first stays first.
         every = sorted((self, *self.rivals), key=lambda one: one.seconds)
         longest = min(every[0].seconds * (1 + patience), max(most_s, every[0].seconds))
         fast = [one for one in every if one.seconds <= longest]
@@ -114,42 +123,27 @@ class Judged:
 
 @dataclass(frozen=True)
 class Judge:
-    """What assignments are judged by.
-
-    Attributes
-    ----------
-    graph : Graph
-    devices : Mapping of str to Device
-    costs : Costs
-    in_flight : int
-        How many items at once; 0 where latency is the objective.
-    max_subgraphs : int or None
-        Cuts with more are not taken if there are others.
-    ends : IoDevices
-    apart : frozenset of str
-        Nodes that are not to be in subgraphs with others, where that takes few more of these.
-    forms : Forms or None
-        Those in which devices get nodes that they lack.
-    max_in_flight : int
-        How many items sessions have under way, whatever the objective.
-    overlaps : bool
-        Whether several items are in flight, on replicas or not.
-    """
+    """Simulates assignments of a graph."""
 
     graph: Graph
     devices: Mapping[str, Device]
     costs: Costs
     in_flight: int = 0
+    """Concurrent items; 0 if latency is the objective."""
     max_subgraphs: int | None = None
+    """Cuts with more are dropped if there are others."""
     ends: IoDevices = ON_HOST
     apart: frozenset[str] = frozenset()
+    """Nodes to keep in subgraphs of their own, unless that takes too many of these."""
     forms: Forms | None = None
+    """Replacements for nodes that devices lack."""
     max_in_flight: int = 1
+    """Concurrent items of sessions, for any objective."""
     overlaps: bool = False
+    """Whether several items are in flight, on replicas or not."""
 
     @classmethod
     def of(cls, offers: Offers, request: PlanRequest) -> Judge:
-        """Return who judges assignments of a graph, by what a plan is to be like."""
         return cls(
             offers.graph,
             offers.devices,
@@ -164,12 +158,12 @@ class Judge:
         )
 
     def __call__(self, name: str, devices: Sequence[str]) -> Judged:
-        """Return an assignment, by the cut that is fastest."""
-        # Cut in all ways, as nobody else is judged beside it.
+        """Return an assignment in its fastest cut."""
+        # Without competitors, all cuts are tried.
         return self._fastest(self._first(name, devices))
 
     def all(self, assignments: Mapping[str, Sequence[str]]) -> list[Judged]:
-        """Return assignments by name; only the best few are cut in several ways."""
+        """Judge assignments by name; only the best few are cut in several ways."""
         first = [self._first(name, devices) for name, devices in assignments.items()]
         close = min(one.seconds for one in first) * CLOSE
         is_large = len(self.graph.nodes) * max(self.in_flight, 1) > LARGE
@@ -182,17 +176,17 @@ class Judge:
 
     @cached_property
     def labels(self) -> Labels:
-        """The nodes that are apart from others of their device."""
+        """Labels of the nodes that are separate from others of their device."""
         return find_labels(self.graph, overlaps=self.overlaps)
 
     def _cuts(self, devices: Sequence[str]) -> list[Parts]:
         labels = set_labels(devices, self.labels)
         every = self._all_cuts(labels)
-        # What changes with lengths is bound anew for each: apart from it, fixed nodes are bound
+        # Nodes that vary with lengths are bound anew for each; fixed nodes apart from them only
         # once.
         every = self._cuts_apart(labels, every) or every
         every = self._with_joined(devices, every)
-        # To place and simulate one cut takes longer there than any difference between cuts saves.
+        # Placing and simulating a cut takes longer there than better cuts save.
         if len(self.graph.nodes) > MOST_CUT:
             every = [min(every, key=len)]
         if self.max_subgraphs is None:
@@ -201,20 +195,20 @@ class Judge:
         return within or [min(every, key=len)]
 
     def _all_cuts(self, labels: Sequence[object]) -> list[Parts]:
-        return cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
+        return list_cuts(self.graph.producer_indices, labels, self.graph.constant_indices)
 
     def _with_joined(self, devices: Sequence[str], every: list[Parts]) -> list[Parts]:
-        """Return cuts, and the freest with siblings joined on devices that run them as one."""
+        """Add the freest cut with siblings joined on devices that run them as one program."""
         atomic = {n for n, one in self.devices.items() if one.capabilities.atomic_programs}
         if atomic.isdisjoint(devices):
             return every
         placed = zip(self.graph.nodes, devices, strict=True)
         kinds = [(one, node.name in self.apart) if one in atomic else None for node, one in placed]
-        fewer = joined(self.graph, every[0], kinds)
+        fewer = join_siblings(self.graph, every[0], kinds)
         return [*every, fewer] if len(fewer) < len(every[0]) else every
 
     def _cuts_apart(self, devices: Sequence[object], every: Sequence[Parts]) -> list[Parts] | None:
-        """Return the cuts with nodes apart; None if that is too many subgraphs."""
+        """Return the cuts that keep nodes apart; None if these have too many subgraphs."""
         if not self.apart:
             return None
         nodes = self.graph.nodes
@@ -230,7 +224,7 @@ class Judge:
         return self.max_subgraphs is None or len(parts) <= self.max_subgraphs
 
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
-        """Return what steps take that wait for regions of memory: of one item, or per item."""
+        """Simulate steps that wait for regions of memory; return the time of, or per, one item."""
         used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
         here = computing(self.devices, used)
         cores = divided(placement.steps, here, in_flight=self.max_in_flight)
@@ -239,16 +233,16 @@ class Judge:
         if not self.in_flight:
             return run(work, regions=regions, host=host).makespan_s
         at_once = max(len(placement.steps), 1) * self.in_flight
-        # Few steps are simulated for more rounds, until the pace is even.
+        # Fewer steps take more rounds until throughput is steady.
         rounds = min(max(PACED_STEPS // at_once, 2), MOST_ROUNDS)
         paced, first = rounds * self.in_flight, (rounds // 2) * self.in_flight
-        # From one landing in mid-stream to the last: the first items find all lanes idle.
+        # Measured from mid-stream: the first items find all lanes idle.
         items = first + 1 + paced
         landed = run(
             work, items=items, max_in_flight=self.in_flight, regions=regions, host=host
         ).landed
         interval = (landed[-1] - landed[first]) / 1e9 / paced
-        # Items that land in bursts seem faster than a lane can go on.
+        # Bursts of landings suggest a rate that no lane can sustain.
         loads = [0.0] * len(work.lanes)
         for lane, seconds in zip(work.lane, work.duration_s, strict=True):
             loads[lane] += seconds / (work.lanes[lane].depth if work.lanes[lane].awaits else 1)
@@ -263,22 +257,20 @@ class Judge:
     def recut(
         self, name: str, assignment: Mapping[str, str], parts: Parts, others: Sequence[Parts] = ()
     ) -> Judged:
-        """Return an assignment, cut and placed."""
         devices = [assignment[node.name] for node in self.graph.nodes]
         written = self.forms.chosen(self.graph, devices) if self.forms else WrittenOut()
         graph, devices, parts = written.spread(self.graph, devices, parts)
         placed = {node.name: device for node, device in zip(graph.nodes, devices, strict=True)}
-        partition = Partition(placed, {}, extracted(graph, devices, parts))
+        partition = Partition(placed, {}, extract_subgraphs(graph, devices, parts))
         placement = place(graph, partition, self.devices, self.ends)
         return Judged(self, name, graph, written, partition, placement, others=[*others])
 
     def _fastest(self, one: Judged) -> Judged:
-        """Return an assignment by its fastest cut, which remembers the others."""
-        if not one.others:  # there is nothing to compare: nobody has to ask the simulator
+        """Return an assignment in its fastest cut, with the others as its rivals."""
+        if not one.others:  # nothing to compare
             return one
         ways = one.every_cut()
         best = min(ways, key=lambda way: way.seconds)
-        # Looked at by now: they are the best one's rivals.
         one.others.clear()
         best.rivals.extend(way for way in ways if way is not best)
         return best

@@ -1,4 +1,4 @@
-"""One item's way through the subgraphs of an assignment, estimated."""
+"""Estimate of one item's latency through the subgraphs of an assignment."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ if TYPE_CHECKING:
 
 
 class CopyTime(NamedTuple):
-    """A copy from one device's memory to another's."""
+    """Time of a copy from one device's memory to another's."""
 
     latency_s: float
     s_per_byte: float
 
     def copy_s(self, nbytes: float) -> float:
-        """Return how long a copy of that many bytes takes."""
         return self.latency_s + nbytes * self.s_per_byte
 
 
 class LatencyEstimate:
-    """The estimate of one assignment."""
+    """The latency of one item through the parts of an assignment."""
 
     def __init__(
         self, problem: PartitionProblem, assignment: Sequence[int], parts: list[list[int]]
@@ -51,7 +50,7 @@ class LatencyEstimate:
         self._connect()
 
     def _connect(self) -> None:
-        """Note which parts wait for which, and the copies on the way."""
+        """Collect the waits between parts and the copies for them."""
         assignment, part_of = self.assignment, self.part_of
         problem, ways = self.problem, self.problem.ways
         for (producer, nbytes, readers, fetched), fed_at, taken_at in zip(
@@ -84,12 +83,12 @@ class LatencyEstimate:
         latency = self._latency()
         if not self.problem.in_flight:
             return latency
-        # What one item takes on the busiest queue, or its share of those in flight.
+        # The load of the busiest queue, or an item's share of those in flight.
         busiest = max((*self.load, *self.copies.values()), default=0.0)
         return max(busiest, latency / self.problem.in_flight) + latency * 1e-6
 
     def _transfer(self, source: int, target: int, seconds: float, now: float) -> float:
-        """Queue a copy and return when it is done."""
+        """Queue a copy and return its end."""
         if not seconds:
             return now
         queues, caller = self.problem.queues, len(self.problem.names)

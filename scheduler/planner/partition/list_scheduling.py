@@ -1,7 +1,7 @@
-"""List schedulers: a rule for which task is next, and a rule for where it goes.
+"""List schedulers: a rule for the next task, and a rule for its machine.
 
-None of them is best everywhere: each is twice as slow as another on some instance (Coleman and
-Krishnamachari, "PISA", arXiv 2403.07120). So all are tried. Some look at all ready tasks at every
+None is best everywhere: each is twice as slow as another on some instance (Coleman and
+Krishnamachari, "PISA", arXiv 2403.07120), so all are tried. Some compare all ready tasks at every
 step, which is good, but slow on wide graphs. HBMCT is a hybrid of ranks and balanced minimum
 completion time (Sakellariou and Zhao, IPDPS 2004): tasks in the order of their ranks are cut into
 groups that do not depend on each other; in a group each task goes where it is fastest, and then
@@ -15,91 +15,93 @@ from functools import partial
 from math import inf
 from typing import TypeAlias
 
-from .ranks import Weigh, by_rank, downward_ranks, upward_ranks
+from .ranks import Weigh, compute_downward_ranks, compute_upward_ranks, sort_by_rank
 from .tasks import TaskGraph, TaskTimes, decode
 
 ListScheduler: TypeAlias = Callable[[TaskGraph], TaskTimes]
 
 MOST_CHOICES = 60_000
-"""Rules that look at every ready task at every step are left out where that is more looks."""
+"""Limit of comparisons for rules that compare all ready tasks at every step."""
 
 
-def heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
-    """Longest way to the end first, to where it ends first (Topcuoglu and others, 2002)."""
-    return decode(graph, by_rank(upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks)
+def schedule_heft(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> TaskTimes:
+    """Schedule by longest way to the end, on the machine that ends first (Topcuoglu, 2002)."""
+    return decode(
+        graph, sort_by_rank(compute_upward_ranks(graph, weigh, copies)), [-1] * graph.n_tasks
+    )
 
 
-def cpop(graph: TaskGraph) -> TaskTimes:
-    """As HEFT, but the critical path goes to the one machine that runs it fastest."""
-    up, down = graph.upward_s, downward_ranks(graph)
+def schedule_cpop(graph: TaskGraph) -> TaskTimes:
+    """Schedule as HEFT, with the critical path on the one machine that runs it fastest."""
+    up, down = graph.upward_s, compute_downward_ranks(graph)
     through = [a + b for a, b in zip(up, down, strict=True)]
     longest = max(through, default=0.0)
     critical = {task for task, way in enumerate(through) if way >= longest * (1 - 1e-9)}
-    # A critical path that changes machines pays for a copy at each change; on one it pays for none.
+    # Each change of machine on the critical path would cost a copy.
     totals = [
         (sum(graph.seconds[task][m] for task in sorted(critical)), m)
         for m in range(graph.n_machines)
     ]
     seconds, machine = min(totals)
     fixed = [machine if seconds < inf and t in critical else -1 for t in range(graph.n_tasks)]
-    return decode(graph, by_rank(through, graph), fixed)
+    return decode(graph, sort_by_rank(through, graph), fixed)
 
 
-def peft(graph: TaskGraph) -> TaskTimes:
-    """By a table of optimistic ways to the end (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014)."""
+def schedule_peft(graph: TaskGraph) -> TaskTimes:
+    """Schedule by a table of optimistic ways (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014)."""
     table = graph.optimistic_s
     ranks = [
         sum(table[task][m] for m in graph.machines[task]) / len(graph.machines[task])
         for task in range(graph.n_tasks)
     ]
     timeline = TaskTimes(graph)
-    for task in by_rank(ranks, graph):
+    for task in sort_by_rank(ranks, graph):
         timeline.place_best(task, table[task])
     return timeline
 
 
-def lookahead_heft(graph: TaskGraph) -> TaskTimes:
-    """HEFT's order, but each task goes where the optimistic way to the end is shortest."""
+def schedule_lookahead_heft(graph: TaskGraph) -> TaskTimes:
+    """Schedule in HEFT's order, on the machine with the shortest optimistic way to the end."""
     table = graph.optimistic_s
     timeline = TaskTimes(graph)
-    for task in by_rank(graph.upward_s):
+    for task in sort_by_rank(graph.upward_s):
         timeline.place_best(task, table[task])
     return timeline
 
 
-def bil(graph: TaskGraph) -> TaskTimes:
-    """By best imaginary levels: what the rest takes from here at best (Oh and Ha, 1996)."""
+def schedule_bil(graph: TaskGraph) -> TaskTimes:
+    """Schedule by best imaginary levels, the least time to the end (Oh and Ha, 1996)."""
     table = graph.optimistic_s
     ranks = [
         min(table[task][m] + graph.seconds[task][m] for m in graph.machines[task])
         for task in range(graph.n_tasks)
     ]
     timeline = TaskTimes(graph)
-    for task in by_rank(ranks, graph):
+    for task in sort_by_rank(ranks, graph):
         timeline.place_best(task, table[task])
     return timeline
 
 
-def rigid(graph: TaskGraph) -> TaskTimes:
-    """Every task where it alone is fastest, whatever that costs in copies."""
-    # Of equals the first machine, here and below: the same graph is to get the same plan.
+def schedule_rigid(graph: TaskGraph) -> TaskTimes:
+    """Run every task where it alone is fastest, regardless of copies."""
+    # The first of equal machines, here and below, so that plans are reproducible.
     fastest = [min((s, m) for m, s in enumerate(row))[1] for row in graph.seconds]
-    return decode(graph, by_rank(graph.upward_s), fastest)
+    return decode(graph, sort_by_rank(graph.upward_s), fastest)
 
 
-def single(graph: TaskGraph, machine: int) -> TaskTimes:
-    """Everything on one machine, but what cannot run there."""
+def schedule_single(graph: TaskGraph, machine: int) -> TaskTimes:
+    """Run everything on one machine, except tasks that it cannot run."""
     wanted = [machine if row[machine] < inf else -1 for row in graph.seconds]
-    return decode(graph, by_rank(graph.upward_s), wanted)
+    return decode(graph, sort_by_rank(graph.upward_s), wanted)
 
 
-def clusters(graph: TaskGraph) -> TaskTimes:
-    """Paths are peeled off, the longest first; each goes, as one, to where the whole ends first.
+def schedule_clusters(graph: TaskGraph) -> TaskTimes:
+    """Schedule paths as clusters, the longest first, each where the whole ends first.
 
-    The idea of linear clustering (Kim and Browne, 1988), with clusters assigned one by one.
+    A variant of linear clustering (Kim and Browne, 1988), with clusters assigned one by one.
     """
     ranks = graph.upward_s
-    order = by_rank(ranks)
+    order = sort_by_rank(ranks)
     machine = [-1] * graph.n_tasks
     taken = [False] * graph.n_tasks
     load = [0.0] * graph.n_machines
@@ -109,13 +111,13 @@ def clusters(graph: TaskGraph) -> TaskTimes:
         while task is not None and not taken[task]:
             path.append(task)
             taken[task] = True
-            # Along the longest way to the end: a path so found is the longest of those that are
-            # left.
+            # Following the longest way to the end yields the longest remaining path.
             free = [(ranks[c], -c) for c, _ in graph.consumers[task] if not taken[c]]
             task = -max(free)[1] if free else None
         if path:
             target = min(
-                (load[m] + _path_s(graph, path, machine, m), m) for m in range(graph.n_machines)
+                (load[m] + _estimate_path_s(graph, path, machine, m), m)
+                for m in range(graph.n_machines)
             )[1]
             for task in path:
                 if graph.seconds[task][target] < inf:
@@ -124,42 +126,41 @@ def clusters(graph: TaskGraph) -> TaskTimes:
     return decode(graph, order, machine)
 
 
-def _path_s(graph: TaskGraph, path: Sequence[int], machine: Sequence[int], target: int) -> float:
+def _estimate_path_s(
+    graph: TaskGraph, path: Sequence[int], machine: Sequence[int], target: int
+) -> float:
     total = 0.0
     for task in path:
-        # Large, not infinite: of two machines that both lack a task, the one that runs the rest
-        # better is to win.
+        # Finite, so that two machines which both lack a task compare by the rest.
         total += min(graph.seconds[task][target], 1e6)
         for other, nbytes in (*graph.producers[task], *graph.consumers[task]):
-            # Neighbours that have no machine yet cost nothing: they are peeled off later, and see
-            # this one.
+            # Neighbours without a machine cost nothing yet: their own cluster will count the copy.
             if machine[other] >= 0:
                 total += graph.copy_s(machine[other], target, nbytes)
     return total
 
 
-def _harmonic(values: Sequence[float]) -> float:
+def _average_harmonic(values: Sequence[float]) -> float:
     return len(values) / sum(1 / value if value > 0 else inf for value in values)
 
 
 Look: TypeAlias = Callable[[int, Sequence[tuple[float, float, int]]], tuple[float, ...]]
-"""Values a ready task, given (end, start, machine) on each machine, the best first; lowest wins."""
+"""Rates a ready task, given (end, start, machine) sorted by end; the lowest wins."""
 
 
-def dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
-    """At every step look at all ready tasks on all machines, and place the one valued lowest."""
+def schedule_dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
+    """Compare all ready tasks at every step, and place the one rated lowest."""
     timeline = TaskTimes(graph)
     waits = [len(producers) for producers in graph.producers]
-    # When data is there does not change once all producers are placed: it is asked for once, though
-    # every ready task is looked at in every step.
-    arrivals = {t: _arrivals(timeline, t) for t, count in enumerate(waits) if count == 0}
+    # Arrivals are constant once all producers are placed: compute them once.
+    arrivals = {t: _list_arrivals(timeline, t) for t, count in enumerate(waits) if count == 0}
     while arrivals:
         chosen: tuple[tuple[float, ...], int, int, float] | None = None
         for task, arrival in arrivals.items():
             ends = []
             for machine, ready in arrival:
                 seconds = graph.seconds[task][machine]
-                # Behind all that the machine has; gaps are for the rules that go by rank.
+                # After the machine's last task; only rules by rank use gaps.
                 free = timeline.ends[machine][-1] if timeline.ends[machine] else 0.0
                 start = ready if ready > free else free
                 ends.append((start + seconds, start, machine))
@@ -174,61 +175,60 @@ def dynamic(graph: TaskGraph, look: Look) -> TaskTimes:
         for consumer, _ in graph.consumers[task]:
             waits[consumer] -= 1
             if waits[consumer] == 0:
-                arrivals[consumer] = _arrivals(timeline, consumer)
+                arrivals[consumer] = _list_arrivals(timeline, consumer)
     return timeline
 
 
-def _arrivals(timeline: TaskTimes, task: int) -> list[tuple[int, float]]:
+def _list_arrivals(timeline: TaskTimes, task: int) -> list[tuple[int, float]]:
     return [(m, timeline.ready_s(task, m)) for m in timeline.graph.machines[task]]
 
 
-def min_min(graph: TaskGraph) -> TaskTimes:
-    """The ready task that can end first."""
-    return dynamic(graph, lambda task, ends: (ends[0][0],))
+def schedule_min_min(graph: TaskGraph) -> TaskTimes:
+    """Schedule the ready task that can end first."""
+    return schedule_dynamic(graph, lambda task, ends: (ends[0][0],))
 
 
-def max_min(graph: TaskGraph) -> TaskTimes:
-    """The ready task whose first possible end is last."""
-    return dynamic(graph, lambda task, ends: (-ends[0][0],))
+def schedule_max_min(graph: TaskGraph) -> TaskTimes:
+    """Schedule the ready task with the latest earliest end."""
+    return schedule_dynamic(graph, lambda task, ends: (-ends[0][0],))
 
 
-def sufferage(graph: TaskGraph) -> TaskTimes:
-    """The ready task that loses most if it does not get its best machine."""
+def schedule_sufferage(graph: TaskGraph) -> TaskTimes:
+    """Schedule the ready task that loses most without its best machine."""
 
     def look(task: int, ends: Sequence[tuple[float, float, int]]) -> tuple[float, ...]:
         second = ends[1][0] if len(ends) > 1 else inf
         return -(second - ends[0][0]), ends[0][0]
 
-    return dynamic(graph, look)
+    return schedule_dynamic(graph, look)
 
 
-def etf(graph: TaskGraph) -> TaskTimes:
-    """The ready task that can start first; of equals the longer way (Hwang and others, 1989)."""
+def schedule_etf(graph: TaskGraph) -> TaskTimes:
+    """Schedule the ready task that can start first; longer way first (Hwang and others, 1989)."""
     ranks = graph.upward_s
-    return dynamic(graph, lambda task, ends: (min(one[1] for one in ends), -ranks[task]))
+    return schedule_dynamic(graph, lambda task, ends: (min(one[1] for one in ends), -ranks[task]))
 
 
-def dls(graph: TaskGraph) -> TaskTimes:
-    """The ready task with the highest level less its start: dynamic levels (Sih and Lee, 1993)."""
-    ranks = upward_ranks(graph, copies=0.0)
+def schedule_dls(graph: TaskGraph) -> TaskTimes:
+    """Schedule by dynamic levels: highest level less start (Sih and Lee, 1993)."""
+    ranks = compute_upward_ranks(graph, copies=0.0)
     mean = graph.mean_s
-    return dynamic(graph, lambda task, ends: (ends[0][0] - mean[task] - ranks[task],))
+    return schedule_dynamic(graph, lambda task, ends: (ends[0][0] - mean[task] - ranks[task],))
 
 
-def hbmct(graph: TaskGraph) -> TaskTimes:
-    """Return the schedule of balanced groups."""
+def schedule_hbmct(graph: TaskGraph) -> TaskTimes:
+    """Schedule balanced groups, see the module."""
     timeline = TaskTimes(graph)
-    for group in _groups(graph, by_rank(graph.upward_s)):
+    for group in _make_groups(graph, sort_by_rank(graph.upward_s)):
         _balance(timeline, group)
     return timeline
 
 
-def _groups(graph: TaskGraph, order: Sequence[int]) -> list[list[int]]:
+def _make_groups(graph: TaskGraph, order: Sequence[int]) -> list[list[int]]:
     groups: list[list[int]] = []
     inside: set[int] = set()
     for task in order:
-        # By falling rank: what depends on a group comes behind all of it, so a task that needs none
-        # of the group belongs to it.
+        # By falling rank: a task that depends on none of the group belongs to it.
         if not groups or any(producer in inside for producer, _ in graph.producers[task]):
             groups.append([])
             inside = set()
@@ -255,7 +255,7 @@ def _balance(timeline: TaskTimes, group: Sequence[int]) -> None:
     moving = True
     while moving:
         moving = False
-        # Only moves away from the machine that ends last can shorten the whole.
+        # Only moves away from the machine that ends last shorten the whole.
         last = max(range(len(ends)), key=lambda machine: (ends[machine], -machine))
         for task in queues[last]:
             left = [one for one in queues[last] if one != task]
@@ -264,7 +264,7 @@ def _balance(timeline: TaskTimes, group: Sequence[int]) -> None:
                 for m in graph.machines[task]
                 if m != last
             ]
-            # By more than rounding, or two machines would hand a task back and forth for ever.
+            # By more than rounding, or two machines would exchange a task forever.
             if choices and min(choices)[0] < ends[last] * (1 - 1e-12):
                 target = min(choices)[1]
                 queues[last] = left
@@ -278,39 +278,39 @@ def _balance(timeline: TaskTimes, group: Sequence[int]) -> None:
 
 
 STATIC: dict[str, ListScheduler] = {
-    "HEFT": heft,
-    "HEFT, best times": partial(heft, weigh=min),
-    "HEFT, worst times": partial(heft, weigh=max),
-    "HEFT, harmonic mean": partial(heft, weigh=_harmonic),
-    "HEFT, no copies": partial(heft, copies=0.0),
-    "HEFT, dear copies": partial(heft, copies=3.0),
-    "CPOP": cpop,
-    "PEFT": peft,
-    "lookahead HEFT": lookahead_heft,
-    "BIL": bil,
-    "linear clustering": clusters,
-    "each where it is fastest": rigid,
+    "HEFT": schedule_heft,
+    "HEFT, best times": partial(schedule_heft, weigh=min),
+    "HEFT, worst times": partial(schedule_heft, weigh=max),
+    "HEFT, harmonic mean": partial(schedule_heft, weigh=_average_harmonic),
+    "HEFT, no copies": partial(schedule_heft, copies=0.0),
+    "HEFT, dear copies": partial(schedule_heft, copies=3.0),
+    "CPOP": schedule_cpop,
+    "PEFT": schedule_peft,
+    "lookahead HEFT": schedule_lookahead_heft,
+    "BIL": schedule_bil,
+    "linear clustering": schedule_clusters,
+    "each where it is fastest": schedule_rigid,
 }
 DYNAMIC: dict[str, ListScheduler] = {
-    "MinMin": min_min,
-    "MaxMin": max_min,
-    "sufferage": sufferage,
-    "ETF": etf,
-    "DLS": dls,
-    "HBMCT": hbmct,
+    "MinMin": schedule_min_min,
+    "MaxMin": schedule_max_min,
+    "sufferage": schedule_sufferage,
+    "ETF": schedule_etf,
+    "DLS": schedule_dls,
+    "HBMCT": schedule_hbmct,
 }
 
 
-def portfolio(graph: TaskGraph) -> dict[str, TaskTimes]:
-    """Return the schedule of every rule, by name; the slow rules only on graphs of some size."""
+def run_portfolio(graph: TaskGraph) -> dict[str, TaskTimes]:
+    """Return the schedule of every rule, by name; slow rules only on small graphs."""
     found = {name: scheduler(graph) for name, scheduler in STATIC.items()}
-    if graph.n_tasks * graph.n_machines * _width(graph) <= MOST_CHOICES:
+    if graph.n_tasks * graph.n_machines * _estimate_width(graph) <= MOST_CHOICES:
         found |= {name: scheduler(graph) for name, scheduler in DYNAMIC.items()}
     return found
 
 
-def _width(graph: TaskGraph) -> int:
-    """Return about how many tasks are ready at once: the largest number of one depth."""
+def _estimate_width(graph: TaskGraph) -> int:
+    """Estimate how many tasks are ready at once: the largest number of one depth."""
     depth: list[int] = []
     count: dict[int, int] = {}
     for producers in graph.producers:

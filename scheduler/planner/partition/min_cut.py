@@ -1,9 +1,8 @@
 """The assignment with the least work and copying in total: a minimum cut.
 
-Of two devices, give every node to one side; a node pays its time on that side, a tensor its copy
-when it has readers on the other (Stone, IEEE TSE 3(1), 1977). It is the best there is where nothing
-runs side by side, as in a chain. More devices are taken two at a time, in turns, until none of the
-pairs finds anything better.
+Every node is given to one of two devices; a node pays its time there, a tensor its copy if it has
+readers on the other (Stone, IEEE TSE 3(1), 1977). This is optimal if nothing runs concurrently, as
+in a chain. More devices are taken in pairs, in turns, until no pair improves.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ ROUNDS = 3
 MOST_PAIRS = 24
 
 
-def least_work(problem: PartitionProblem, start: Sequence[int]) -> list[int]:
-    """Return an assignment of no more work and copying than the one given."""
+def find_least_work(problem: PartitionProblem, start: Sequence[int]) -> list[int]:
+    """Return an assignment with at most the work and copying of the given one."""
     assignment = list(start)
     pairs = list(combinations(range(len(problem.names)), 2))[:MOST_PAIRS]
     idle = 0
@@ -34,7 +33,7 @@ def least_work(problem: PartitionProblem, start: Sequence[int]) -> list[int]:
 
 
 def _split(problem: PartitionProblem, assignment: list[int], first: int, second: int) -> list[int]:
-    """Return the assignment with the nodes of two devices shared out anew between them."""
+    """Reassign the nodes of two devices between them."""
     movable = [node for node, device in enumerate(assignment) if device in (first, second)]
     if all(
         problem.seconds[node][first] == inf or problem.seconds[node][second] == inf
@@ -64,7 +63,7 @@ def _add_copies(
     first: int,
     second: int,
 ) -> None:
-    """Add what tensors cost that are read on another device than where they are made."""
+    """Add the cost of tensors that are read on another device."""
     ways = problem.ways
     submit = [*problem.submit_s, 0.0]
 

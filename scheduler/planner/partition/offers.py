@@ -1,8 +1,8 @@
-"""Offers of every device for every node: support, the predicted time, and the reasons in words.
+"""Offers of every device for every node: support, predicted time, and reasons as text.
 
-A node whose operator a device lacks is offered to it as the rules of `plait.graph.decompositions`
-write it out. Passes make one node of several where some device has it; which form the node has is
-decided with its device: so what pleases one device takes no choice from another.
+A node that a device lacks is offered to it as written out by the rules of
+`plait.graph.decompositions`. Passes merge nodes if some device supports the result; the form is
+decided with the device, so merging for one device takes no choice from another.
 """
 
 from __future__ import annotations
@@ -29,27 +29,21 @@ from ...costs.costs import PYTHON_S
 from ...plans.partition import Option
 from ...plans.request import Pins, find_pin
 from .cutting import Parts
-from .partition import WRITTEN_OUT, Homeless, placed, unsupported_error
+from .partition import WRITTEN_OUT, Homeless, explain_place, unsupported_error
 from .problem import PartitionProblem
 
 
 @dataclass(frozen=True)
 class WrittenOut:
-    """Nodes that stand in place of some of a graph.
-
-    Attributes
-    ----------
-    nodes : Mapping of str to sequence of Node
-        By the name of the node in whose place they stand; the last of them has that name.
-    constants : Mapping of str to Array
-        What they read, and more.
-    """
+    """Replacements of nodes of a graph."""
 
     nodes: Mapping[str, Sequence[Node]] = field(default_factory=dict)
+    """By the name of the replaced node; the last replacement has that name."""
     constants: Mapping[str, Array] = field(default_factory=dict)
+    """Constants that they read, and more."""
 
     def into(self, graph: Graph) -> Graph:
-        """Return a graph with these nodes in the places of its own."""
+        """Return a graph with the replacements in place."""
         if not self.nodes:
             return graph
         tensors, found, added = dict(graph.tensors), list[Node](), dict[str, Array]()
@@ -57,8 +51,7 @@ class WrittenOut:
         for node in graph.nodes:
             made = self.nodes.get(node.name, (node,))
             for one in made if node.name in self.nodes else ():
-                # Constants that the form brings along; those of the graph go first where names are
-                # equal.
+                # Constants of the replacements; those of the graph take precedence.
                 read = {name: values[name] for name in one.inputs if name not in tensors and name}
                 added.update(read)
                 tensors.update({name: spec_of(value) for name, value in read.items()})
@@ -70,7 +63,7 @@ class WrittenOut:
     def spread(
         self, graph: Graph, devices: Sequence[str], parts: Parts
     ) -> tuple[Graph, list[str], Parts]:
-        """Return what `into` makes of a graph, with its nodes' devices and its parts."""
+        """Apply `into` to a graph, its nodes' devices and its parts."""
         places, spread = list[range](), list[str]()
         for node, device in zip(graph.nodes, devices, strict=True):
             start = len(spread)
@@ -81,12 +74,9 @@ class WrittenOut:
 
 
 class Forms:
-    """The forms in which devices get nodes whose operators they lack.
+    """Replacements of nodes that devices lack.
 
-    Parameters
-    ----------
-    graph : Graph
-        With the symbols of its shapes, if the nodes are for other shapes too.
+    The graph has the symbols of its shapes, if the nodes are for other shapes too.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -95,9 +85,9 @@ class Forms:
         self._found: dict[tuple[str, str], Sequence[Node]] = {}
 
     def offer(self, node: Node, name: str, device: Device, answer: Support) -> Support:
-        """Return what a device offers for a node that it lacks, and remember the form."""
+        """Return a device's offer for a node that it lacks, and keep the replacement."""
         known = self._graph_nodes.get(node.name)
-        # A node of a nested graph, or one rewired since, may have the same name.
+        # Nodes of nested graphs, and rewired ones, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
             return answer
         made = written_out(self._rewriter, known, partial(why_not, device))
@@ -107,16 +97,15 @@ class Forms:
         return Support(True, WRITTEN_OUT)
 
     def has(self, node: Node, device: str) -> bool:
-        """Say whether a device gets a node in another form."""
         return (device, node.name) in self._found
 
     def of(self, graph: Graph, node: Node, device: str) -> Graph:
-        """Return the form in which a device gets a node of a graph, as a graph of its own."""
+        """Return the replacement of a node for a device, as a graph."""
         form = WrittenOut({node.name: self._found[device, node.name]}, self._rewriter.constants)
         return form.into(graph.extract([node], node.name))
 
     def chosen(self, graph: Graph, devices: Sequence[str]) -> WrittenOut:
-        """Return what stands in place of nodes that go to these devices."""
+        """Return the replacements for nodes on these devices."""
         nodes = {
             node.name: self._found[device, node.name]
             for node, device in zip(graph.nodes, devices, strict=True)
@@ -127,52 +116,43 @@ class Forms:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """Which devices each node of a graph may go to.
-
-    Attributes
-    ----------
-    graph : Graph
-    devices : Mapping of str to Device
-    supports : sequence of sequences of Support
-        For every node the word of every device.
-    pinned : sequence of str or None
-        For every node the pin that applies.
-    allowed : sequence of tuple of int
-        For every node the devices, by index, that it may go to.
-    forms : Forms or None
-        Those in which devices get nodes that they lack.
-    """
+    """The devices that each node of a graph may go to."""
 
     graph: Graph
     devices: Mapping[str, Device]
     supports: Sequence[Sequence[Support]]
+    """For every node the answer of every device."""
     pinned: Sequence[str | None]
+    """For every node the pin that applies."""
     allowed: Sequence[tuple[int, ...]]
+    """For every node the indices of its possible devices."""
     forms: Forms | None = None
 
     @property
     def is_settled(self) -> bool:
-        """True when no node has a choice."""
+        """Whether every node has a single device."""
         return all(len(devices) == 1 for devices in self.allowed)
 
     def seconds(self, costs: Costs) -> list[list[float]]:
         """Return the time of every node on every device, infinity where it may not go."""
         return [
             [
-                # Infinity keeps every search away, which then need not ask what is allowed.
-                seconds_of(costs, self.graph, node, name, self.forms) if device in allowed else inf
+                # Infinity excludes a device from every search without further checks.
+                estimate_seconds(costs, self.graph, node, name, self.forms)
+                if device in allowed
+                else inf
                 for device, name in enumerate(self.devices)
             ]
             for node, allowed in zip(self.graph.nodes, self.allowed, strict=True)
         ]
 
     def priced(self, costs: Costs, seconds: Sequence[Sequence[float]]) -> Priced:
-        """Return costs that remember these times of the nodes."""
+        """Return costs with these times of the nodes cached."""
         known = {
             (name, node.name): times[device]
             for node, times in zip(self.graph.nodes, seconds, strict=True)
             for device, name in enumerate(self.devices)
-            # Not of what is written out: one of its parts may have the very name of the node.
+            # Not of replacements: one of them may have the name of the node.
             if times[device] < inf and not (self.forms and self.forms.has(node, name))
         }
         return Priced(**vars(replace(costs)), known=known)
@@ -180,20 +160,19 @@ class Offers:
 
 @dataclass(frozen=True)
 class Priced(Costs):
-    """Costs that remember the times of one graph's nodes, by device and name."""
+    """Costs that cache the times of one graph's nodes, by device and name."""
 
     known: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def node_s(self, device: str, graph: Graph, node: Node) -> float:
-        """Return how long a node's kernel takes."""
         seconds = self.known.get((device, node.name))
         return super().node_s(device, graph, node) if seconds is None else seconds
 
 
-def seconds_of(
+def estimate_seconds(
     costs: Costs, graph: Graph, node: Node, device: str, forms: Forms | None = None
 ) -> float:
-    """Return how long a device takes for a node, in the form in which it gets that."""
+    """Return a node's time on a device, in the form that the device gets."""
     if forms is None or not forms.has(node, device):
         return costs.node_s(device, graph, node)
     form = forms.of(graph, node, device)
@@ -208,20 +187,20 @@ def ask(
     writes_out: bool = False,
     template: Graph | None = None,
 ) -> Offers:
-    """Ask every device about every node; raise UnsupportedOpError if one finds none.
+    """Ask every device about every node; raise UnsupportedOpError if a node finds none.
 
-    With `writes_out`, devices are offered what they lack in simpler nodes; those are good for all
-    shapes of the `template`, if there is one.
+    With `writes_out`, devices are offered replacements for nodes that they lack, valid for all
+    shapes of the `template`.
     """
     forms = Forms(template or graph) if writes_out else None
     names = tuple(devices)
     supports, pinned, allowed, homeless = [], [], [], []
     for node in graph.nodes:
-        # All devices, even for a pinned node: reports say what else there was.
+        # All devices, even for a pinned node: reports show the alternatives.
         answers = [support(graph, node, device) for device in devices.values()]
         pattern = find_pin(node, pins)
         wanted = range(len(names)) if pattern is None else (names.index(pins[pattern]),)
-        # What waits is not written out for a device that cannot, where another one can.
+        # Awaited nodes are not written out if a device supports them.
         is_awaited = awaited(node) is not None and any(answers[index].ok for index in wanted)
         for index in wanted:
             if forms is not None and not answers[index].ok and not is_awaited:
@@ -235,14 +214,14 @@ def ask(
         supports.append(answers)
         pinned.append(pattern)
         allowed.append(able)
-    # All in one error: whoever mends one need not plan again to see the next.
+    # All in one error: fixing one must not need another plan to find the next.
     if homeless:
         raise unsupported_error(graph, homeless, devices, pins)
     return Offers(graph, devices, supports, pinned, allowed, forms)
 
 
-def by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the first device of every node that it may go to, and the reasons."""
+def assign_by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
+    """Assign every node to its first possible device; return the devices and the reasons."""
     names = tuple(offers.devices)
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
@@ -251,20 +230,20 @@ def by_order(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
         refused = [f"{names[d]}: {answers[d].reason}" for d in range(first)]
         assignment[node.name] = names[first]
         reasons[node.name] = (
-            f"pinned by {pattern!r}" if pattern else placed(answers[first], refused)
+            f"pinned by {pattern!r}" if pattern else explain_place(answers[first], refused)
         )
     return assignment, reasons
 
 
-def options(
+def list_options(
     graph: Graph, devices: Mapping[str, Device], costs: Costs, forms: Forms | None = None
 ) -> dict[str, tuple[Option, ...]]:
-    """Return for every node what each device has to offer; times where shapes are known."""
+    """Return the offers of each device for every node; times if shapes are known."""
     return {
         path: tuple(
-            _written_out(graph, node, name, costs, forms)
+            _make_written_option(graph, node, name, costs, forms)
             if forms is not None and around is graph and forms.has(node, name)
-            else _option(around, node, name, device, costs)
+            else _make_option(around, node, name, device, costs)
             for name, device in devices.items()
         )
         for path, around, node in placed_nodes(graph)
@@ -272,15 +251,15 @@ def options(
     }
 
 
-def _written_out(graph: Graph, node: Node, name: str, costs: Costs, forms: Forms) -> Option:
+def _make_written_option(graph: Graph, node: Node, name: str, costs: Costs, forms: Forms) -> Option:
     form = forms.of(graph, node, name)
-    # Times of several sources are no better than the worst of them.
+    # Times of mixed sources count as the least reliable.
     bases = {costs.basis(name, form, one) for one in form.nodes}
     basis = bases.pop() if len(bases) == 1 else "model"
-    return Option(name, True, WRITTEN_OUT, seconds_of(costs, graph, node, name, forms), basis)
+    return Option(name, True, WRITTEN_OUT, estimate_seconds(costs, graph, node, name, forms), basis)
 
 
-def _option(graph: Graph, node: Node, name: str, device: Device, costs: Costs) -> Option:
+def _make_option(graph: Graph, node: Node, name: str, device: Device, costs: Costs) -> Option:
     answer = support(graph, node, device)
     specs = [graph.tensors[tensor] for tensor in (*node.inputs, *node.outputs) if tensor]
     if not answer.ok or not all(spec.is_static for spec in specs):
@@ -289,29 +268,32 @@ def _option(graph: Graph, node: Node, name: str, device: Device, costs: Costs) -
     return Option(name, True, answer.reason, seconds, basis)
 
 
-def settled_reasons(offers: Offers) -> dict[str, str]:
-    """Return the reasons where no node has a choice."""
-    names = tuple(offers.devices)
-    return {node.name: _only(offers, index, names) for index, node in enumerate(offers.graph.nodes)}
-
-
-def weighed_reasons(
-    offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
-) -> dict[str, str]:
-    """Return the reasons after devices were weighed against each other."""
+def explain_settled(offers: Offers) -> dict[str, str]:
+    """Return the reasons if every node has a single device."""
     names = tuple(offers.devices)
     return {
-        node.name: _only(offers, index, names)
-        if len(offers.allowed[index]) == 1
-        else _weighed(offers, problem, costs, assignment, index)
+        node.name: _explain_only(offers, index, names)
         for index, node in enumerate(offers.graph.nodes)
     }
 
 
-def written_reasons(
+def explain_weighed(
+    offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int]
+) -> dict[str, str]:
+    """Return the reasons after a comparison of devices."""
+    names = tuple(offers.devices)
+    return {
+        node.name: _explain_only(offers, index, names)
+        if len(offers.allowed[index]) == 1
+        else _explain_weighed(offers, problem, costs, assignment, index)
+        for index, node in enumerate(offers.graph.nodes)
+    }
+
+
+def explain_written(
     graph: Graph, written: WrittenOut, assignment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the reasons of what was written in place of nodes, but for those of their names."""
+    """Return the reasons of replacements with new names."""
     return {
         one.name: f"written out: {assignment[name]} lacks {graph.node(name).op}"
         for name, nodes in written.nodes.items()
@@ -320,7 +302,7 @@ def written_reasons(
     }
 
 
-def _only(offers: Offers, index: int, names: Sequence[str]) -> str:
+def _explain_only(offers: Offers, index: int, names: Sequence[str]) -> str:
     (device,) = offers.allowed[index]
     pattern = offers.pinned[index]
     if pattern is not None:
@@ -331,7 +313,7 @@ def _only(offers: Offers, index: int, names: Sequence[str]) -> str:
     return f"{text} (not on {'; '.join(refused)})" if refused else text
 
 
-def _weighed(
+def _explain_weighed(
     offers: Offers, problem: PartitionProblem, costs: Costs, assignment: Sequence[int], index: int
 ) -> str:
     names, here = problem.names, assignment[index]
@@ -347,20 +329,22 @@ def _weighed(
     text = ", ".join(times)
     if faster:
         best = min(faster, key=lambda device: (seconds[device], device))
-        text = f"with its neighbours: {text}; {_moving(problem, assignment, index, best)}"
-    text += _basis(offers, costs, node, names[here])
+        text = f"with its neighbours: {text}; {_describe_move(problem, assignment, index, best)}"
+    text += _describe_basis(offers, costs, node, names[here])
     refused = [
         f"{names[d]}: {one.reason}" for d, one in enumerate(offers.supports[index]) if not one.ok
     ]
     return f"{text} (not on {'; '.join(refused)})" if refused else text
 
 
-def _moving(problem: PartitionProblem, assignment: Sequence[int], index: int, device: int) -> str:
-    """Say what it would take to move a node to a device where it is faster."""
+def _describe_move(
+    problem: PartitionProblem, assignment: Sequence[int], index: int, device: int
+) -> str:
+    """Describe the effect of moving a node to a device where it is faster."""
     sizes = [
         nbytes
         for other, nbytes in (*problem.tasks.producers[index], *problem.tasks.consumers[index])
-        # A way without latency stays within one memory: nothing is copied.
+        # Without latency, the way stays within one memory: nothing is copied.
         if assignment[other] != device and problem.ways[assignment[other]][device].latency_s > 0
     ]
     where = problem.names[device]
@@ -370,7 +354,7 @@ def _moving(problem: PartitionProblem, assignment: Sequence[int], index: int, de
     return f"moving it to {where} would make the whole no shorter"
 
 
-def _basis(offers: Offers, costs: Costs, node: Node, device: str) -> str:
+def _describe_basis(offers: Offers, costs: Costs, node: Node, device: str) -> str:
     basis = costs.basis(device, offers.graph, node)
     if basis != "model":
         return f", {basis}"

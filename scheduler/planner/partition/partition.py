@@ -1,7 +1,7 @@
 """The assignment of nodes by order of preference, and errors for nodes without a device.
 
-A node goes where it is pinned, else to the first of the user's devices that supports it. Where
-shapes are known, `choose` weighs what that would cost against other ways.
+A node goes where it is pinned, else to the first of the user's devices that supports it. If shapes
+are known, `choose` compares the cost of alternatives.
 """
 
 from __future__ import annotations
@@ -24,36 +24,25 @@ from ...plans.request import Pins, find_pin
 MAX_LISTED = 20
 """Lines of an error."""
 MAX_NAMED = 3
-"""Nodes of one line."""
+"""Nodes in one line."""
 
 WRITTEN_OUT = "written out in simpler nodes"
 
 
-def by_preference(
+def assign_by_preference(
     graph: Graph, devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Give every node to the first device that it may go to; return the devices and the reasons.
+    """Assign every node to its first possible device; return the devices and the reasons.
 
-    Parameters
-    ----------
-    graph : Graph
-    devices : Mapping of str to Device
-        In order of preference.
-    pins : Mapping of str to str
-    writes_out : bool
-        Whether devices are given nodes that they lack in simpler ones.
-
-    Raises
-    ------
-    UnsupportedOpError
-        If nodes find no device; the message lists all of them with the reasons.
+    With `writes_out`, devices get replacements of nodes that they lack. Raises UnsupportedOpError
+    with the reasons of all nodes that find no device.
     """
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
     homeless: list[Homeless] = []
     for path, around, node in placed_nodes(graph):
         if waits(node):
-            # No device runs control flow whose shapes are not known: the session goes through it.
+            # The session itself runs control flow with unknown shapes.
             assignment[path], reasons[path] = SESSION, "decided when its inputs are known"
             continue
         named = replace(node, name=path)
@@ -68,36 +57,36 @@ def by_preference(
 
 
 def may_merge(devices: Mapping[str, Device], pins: Pins, *, writes_out: bool = False) -> Placing:
-    """Return the rule for passes: what is pinned alike, and loses no device, may become one.
+    """Return the rule for passes: nodes may become one if pins agree and no device is lost.
 
-    With `writes_out`, devices are given nodes that they lack in simpler ones.
+    With `writes_out`, devices get replacements of nodes that they lack.
     """
     return _Placing(devices, pins, writes_out)
 
 
 @dataclass(frozen=True, slots=True)
 class _Placing:
-    """What passes may ask: neither which devices there are, nor what is pinned to them."""
+    """Answers passes without exposing devices and pins."""
 
     devices: Mapping[str, Device]
     pins: Pins
     writes_out: bool
 
     def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-        """Say whether nodes of a graph may become one.
+        """Return whether nodes of a graph may become one.
 
-        Not where that would take all of them away from a device: who runs the nodes must run the
-        one as well, be it written out again. The order of the devices does not matter.
+        Every device that runs all of the nodes must run the one too, possibly written out again.
+        The order of the devices does not matter.
         """
         patterns = [find_pin(node, self.pins) for node in nodes]
         if len({pattern and self.pins[pattern] for pattern in patterns}) > 1:
             return False
-        # The last node stays what it was: who ran it runs it still.
+        # The operator of the last node stays, and so do its devices.
         if one.op == nodes[-1].op:
             return True
-        devices = allowed(one, self.devices, self.pins).values()
+        devices = find_allowed(one, self.devices, self.pins).values()
         lacking = [device for device in devices if not support(graph, one, device).ok]
-        # Somebody must be able to run it, and nobody may lose what it could run before.
+        # At least one device must support it, and none that ran all the nodes may drop out.
         return len(lacking) < len(devices) and not any(
             not self._runs(graph, one, device)
             and all(self._runs(graph, node, device) for node in nodes)
@@ -105,21 +94,20 @@ class _Placing:
         )
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
-        """Return why a node can run on none of the devices that it may go to."""
+        """Return the reason if none of its possible devices can run a node."""
         device, reason = _choose(graph, node, self.devices, self.pins)
         return reason if device is None else None
 
     def inside(self) -> Placing:
-        """Return the same for graphs in nodes, which no device gets in simpler ones."""
+        """Return the rule for graphs in nodes, which are not written out."""
         return replace(self, writes_out=False)
 
     def _runs(self, graph: Graph, node: Node, device: Device) -> bool:
-        """Say whether a device runs a node, or can if it is written out."""
         return offer(graph, node, device, writes_out=self.writes_out).ok
 
 
 def offer(graph: Graph, node: Node, device: Device, *, writes_out: bool) -> Support:
-    """Say whether a device can run a node of a graph, written out in simpler ones if need be."""
+    """Return a device's support of a node, written out if necessary."""
     answer = support(graph, node, device)
     if answer.ok or not (writes_out and can_be_written_out(graph, node, partial(why_not, device))):
         return answer
@@ -127,7 +115,7 @@ def offer(graph: Graph, node: Node, device: Device, *, writes_out: bool) -> Supp
 
 
 class Homeless(NamedTuple):
-    """A node that finds no device, the graph that it is in, and why."""
+    """A node without a device, its graph, and the reason."""
 
     graph: Graph
     node: Node
@@ -135,55 +123,55 @@ class Homeless(NamedTuple):
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What those have in common that one line tells of."""
+        """The key of nodes that share a line of the error."""
         return self.node.op, self.reason
 
 
 def unsupported_error(
     graph: Graph, homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: Pins
 ) -> UnsupportedOpError:
-    """Return the error of nodes that find no device."""
     alike: dict[tuple[str, str], list[Homeless]] = {}
     for each in homeless:
         alike.setdefault(each.kind, []).append(each)
     kinds = list(alike.values())
-    lines = [f"{_named(group)}: {_why(group[0], devices, pins)}" for group in kinds[:MAX_LISTED]]
+    lines = [
+        f"{_name_nodes(group)}: {_explain(group[0], devices, pins)}" for group in kinds[:MAX_LISTED]
+    ]
     if len(kinds) > MAX_LISTED:
         lines.append(f"and {sum(map(len, kinds[MAX_LISTED:]))} more")
     return UnsupportedOpError(
         f"{len(homeless)} of {len(graph.nodes)} nodes run on none of the devices they may use:\n"
         "    " + "\n    ".join(lines),
         at=f"graph {graph.name!r}, devices {', '.join(devices)}",
-        fix=_way_out(homeless, devices, pins),
+        fix=_suggest_fix(homeless, devices, pins),
     )
 
 
-def _named(group: Sequence[Homeless]) -> str:
-    """Return the names of nodes of one operator, the first ones."""
+def _name_nodes(group: Sequence[Homeless]) -> str:
     names = ", ".join(repr(each.node.name) for each in group[:MAX_NAMED])
     more = f" and {len(group) - MAX_NAMED} more" if len(group) > MAX_NAMED else ""
     return f"{names}{more} ({group[0].node.op})"
 
 
-def _why(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
-    """Return why a node finds no device, and why it is no help to write it out as others.
+def _explain(one: Homeless, devices: Mapping[str, Device], pins: Pins) -> str:
+    """Return the reason, and why writing the node out does not help.
 
-    Not where those fail for the same reason, which is not their operator then.
+    Replacements that fail for the same reason are left out: the cause is not their operator.
     """
     cause = one.reason.rpartition(": ")[2]
     others = attempts(one.graph, one.node, may_merge(devices, pins).why_not)
     return "; ".join((one.reason, *(other for other in others if not other.endswith(cause))))
 
 
-def _way_out(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: Pins) -> str:
-    """Return what to do: another pin, where that is all it takes, else another device."""
+def _suggest_fix(homeless: Sequence[Homeless], devices: Mapping[str, Device], pins: Pins) -> str:
+    """Suggest a fix: another pin if that is enough, else another device."""
     able = [
         name
         for name, device in devices.items()
         if all(support(each.graph, each.node, device).ok for each in homeless)
     ]
     if able:
-        # Each pin once, in the order in which nodes were met.
+        # Each pin once, in the order of the nodes.
         given = dict.fromkeys(find_pin(each.node, pins) for each in homeless)
         changed = ", ".join(repr(pattern) for pattern in given if pattern is not None)
         return f"change the pin {changed}: {able[0]!r} runs them"
@@ -203,29 +191,28 @@ def _choose(
     *,
     writes_out: bool = False,
 ) -> tuple[str | None, str]:
-    """Return a node's device, or None, and the reason."""
     pattern = find_pin(node, pins)
     refused: list[str] = []
-    for name, device in allowed(node, devices, pins).items():
+    for name, device in find_allowed(node, devices, pins).items():
         answer = offer(graph, node, device, writes_out=writes_out)
-        # A pin is a demand: who cannot meet it is not replaced by another device.
+        # A pin is a demand: no other device may replace it.
         if pattern is not None:
             pinned = f"pinned to {name} by {pattern!r}: {answer.reason}"
             return (name, f"pinned by {pattern!r}") if answer.ok else (None, pinned)
         if answer.ok:
-            return name, placed(answer, refused)
+            return name, explain_place(answer, refused)
         refused.append(f"{name}: {answer.reason}")
     return None, "; ".join(refused)
 
 
-def allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mapping[str, Device]:
-    """Return the devices that a node may go to: the one that it is pinned to, or all."""
+def find_allowed(node: Node, devices: Mapping[str, Device], pins: Pins) -> Mapping[str, Device]:
+    """Return the possible devices of a node: its pinned one, or all."""
     pattern = find_pin(node, pins)
     return devices if pattern is None else {pins[pattern]: devices[pins[pattern]]}
 
 
-def placed(answer: Support, refused: Sequence[str]) -> str:
-    """Return why a node is where it is, and why it is not on devices before that."""
+def explain_place(answer: Support, refused: Sequence[str]) -> str:
+    """Return the reason for a node's device, and those against the devices before it."""
     if refused:
         return f"{answer.reason} (not on {'; '.join(refused)})"
     return f"first choice: {answer.reason}"

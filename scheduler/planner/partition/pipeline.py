@@ -1,7 +1,7 @@
-"""Pipelines for a stream: the nodes in order, cut into one run per device, none too long.
+"""Pipelines for a stream: the nodes in order, cut into one run per device.
 
-The longest stage decides how many items pass per second. For every order of up to four devices the
-best cuts are found by dynamic programming over all places to cut.
+The longest stage limits the throughput. For every order of up to four devices, dynamic programming
+over all places finds the best cuts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MOST_ORDERS = 24
 MOST_NODES = 1500
 
 
-def pipelines(problem: PartitionProblem) -> dict[str, list[int]]:
-    """Return assignments by name, one for each order of devices that serves."""
+def make_pipelines(problem: PartitionProblem) -> dict[str, list[int]]:
+    """Return assignments by name, one for each feasible order of devices."""
     count = len(problem.names)
     if problem.n_nodes > MOST_NODES or not problem.n_nodes:
         return {}
-    # Stages may be empty, so that orders of fewer devices are among these.
+    # Stages may be empty, which includes orders of fewer devices.
     orders = list(islice(permutations(range(count), min(count, MOST_DEVICES)), MOST_ORDERS))
-    crossing = _crossing(problem)
+    crossing = _sum_crossing(problem)
     found = {}
     for order in orders:
         assignment = _cut(problem, order, crossing)
@@ -35,8 +35,8 @@ def pipelines(problem: PartitionProblem) -> dict[str, list[int]]:
     return found
 
 
-def _crossing(problem: PartitionProblem) -> Array:
-    """For every place between nodes, the bytes that cross it."""
+def _sum_crossing(problem: PartitionProblem) -> Array:
+    """Return the bytes that cross every place between nodes."""
     crossing = np.zeros(problem.n_nodes + 2)
     for producer, nbytes, readers, fetched in problem.tensors:
         last = problem.n_nodes if fetched else max(readers)
@@ -46,12 +46,12 @@ def _crossing(problem: PartitionProblem) -> Array:
 
 
 def _cut(problem: PartitionProblem, order: tuple[int, ...], crossing: Array) -> list[int] | None:
-    """Return the assignment whose longest stage is shortest; None if a node runs in no stage."""
+    """Return the assignment with the shortest longest stage, if all nodes can run."""
     count = problem.n_nodes
     seconds = np.array([[row[device] for device in order] for row in problem.seconds])
     lacking = np.isinf(seconds)
     nothing = np.zeros(len(order))
-    # Sums of infinity tell nothing of a difference: count what a device lacks beside them.
+    # Differences of infinite sums are undefined: count lacking nodes separately.
     lacks = np.vstack([nothing, np.cumsum(lacking, axis=0)])
     finite = np.vstack([nothing, np.cumsum(np.where(lacking, 0.0, seconds), axis=0)])
     best = np.full(count + 1, np.inf)

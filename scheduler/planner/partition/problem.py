@@ -1,8 +1,8 @@
-"""A graph as the choice of devices sees it: numbers, and a quick word on any assignment.
+"""A graph reduced to numbers for the choice of devices, with a fast estimate.
 
-The estimate follows the subgraphs that an assignment would be cut into: each starts when all it
-reads has arrived, its device does one at a time, copies go one by one through their queues. What a
-plan really costs is said by the simulator, for the few assignments that are worth it.
+The estimate follows the subgraphs of an assignment: each starts when its inputs have arrived, its
+device runs one at a time, copies go one by one through their queues. The simulator computes the
+cost of the few best assignments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ....graph.ir import Graph
 from ...costs import Costs
 from ...plans.request import ON_HOST, IoDevices
 from .capacity import Capacity
-from .cutting import Labels, Parts, awaiting, components, set_labels
+from .cutting import Labels, Parts, find_awaiting, find_components, set_labels
 from .latency_estimate import CopyTime, LatencyEstimate
 from .tasks import TaskGraph
 
@@ -28,52 +28,32 @@ TYPICAL_BYTES = 1 << 20
 Cutter: TypeAlias = Callable[[Sequence[Sequence[int]], Sequence[object], Collection[int]], Parts]
 
 OUTSIDE = -1
-"""Stands for the caller, who feeds and fetches, where a device is asked for."""
+"""The caller, which feeds and fetches, in place of a device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an assignment would cost.
-
-    Attributes
-    ----------
-    seconds : float
-        Of one item, or per item where throughput is the objective.
-    components : list of list of int
-        The nodes of each subgraph.
-    excess : float
-        How far beyond the limits of memory and of the number of subgraphs.
-    """
+    """The estimated cost of an assignment."""
 
     seconds: float
+    """The time of one item, or per item if throughput is the objective."""
     components: list[list[int]]
+    """The nodes of each subgraph."""
     excess: float
+    """Excess over the limits of memory and of the number of subgraphs."""
 
     @property
     def key(self) -> tuple[float, float]:
-        """What to compare by: limits come first."""
+        """The key of comparisons: limits come first."""
         return self.excess, self.seconds
 
 
 class PartitionProblem:
-    """A graph with known shapes, the devices, and what runs where for how long.
+    """A graph with known shapes, the devices, and the time of every node on each.
 
-    Parameters
-    ----------
-    graph : Graph
-    devices : Mapping of str to Device
-    costs : Costs
-    seconds : sequence of sequences of float
-        For every node its time on every device, infinity where it must not or cannot run.
-    in_flight : int
-        How many items at once; 0 where latency is the objective.
-    max_subgraphs : int or None
-    capacity : Capacity
-    margin, margin_each : float
-        By what share a split has to win; what each subgraph beyond the second adds to it.
-    ends : IoDevices
-    labels : Mapping of int to hashable
-        The nodes that are in subgraphs with nodes of the same label alone.
+    `seconds` is infinity where a node must not or cannot run; `in_flight` is 0 if latency is the
+    objective. A split has to win by the share `margin`, plus `margin_each` per subgraph beyond the
+    second. Subgraphs do not mix `labels` of nodes.
     """
 
     def __init__(
@@ -104,12 +84,11 @@ class PartitionProblem:
         self._costs = costs
         self._indices = {node.name: index for index, node in enumerate(graph.nodes)}
         self.producers = graph.producer_indices
-        self.awaiting, self._labels = awaiting(graph), labels
+        self.awaiting, self._labels = find_awaiting(graph), labels
         self.following = graph.constant_indices
 
     @property
     def n_nodes(self) -> int:
-        """How many nodes there are."""
         return len(self.seconds)
 
     @cached_property
@@ -129,17 +108,17 @@ class PartitionProblem:
     def _names_of_tensors(self) -> list[str]:
         graph, fetched = self.graph, set(self.graph.outputs)
         every = (*graph.inputs, *(t for node in graph.nodes for t in node.outputs if t))
-        # What nobody reads is written, but goes nowhere.
+        # Tensors without readers are not copied.
         return [name for name in every if graph.consumers[name] or name in fetched]
 
     @cached_property
     def fed_at(self) -> list[int]:
-        """For every one of `tensors` the device where it is handed over; or the caller's number."""
+        """For each of `tensors` the device where it is fed, or the caller's number."""
         return [self._end(self._ends.inputs.get(name)) for name in self._names_of_tensors]
 
     @cached_property
     def taken_at(self) -> list[int]:
-        """For every one of `tensors` the device where it is taken; or the caller's number."""
+        """For each of `tensors` the device where it is fetched, or the caller's number."""
         return [self._end(self._ends.outputs.get(name)) for name in self._names_of_tensors]
 
     def _end(self, device: str | None) -> int:
@@ -147,7 +126,7 @@ class PartitionProblem:
 
     @cached_property
     def ways(self) -> list[list[CopyTime]]:
-        """For every pair of devices how results get from one to the other; last is the caller."""
+        """The copy time between every pair of devices; the last is the caller."""
         count = len(self.names)
         return [[self._way(a, b) for b in range(count + 1)] for a in range(count + 1)]
 
@@ -165,13 +144,13 @@ class PartitionProblem:
         )
         if source == target:
             return CopyTime(0.0, 0.0)
-        # There is a memory that both reach: nothing is copied, though layouts may have to change.
+        # A common memory needs no copy, though layouts may change.
         if not ends[0][0].isdisjoint(ends[1][0]):
             return CopyTime(0.0, edges / TYPICAL_BYTES)
         stops = [memory for _, memory in ends]
         if not self._is_direct(source, target):
             stops.insert(1, HOST)
-        # Two points of a line: what copies of nothing take, and copies of a usual size.
+        # Two points of a line: copies of no bytes, and of a usual size.
         latency, whole = (
             sum(self._costs.copy_s(a, b, nbytes) for a, b in pairwise(stops))
             for nbytes in (0, TYPICAL_BYTES)
@@ -179,7 +158,7 @@ class PartitionProblem:
         return CopyTime(latency, max(whole - latency + edges, 0.0) / TYPICAL_BYTES)
 
     def _is_direct(self, source: int, target: int) -> bool:
-        """True when one copy is enough: an end is on the host, or a device reads the other's."""
+        """Return whether one copy is enough: an end on the host, or a direct read."""
         if len(self.names) in (source, target):
             return True
         memory, offers = self._offers[source].memory, self._offers[target]
@@ -187,14 +166,14 @@ class PartitionProblem:
 
     @cached_property
     def tasks(self) -> TaskGraph:
-        """The nodes as tasks; what a new subgraph costs is part of every copy."""
+        """The nodes as tasks; the cost of a new subgraph is part of every copy."""
         count = len(self.names)
         ways = self.ways
         return TaskGraph(
             self.seconds,
             self._reads(),
             [
-                # List schedulers know of no subgraphs; to go to another device is to begin one.
+                # List schedulers do not know subgraphs; changing the device begins one.
                 [0.0 if a == b else ways[a][b].latency_s + self.submit_s[b] for b in range(count)]
                 for a in range(count)
             ],
@@ -206,7 +185,7 @@ class PartitionProblem:
     def _crossing_s(
         self, names: Sequence[str], ends: Mapping[str, str], *, outputs: bool
     ) -> list[list[float]]:
-        """For every node what copies of inputs to each device take, or of outputs from there."""
+        """Return for every node the copy time of inputs to, or outputs from, each device."""
         ways, there = self.ways, range(len(self.names))
         found = [[0.0 for _ in there] for _ in self.graph.nodes]
         for end in dict.fromkeys(self._end(ends.get(name)) for name in names):
@@ -218,7 +197,7 @@ class PartitionProblem:
         return found
 
     def _reads(self) -> list[list[tuple[int, float]]]:
-        """For every node the nodes that make what it reads, and how many bytes of each."""
+        """Return for every node its producers and the bytes of each."""
         graph, indices = self.graph, self._indices
         return [
             [
@@ -230,28 +209,27 @@ class PartitionProblem:
         ]
 
     def _bytes_among(self, names: Sequence[str], *, outputs: bool) -> list[int]:
-        """For every node the bytes of its inputs, or outputs, that are among some tensors."""
+        """Return for every node the bytes of its inputs, or outputs, among some tensors."""
         wanted, tensors = set(names), self.graph.tensors
         return [
             sum(tensors[t].nbytes for t in {*(node.outputs if outputs else node.inputs)} & wanted)
             for node in self.graph.nodes
         ]
 
-    def estimate(self, assignment: Sequence[int], *, by: Cutter = components) -> Estimate:
-        """Return what an assignment would cost that is cut in some way."""
+    def estimate(self, assignment: Sequence[int], *, by: Cutter = find_components) -> Estimate:
+        """Estimate the cost of an assignment, cut by a rule."""
         parts = by(self.producers, set_labels(assignment, self._labels), self.following)
         excess = self.excess(assignment)
         if self.max_subgraphs is not None:
-            # Not refused: a search that may pass through what is not allowed finds more of what is.
+            # Not refused: passing through invalid assignments finds more valid ones.
             excess += max(0, len(parts) - self.max_subgraphs)
         return Estimate(LatencyEstimate(self, assignment, parts).seconds(), parts, excess)
 
     def excess(self, assignment: Sequence[int]) -> float:
-        """Return how far beyond the limits of memory an assignment seems to be."""
         return self.capacity.excess(self, assignment)
 
     @cached_property
     def bound_s(self) -> float:
-        """Seconds of one item that no assignment can go below."""
-        # At least one program has to be submitted, on the quickest device.
+        """A lower bound of one item's seconds for any assignment."""
+        # At least one program is submitted, on the fastest device.
         return self.tasks.bound_s + min(self.submit_s)

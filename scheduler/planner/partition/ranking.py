@@ -1,4 +1,4 @@
-"""The ranking of judged assignments, and notes on those not taken."""
+"""The ranking of judged assignments, and notes on rejected ones."""
 
 from __future__ import annotations
 
@@ -14,23 +14,15 @@ from .problem import PartitionProblem
 
 LISTED = 12
 EQUAL = 1.001
-"""What differs by less is taken to be equal; then fewer subgraphs are better."""
+"""Times within this factor are equal; then fewer subgraphs are better."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Assignments that were judged.
+    """Judged assignments in order.
 
-    Attributes
-    ----------
-    problem : PartitionProblem
-    assignments : Mapping of str to sequence of int
-        By name.
-    judged : sequence of Judged
-    plain : frozenset of str
-        The names of those that give one device all that it can run.
-    ranks : Mapping of str to int
-        The order of the devices, which decides between equals.
+    `assignments` are by name; those in `plain` give one device all that it can run. `ranks` is the
+    order of the devices, which breaks ties.
     """
 
     problem: PartitionProblem
@@ -41,7 +33,7 @@ class Ranking:
 
     @cached_property
     def order(self) -> list[Judged]:
-        """What respects `max_subgraphs`, the best first, a split only where it wins."""
+        """Assignments within `max_subgraphs`, the best first; splits must win by the margin."""
         ranked = sorted(filter(self._is_within, self.judged), key=self._key)
         alone = [one for one in ranked if len(one.devices) == 1]
         bases = alone or [one for one in ranked if one.name in self.plain]
@@ -54,12 +46,12 @@ class Ranking:
         return [first, *(one for one in ranked if one is not first)]
 
     def next_s(self, one: Judged) -> float:
-        """Return the time of the fastest that is no faster than one, but another."""
+        """Return the time of the fastest other one that is not faster."""
         slower = (o.seconds for o in self.judged if o is not one and o.seconds >= one.seconds)
         return min(slower, default=inf)
 
     def candidates(self, chosen: Judged, passed: set[str]) -> tuple[Candidate, ...]:
-        """Return all for people, the fastest first; those in `passed` lack memory."""
+        """Return all for reports, the fastest first; those in `passed` lack memory."""
         fastest = sorted(self.judged, key=lambda one: one.seconds)[:LISTED]
         return tuple(
             Candidate(
@@ -73,7 +65,7 @@ class Ranking:
         )
 
     def why(self, one: Judged, passed: set[str]) -> str:
-        """Say in a sentence why one is taken."""
+        """Explain in a sentence why one is chosen."""
         text = f"{one.name}: {seconds_text(one.seconds)} predicted"
         alone = [other for other in self.judged if len(other.devices) == 1 and other is not one]
         splits = [other for other in self.judged if len(other.devices) > 1]
@@ -88,9 +80,9 @@ class Ranking:
         return f"{text}; better ones lack memory: {len(passed)}" if passed else text
 
     def _is_worthy(self, one: Judged, bases: Sequence[Judged]) -> bool:
-        """True where nothing speaks for the first of the bases in place of it.
+        """Return whether one is a base, or better than the first base.
 
-        These are the devices alone, or what has as much as possible on one where none can run all.
+        Bases are the devices alone, or as much as possible on one if none can run all.
         """
         return (
             one in bases
@@ -99,7 +91,7 @@ class Ranking:
         )
 
     def _margin(self, one: Judged) -> float:
-        """Return by what share a split has to win."""
+        """Return the share by which a split has to win."""
         parts = len(one.partition.subgraphs)
         return self.problem.margin + self.problem.margin_each * max(0, parts - 2)
 
@@ -110,7 +102,7 @@ class Ranking:
         return self._overfills(one), one.seconds
 
     def _overfills(self, one: Judged) -> bool:
-        """True when a memory is too small for it, even if items take turns."""
+        """Return whether a memory is too small for it, even if items take turns."""
         assignment, capacity = self.assignments[one.name], self.problem.capacity
         if not self.problem.excess(assignment):
             return False

@@ -1,4 +1,4 @@
-"""Ranks: how far it is from a task to the end, or from the beginning, and orders that follow."""
+"""Ranks: distances from a task to the end, or from the beginning, and resulting orders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from .tasks import TaskGraph
 
 Weigh: TypeAlias = Callable[[Sequence[float]], float]
-"""One time for a task, given its times on the machines that can run it."""
+"""Combines the times of a task on the machines that can run it."""
 
 
-def upward_ranks(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0) -> list[float]:
+def compute_upward_ranks(
+    graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1.0
+) -> list[float]:
     """Return for every task the longest way from its start to the end, by mean times (HEFT)."""
     latency, per_byte = graph.mean_copy
     ranks = [0.0] * graph.n_tasks
@@ -22,11 +24,11 @@ def upward_ranks(graph: TaskGraph, weigh: Weigh | None = None, copies: float = 1
         for consumer, nbytes in graph.consumers[task]:
             way = ranks[consumer] + copies * (latency + nbytes * per_byte)
             after = way if way > after else after
-        ranks[task] = after + _weight(graph, task, weigh)
+        ranks[task] = after + _weigh(graph, task, weigh)
     return ranks
 
 
-def downward_ranks(graph: TaskGraph) -> list[float]:
+def compute_downward_ranks(graph: TaskGraph) -> list[float]:
     """Return for every task the longest way from the beginning to its start, by mean times."""
     latency, per_byte = graph.mean_copy
     ranks: list[float] = []
@@ -40,8 +42,8 @@ def downward_ranks(graph: TaskGraph) -> list[float]:
     return ranks
 
 
-def optimistic_costs(graph: TaskGraph) -> list[list[float]]:
-    """Return for every task and machine the way to the end if all that follows ran at its best."""
+def compute_optimistic_costs(graph: TaskGraph) -> list[list[float]]:
+    """Return for every task and machine the way to the end if all followers run at their best."""
     machines, latency, per_byte = range(graph.n_machines), graph.latency_s, graph.s_per_byte
     table = [[0.0] * graph.n_machines for _ in range(graph.n_tasks)]
     for task in range(graph.n_tasks - 1, -1, -1):
@@ -58,17 +60,17 @@ def optimistic_costs(graph: TaskGraph) -> list[list[float]]:
     return table
 
 
-def by_rank(ranks: Sequence[float], graph: TaskGraph | None = None) -> list[int]:
-    """Return the tasks, highest rank first, but none before its producers where a graph is given.
+def sort_by_rank(ranks: Sequence[float], graph: TaskGraph | None = None) -> list[int]:
+    """Return the tasks by falling rank, and after their producers if a graph is given.
 
     Upward ranks fall along every edge, so that sorting alone keeps that order.
     """
     if graph is None:
         return sorted(range(len(ranks)), key=lambda task: (-ranks[task], task))
-    return list(_by_priority(graph, lambda task: -ranks[task]))
+    return list(_sort_by_priority(graph, lambda task: -ranks[task]))
 
 
-def _by_priority(graph: TaskGraph, key: Callable[[int], float]) -> Iterator[int]:
+def _sort_by_priority(graph: TaskGraph, key: Callable[[int], float]) -> Iterator[int]:
     waits = [len(producers) for producers in graph.producers]
     ready = [(key(task), task) for task, count in enumerate(waits) if count == 0]
     heapify(ready)
@@ -81,7 +83,7 @@ def _by_priority(graph: TaskGraph, key: Callable[[int], float]) -> Iterator[int]
                 heappush(ready, (key(consumer), consumer))
 
 
-def _weight(graph: TaskGraph, task: int, weigh: Weigh | None) -> float:
+def _weigh(graph: TaskGraph, task: int, weigh: Weigh | None) -> float:
     if weigh is None:
         return graph.mean_s[task]
     return weigh([graph.seconds[task][m] for m in graph.machines[task]])

@@ -1,7 +1,7 @@
-"""Local search over assignments: subgraphs joined to their neighbours, nodes moved at the borders.
+"""Local search over assignments: merges subgraphs with neighbours, moves nodes at borders.
 
-Deterministic, and on a budget of estimates: the result depends on the problem alone. A clock stops
-it only where a machine is far too slow.
+Deterministic, with a budget of estimates: the result depends on the problem alone. A clock only
+stops it on a far too slow machine.
 """
 
 from __future__ import annotations
@@ -13,29 +13,22 @@ from itertools import product
 from math import inf, prod
 from time import monotonic
 
-from .cutting import freest
+from .cutting import cut_freest
 from .problem import Estimate, PartitionProblem
 
 MOST_EXACT, RECONSIDERED = 1024, 64
-"""Up to so many assignments are all looked at, and so many of them again, cut in another way."""
+"""Most assignments to try each, and how many of the best to estimate in another cut."""
 
 _LESS = 1 - 1e-9
 
 STOP_S = 5.0
 CHAINS = (1, 2, 4, 8, 16)
-"""How many nodes are moved across a border at once."""
+"""Numbers of nodes to move across a border at once."""
 
 
 @dataclass
 class Search:
-    """A walk through the assignments of a problem.
-
-    Attributes
-    ----------
-    problem : PartitionProblem
-    budget : int
-        How many more estimates may be made.
-    """
+    """A local search; `budget` is the number of estimates left."""
 
     problem: PartitionProblem
     budget: int
@@ -43,7 +36,7 @@ class Search:
     _began: float = field(default_factory=monotonic)
 
     def estimate(self, assignment: Sequence[int]) -> Estimate:
-        """Return what an assignment would cost, remembered if it was asked before."""
+        """Estimate an assignment, cached."""
         key = tuple(assignment)
         found = self._known.get(key)
         if found is None:
@@ -53,11 +46,10 @@ class Search:
 
     @property
     def is_spent(self) -> bool:
-        """True when it is time to stop."""
         return self.budget <= 0 or monotonic() - self._began > STOP_S
 
     def improve(self, start: Sequence[int], budget: int) -> list[int]:
-        """Return an assignment estimated no slower than the one given, by so many estimates."""
+        """Return an assignment estimated no slower than `start`, with `budget` estimates."""
         floor = self.budget - budget
         best = list(start)
         length = self.estimate(best).key
@@ -74,13 +66,13 @@ class Search:
         return best
 
     def merged(self, start: Sequence[int]) -> list[int]:
-        """Return the assignment with small subgraphs joined to neighbours, many at a time.
+        """Merge small subgraphs with neighbours, many at a time.
 
-        A subgraph is joined where its own time there is less than here with its copies.
+        A subgraph moves if its own time there is less than here with its copies.
         """
         best = current = list(start)
         for _ in range(8):
-            changed = _joined(self.problem, current, self.estimate(current))
+            changed = _merge_parts(self.problem, current, self.estimate(current))
             if changed == current or self.is_spent:
                 break
             current = changed
@@ -91,18 +83,18 @@ class Search:
     def _neighbours(self, assignment: list[int]) -> Iterator[list[int]]:
         problem = self.problem
         parts = self.estimate(assignment).components
-        # The smallest first: those are the likeliest to be in the way.
+        # The smallest first: these are the likeliest to cost more than they gain.
         for nodes in sorted(parts, key=lambda nodes: (len(nodes), nodes[0])):
-            for device in _allowed(problem, nodes):
+            for device in _find_allowed(problem, nodes):
                 if device != assignment[nodes[0]]:
-                    yield _moved(assignment, nodes, device)
+                    yield _move(assignment, nodes, device)
         for length in CHAINS:
             yield from self._border_moves(assignment, parts, length)
         if problem.n_nodes <= 64:
             for node in range(problem.n_nodes):
-                for device in _allowed(problem, [node]):
+                for device in _find_allowed(problem, [node]):
                     if device != assignment[node]:
-                        yield _moved(assignment, [node], device)
+                        yield _move(assignment, [node], device)
 
     def _border_moves(
         self, assignment: list[int], parts: list[list[int]], length: int
@@ -114,28 +106,28 @@ class Search:
             if length >= len(nodes):
                 continue
             for chosen, near in (
-                (nodes[:length], _before(problem, nodes[:length], assignment)),
-                (nodes[-length:], _after(problem, nodes[-length:], assignment)),
+                (nodes[:length], _find_devices_before(problem, nodes[:length], assignment)),
+                (nodes[-length:], _find_devices_after(problem, nodes[-length:], assignment)),
             ):
                 for device in sorted(near - {own}):
                     if all(problem.seconds[node][device] < inf for node in chosen):
-                        yield _moved(assignment, chosen, device)
+                        yield _move(assignment, chosen, device)
 
 
-def every(problem: PartitionProblem, count: int) -> list[list[int]] | None:
-    """Return the best of all assignments by trying each; None where they are too many."""
-    choices = [_allowed(problem, [node]) for node in range(problem.n_nodes)]
+def try_every(problem: PartitionProblem, count: int) -> list[list[int]] | None:
+    """Return the best of all assignments by trying each; None if there are too many."""
+    choices = [_find_allowed(problem, [node]) for node in range(problem.n_nodes)]
     if prod(map(len, choices)) > MOST_EXACT:
         return None
     assignments = map(list, product(*choices))
     known = {tuple(one): problem.estimate(one).key for one in assignments}
     close = nsmallest(RECONSIDERED, known, key=lambda one: (known[one], one))
     for one in close:
-        known[one] = min(known[one], problem.estimate(one, by=freest).key)
+        known[one] = min(known[one], problem.estimate(one, by=cut_freest).key)
     return [list(one) for one in nsmallest(count, close, key=lambda one: (known[one], one))]
 
 
-def _allowed(problem: PartitionProblem, nodes: Sequence[int]) -> list[int]:
+def _find_allowed(problem: PartitionProblem, nodes: Sequence[int]) -> list[int]:
     return [
         device
         for device in range(len(problem.names))
@@ -143,23 +135,29 @@ def _allowed(problem: PartitionProblem, nodes: Sequence[int]) -> list[int]:
     ]
 
 
-def _moved(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[int]:
+def _move(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[int]:
     changed = list(assignment)
     for node in nodes:
         changed[node] = device
     return changed
 
 
-def _before(problem: PartitionProblem, nodes: Sequence[int], assignment: Sequence[int]) -> set[int]:
+def _find_devices_before(
+    problem: PartitionProblem, nodes: Sequence[int], assignment: Sequence[int]
+) -> set[int]:
     return {assignment[p] for node in nodes for p in problem.producers[node]}
 
 
-def _after(problem: PartitionProblem, nodes: Sequence[int], assignment: Sequence[int]) -> set[int]:
+def _find_devices_after(
+    problem: PartitionProblem, nodes: Sequence[int], assignment: Sequence[int]
+) -> set[int]:
     return {assignment[c] for node in nodes for c, _ in problem.tasks.consumers[node]}
 
 
-def _joined(problem: PartitionProblem, assignment: Sequence[int], known: Estimate) -> list[int]:
-    """Join every subgraph that costs less elsewhere, unless a neighbour has just been moved."""
+def _merge_parts(
+    problem: PartitionProblem, assignment: Sequence[int], known: Estimate
+) -> list[int]:
+    """Move every subgraph that costs less elsewhere, unless a neighbour has just moved."""
     changed, tasks = list(assignment), problem.tasks
     locked = [False] * problem.n_nodes
     for nodes in known.components:

@@ -1,7 +1,7 @@
-"""Tasks on unlike machines: the abstract problem behind a partition, and schedules of it.
+"""Tasks on unlike machines: the abstract problem of a partition, and its schedules.
 
 A task takes a different time on every machine, infinity where it cannot run. Its result reaches a
-task on another machine after a copy that costs a latency and its bytes; copies run side by side. A
+task on another machine after a copy that costs a latency and its bytes; copies are concurrent. A
 machine runs one task at a time. This is the model of the list-scheduling literature (Topcuoglu,
 Hariri and Wu, IEEE TPDS 13(3), 2002).
 """
@@ -14,49 +14,38 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-from .ranks import optimistic_costs, upward_ranks
+from .ranks import compute_optimistic_costs, compute_upward_ranks
 
 Matrix = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """Tasks in a topological order, and the machines.
-
-    Attributes
-    ----------
-    seconds : matrix
-        For every task its time on every machine.
-    producers : sequence of sequences of (int, float)
-        For every task the tasks whose results it reads, and how many bytes of each.
-    latency_s, s_per_byte : matrix
-        Copies from machine to machine; zero on the diagonal.
-    entry_s : matrix, optional
-        For every task how long after the beginning its other inputs are there, per machine.
-    exit_s : matrix, optional
-        For every task what it takes, when it is done, to bring its results out of a machine.
-    """
+    """Tasks in a topological order, and the machines."""
 
     seconds: Matrix
+    """For every task its time on every machine."""
     producers: Sequence[Sequence[tuple[int, float]]]
+    """For every task its producers, and the bytes of each result."""
     latency_s: Matrix
+    """For copies from machine to machine; zero on the diagonal."""
     s_per_byte: Matrix
     entry_s: Matrix | None = None
+    """For every task and machine the arrival of its other inputs."""
     exit_s: Matrix | None = None
+    """For every task and machine the time to copy its results out."""
 
     @property
     def n_tasks(self) -> int:
-        """How many tasks there are."""
         return len(self.seconds)
 
     @property
     def n_machines(self) -> int:
-        """How many machines there are."""
         return len(self.latency_s)
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, float], ...], ...]:
-        """For every task those that read its results, and how many bytes."""
+        """For every task its readers, and the bytes."""
         found: list[list[tuple[int, float]]] = [[] for _ in self.seconds]
         for task, producers in enumerate(self.producers):
             for producer, nbytes in producers:
@@ -65,7 +54,6 @@ class TaskGraph:
 
     @cached_property
     def machines(self) -> tuple[tuple[int, ...], ...]:
-        """For every task the machines that can run it."""
         return tuple(
             tuple(machine for machine, seconds in enumerate(row) if seconds < inf)
             for row in self.seconds
@@ -93,33 +81,32 @@ class TaskGraph:
     @cached_property
     def upward_s(self) -> Sequence[float]:
         """For every task the longest way from its start to the end, by mean times."""
-        return upward_ranks(self)
+        return compute_upward_ranks(self)
 
     @cached_property
     def optimistic_s(self) -> Matrix:
-        """For every task and machine the way to the end if all that follows ran at its best."""
-        return optimistic_costs(self)
+        """For every task and machine the way to the end if all followers run at their best."""
+        return compute_optimistic_costs(self)
 
     def copy_s(self, source: int, target: int, nbytes: float) -> float:
-        """Return how long a result takes from one machine to another."""
         if source == target:
             return 0.0
         return self.latency_s[source][target] + nbytes * self.s_per_byte[source][target]
 
     @cached_property
     def bound_s(self) -> float:
-        """Seconds that no schedule can go below: the longest path of tasks at their fastest."""
+        """A lower bound of any schedule: the longest path of tasks at their fastest."""
         longest: list[float] = []
         for row, producers in zip(self.seconds, self.producers, strict=True):
-            # Without copies, and as if every machine were free: so it holds for each assignment.
+            # Without copies, on unlimited machines: valid for each assignment.
             longest.append(min(row) + max((longest[p] for p, _ in producers), default=0.0))
         return max(longest, default=0.0)
 
 
 class Busy:
-    """When a machine is not free: tasks that follow one another without a gap are one period.
+    """Busy periods of a machine; tasks without a gap between them are one period.
 
-    Thousands of tasks are few periods: to look for a gap is to look at these.
+    Thousands of tasks are few periods, so searching for a gap is fast.
     """
 
     __slots__ = ("begins", "ends")
@@ -129,10 +116,10 @@ class Busy:
         self.ends: list[float] = []
 
     def add(self, start: float, finish: float) -> None:
-        """Add a task that overlaps none."""
+        """Add a task that overlaps no other."""
         begins, ends = self.begins, self.ends
         index = bisect_right(begins, start)
-        # As it overlaps none, at most one period on either side touches it.
+        # Without overlap, at most one period on either side touches it.
         follows = index > 0 and ends[index - 1] >= start
         precedes = index < len(begins) and begins[index] == finish
         if follows and precedes:
@@ -148,7 +135,7 @@ class Busy:
 
 
 class TaskTimes:
-    """A schedule as it grows: what each machine does when. Tasks may go into earlier gaps."""
+    """A growing schedule of each machine. Tasks may go into earlier gaps."""
 
     __slots__ = (
         "_busy",
@@ -173,7 +160,7 @@ class TaskTimes:
         self._entry, self._exit = graph.entry_s, graph.exit_s
 
     def ready_s(self, task: int, machine: int) -> float:
-        """Return when all that a task reads is on a machine; its producers are placed."""
+        """Return when all inputs of a task are on a machine; its producers are placed."""
         graph, ready = self.graph, self._entry[task][machine] if self._entry else 0.0
         latency, per_byte = graph.latency_s, graph.s_per_byte
         for producer, nbytes in graph.producers[task]:
@@ -185,13 +172,13 @@ class TaskTimes:
         return ready
 
     def slot(self, machine: int, ready: float, seconds: float) -> float:
-        """Return the earliest start from `ready` on where the machine is free that long."""
+        """Return the earliest start from `ready` on at which the machine is free for `seconds`."""
         ends = self.ends[machine]
-        # By far the most common case: there is no gap to look for.
+        # The most common case: no gap to search.
         if not ends or ready >= ends[-1]:
             return ready
         starts = self.starts[machine]
-        if seconds:  # what takes no time fits between two tasks without a gap, nothing else does
+        if seconds:  # only zero-length tasks fit between two tasks without a gap
             starts, ends = self._busy[machine].begins, self._busy[machine].ends
         start = ready
         for index in range(bisect_left(ends, ready), len(starts)):  # those before end too early
@@ -202,7 +189,6 @@ class TaskTimes:
         return start
 
     def put(self, task: int, machine: int, start: float) -> None:
-        """Place a task."""
         finish = start + self.graph.seconds[task][machine]
         self.machine[task], self.start[task], self.finish[task] = machine, start, finish
         self._busy[machine].add(start, finish)
@@ -224,7 +210,7 @@ class TaskTimes:
 
     def place_best(self, task: int, bias: Sequence[float] | None = None) -> None:
         """Place a task where it ends first; `bias` is added to its end on each machine."""
-        # Where biased ends are equal the one that ends first, and of those the first machine.
+        # Ties go to the first end without bias, then to the first machine.
         best, chosen = (inf, inf), (-1, 0.0)
         for machine in self.graph.machines[task]:
             seconds = self.graph.seconds[task][machine]
@@ -237,7 +223,7 @@ class TaskTimes:
 
     @property
     def makespan_s(self) -> float:
-        """When the last result is out."""
+        """The time at which the last result is copied out."""
         if self._exit is None:
             return max(self.finish, default=0.0)
         return max(
@@ -250,7 +236,7 @@ class TaskTimes:
 
 
 def decode(graph: TaskGraph, order: Sequence[int], machine: Sequence[int]) -> TaskTimes:
-    """Return the schedule that places tasks in an order on given machines (-1: the best)."""
+    """Place tasks in an order on given machines (-1: the best)."""
     timeline = TaskTimes(graph)
     for task in order:
         if machine[task] < 0:

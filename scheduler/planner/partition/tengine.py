@@ -1,15 +1,14 @@
 """Tengine's rule, for comparison: runs of supported nodes, unless they are too short.
 
-In Tengine one device is set and the CPU stands behind it. The nodes stand in a row. Each node that
-the device lacks goes to the CPU, and with it what follows up to the next such node if that weighs
-less than 3, a fully connected node counting 3 and any other 1. What comes before the first goes to
-the device. Neighbours on the same device are one subgraph.
+In Tengine there is one device, with the CPU as its fallback, and the nodes form a row. Each node
+that the device lacks goes to the CPU, together with the nodes up to the next such one if these
+weigh less than 3: a fully connected node counts 3, any other 1. Nodes before the first go to the
+device. Neighbours on the same device are one subgraph.
 
-Three things are other than in its source, where they are mistakes. A node without outputs is not
-taken to be unsupported. Where the first node is unsupported there is no empty subgraph before it.
-And subgraphs are cut along edges, so that a branch which has nothing to do with an unsupported node
-beside it is not torn. Where there are more than two devices, what the first does not get goes to
-the first of the others that supports it.
+Three mistakes of its source are fixed. A node without outputs is not unsupported. An unsupported
+first node has no empty subgraph before it. Subgraphs are cut along edges, so that a branch
+unrelated to an unsupported node is not split. With more than two devices, nodes that the first does
+not get go to the first of the others that supports them.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ WORTHWHILE = 3
 FULLY_CONNECTED_WEIGHT = 3
 
 
-def by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the device of every node by Tengine's rule, and the reasons.
+def assign_by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
+    """Assign every node by Tengine's rule; return the devices and the reasons.
 
     The first device is Tengine's device, the rest its CPU.
     """
     graph, names = offers.graph, tuple(offers.devices)
     assignment: dict[str, str] = {}
     reasons: dict[str, str] = {}
-    for first, after in _segments(offers):
+    for first, after in _split_segments(offers):
         blocked = 0 not in offers.allowed[first]
         inside = range(first + blocked, after)
-        weight = sum(_weight(graph, graph.nodes[index]) for index in inside)
+        weight = sum(_weigh(graph, graph.nodes[index]) for index in inside)
         short = blocked and weight < WORTHWHILE
         for index in range(first, after):
             node, allowed = graph.nodes[index], offers.allowed[index]
@@ -43,12 +42,12 @@ def by_runs(offers: Offers) -> tuple[dict[str, str], dict[str, str]]:
             leaves = short and others
             device = others[0] if leaves or 0 not in allowed else 0
             assignment[node.name] = names[device]
-            reasons[node.name] = _reason(offers, index, names, bool(leaves), weight)
+            reasons[node.name] = _explain(offers, index, names, bool(leaves), weight)
     return assignment, reasons
 
 
-def _segments(offers: Offers) -> list[tuple[int, int]]:
-    """Return the row of nodes in pieces, each but the first beginning where the device cannot."""
+def _split_segments(offers: Offers) -> list[tuple[int, int]]:
+    """Split the row of nodes before each node that the device lacks."""
     count = len(offers.allowed)
     begins = [index for index, allowed in enumerate(offers.allowed) if 0 not in allowed]
     if count and 0 not in begins:
@@ -56,13 +55,13 @@ def _segments(offers: Offers) -> list[tuple[int, int]]:
     return list(zip(begins, [*begins[1:], count], strict=True))
 
 
-def _weight(graph: Graph, node: Node) -> int:
+def _weigh(graph: Graph, node: Node) -> int:
     connected = FULLY_CONNECTED in node.operator.traits
     connected |= node.op == "MatMul" and node.inputs[1] in graph.constants
     return FULLY_CONNECTED_WEIGHT if connected else 1
 
 
-def _reason(offers: Offers, index: int, names: Sequence[str], leaves: bool, weight: int) -> str:
+def _explain(offers: Offers, index: int, names: Sequence[str], leaves: bool, weight: int) -> str:
     pattern = offers.pinned[index]
     if pattern is not None:
         return f"pinned by {pattern!r}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ....version import VERSION
-from ...planner.joined_stages import planned_ahead
+from ...planner.joined_stages import join_if_possible
 from ...planner.simulate import simulate
 from ...plans.plan import Plan
 from ...plans.variants import make_variant
@@ -38,7 +38,7 @@ def collect_document(
     texts = Texts()
     if simulation is not None:
         plan = plan or simulation.plan
-    plan = planned_ahead(plan) if plan is not None else None
+    plan = join_if_possible(plan) if plan is not None else None
     simulations = [simulation] if simulation is not None else list(_simulate_plan(plan))
     timelines = list(_make_timelines(plan, profile, simulations, texts))
     facts = list_plan_facts(plan) if plan is not None else []

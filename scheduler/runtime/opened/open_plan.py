@@ -21,7 +21,7 @@ from ....graph.tensor import Array, TensorSpec
 from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.inline_policy import Estimates
 from ...dispatch.shared_lanes import outlines, shared_lanes
-from ...planner.memory.prepared import next_region_of, regions_of, variables_in
+from ...planner.memory.prepared import find_variables, list_regions, name_next_region
 from ...plans.placement import OUTSIDE, Commit, Step, summarize_step
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, must_take_turns
@@ -141,11 +141,11 @@ class OpenPlan:
         self._measure = measure
         self._lend = lend
         self.pools = plan.memory.pools
-        self.reads = variables_in(plan.graph, plan.placement.prepared)
+        self.reads = find_variables(plan.graph, plan.placement.prepared)
         self.brought = -1
-        self.keeps = variables_in(plan.graph, (one.target for one in plan.placement.commits))
+        self.keeps = find_variables(plan.graph, (one.target for one in plan.placement.commits))
         copied = (one.target for one in plan.placement.commits if self._next(one) is None)
-        self.overwrites = variables_in(plan.graph, copied)
+        self.overwrites = find_variables(plan.graph, copied)
         self.no_times = array("q", bytes(24 * len(plan.steps)))
         self.lanes: Lanes = OpenLanes() if lanes is None else lanes
         self.period = self._memory.period
@@ -153,8 +153,8 @@ class OpenPlan:
         self._turned: Turned = frozenset()
         self._slots = {self._turned: self.slots}
         # What is copied over the old value stays where it is.
-        self.turning = regions_of(self.keeps) - regions_of(self.overwrites)
-        self._read_regions = regions_of(self.reads)
+        self.turning = list_regions(self.keeps) - list_regions(self.overwrites)
+        self._read_regions = list_regions(self.reads)
         # Lanes and estimates are the base's: items of all shapes wait in the same queues.
         if base is None:
             self._plan_order()
@@ -421,7 +421,7 @@ class OpenPlan:
         """Return the memory and the region that change places with a variable's, if so."""
         location = self._memory.locations.get(commit.source)  # a constant has none
         variable = self.plan.graph.variables[commit.target[0]].name
-        key = commit.target[1], next_region_of(variable)
+        key = commit.target[1], name_next_region(variable)
         is_there = location is not None and (location.memory, location.region) == key
         return key if is_there else None
 

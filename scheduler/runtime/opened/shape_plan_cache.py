@@ -17,7 +17,7 @@ from ...errors import PlanError
 from ...planner.joined_stages import join_stages
 from ...planner.known_values import evaluate_known
 from ...planner.replanning import replan_beside
-from ...planner.staged_plans import StagedGraph, entry_of
+from ...planner.staged_plans import StagedGraph, make_entry
 from ...plans.plan import Plan
 from ...plans.request import unknown_plan_error
 from ...plans.shapes import Bounds, Shapes
@@ -246,7 +246,7 @@ class ShapePlanCache:
     def _enter(self, count: int) -> StagedGraph:
         if self.plan.ends.devices:
             raise unknown_plan_error(self.plan.graph)
-        return self.entries.setdefault(count, entry_of(self.plan, count))
+        return self.entries.setdefault(count, make_entry(self.plan, count))
 
     def _within(self, key: Key, shapes: Shapes) -> BoundedParent | None:
         """Return the plan with bounds in which others may run; None for that one itself."""

@@ -18,7 +18,7 @@ from ....devices.memory import HOST_MEMORIES, Arena, host_arena, host_view
 from ....graph.ir import Node
 from ....graph.state import spec_of_variable
 from ....graph.tensor import Array, TensorSpec, frozen_copy
-from ...planner.memory.prepared import next_region_of, region_of, regions_of
+from ...planner.memory.prepared import list_regions, name_next_region, name_region
 from ...plans.regions import Region
 from ..opened.arenas import Turned, allocated
 from ..opened.copying import Copy, copy_all, mover
@@ -112,8 +112,8 @@ class VariableStore:
         self.turned: Turned = frozenset()
         self._lending = threading.Lock()
         self._held = {n: _Held(n, spec_of_variable(node)) for n, node in variables.items()}
-        self._regions = {region_of(name): (held, 0) for name, held in self._held.items()}
-        self._regions |= {next_region_of(name): (held, 1) for name, held in self._held.items()}
+        self._regions = {name_region(name): (held, 0) for name, held in self._held.items()}
+        self._regions |= {name_next_region(name): (held, 1) for name, held in self._held.items()}
         self._lost: list[Arena] = []
 
     def __iter__(self) -> Iterator[str]:
@@ -274,7 +274,7 @@ class VariableStore:
                 # Freed with the session: programs of the plan that is being replaced may still hold
                 # views.
                 self._lost += filter(None, place.arenas)
-                self.turned -= regions_of({held.name: {memory}})
+                self.turned -= list_regions({held.name: {memory}})
 
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield what to call, on a thread, to free all memory."""

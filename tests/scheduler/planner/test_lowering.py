@@ -18,7 +18,7 @@ from plait.graph.ir import Graph, Node
 from plait.graph.operators.fused import FUSED
 from plait.scheduler.costs import Costs
 from plait.scheduler.planner import lowering
-from plait.scheduler.planner.lowering import without_chains
+from plait.scheduler.planner.lowering import expand_chains
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
 from plait.scheduler.runtime.faults.standby import standby
@@ -199,7 +199,7 @@ def test_planning_again_starts_from_single_nodes() -> None:
     more = plan.replan(3)
     assert groups(more) == groups(plan)
     assert [one.name for one in more.applied] == ["fuse_chains"]
-    restored = without_chains(plan.graph)
+    restored = expand_chains(plan.graph)
     assert restored == built(normalised)
 
 

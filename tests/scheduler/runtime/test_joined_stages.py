@@ -19,7 +19,7 @@ from plait.graph.tensor import Array
 from plait.scheduler.costs.costs import PYTHON_S
 from plait.scheduler.planner.joined_stages import join_stages, plan_ahead
 from plait.scheduler.planner.memory.verify import verify_memory
-from plait.scheduler.planner.staged_plans import entry_of
+from plait.scheduler.planner.staged_plans import make_entry
 from plait.scheduler.runtime.opened.shape_plan_cache import ShapePlanCache
 
 WEIGHT = np.linspace(-1, 1, 12, dtype=np.float32).reshape(4, 3)
@@ -150,7 +150,7 @@ def test_what_is_decoded_is_as_long_whatever_is_fed(devices: Any) -> None:
 def test_lengths_of_inputs_need_not_vary() -> None:
     plan = pl.plan(decoder(), ["ort", "cpu"], bounds={"bytes": 64, "high": 6})
     fixed = plan.for_shapes({"data": (5,)})
-    joined = join_stages(entry_of(fixed, 2))
+    joined = join_stages(make_entry(fixed, 2))
     assert joined is not None
     assert [stage.bounds for stage in joined.stages] == [{}, {"high": (0, 6)}]
     assert pl.simulate(fixed).makespan_s > 0

@@ -16,7 +16,7 @@ from plait.devices.memory import host_arena
 from plait.graph.ir import Graph
 from plait.graph.state import variables_of
 from plait.graph.tensor import Array
-from plait.scheduler.planner.memory.prepared import next_region_of, region_of
+from plait.scheduler.planner.memory.prepared import name_next_region, name_region
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.regions import ADMISSION, Location, Region
 from plait.scheduler.runtime.opened import open_plan
@@ -74,7 +74,7 @@ def test_plans_that_assign_to_different_variables_follow_each_other(
 def test_what_is_assigned_lies_in_a_region_of_its_own() -> None:
     plan = pl.plan(counters())
     verify_memory(plan)
-    assert {next_region_of(name) for name in NAMES} < regions(plan)
+    assert {name_next_region(name) for name in NAMES} < regions(plan)
     assert "next of variable a: 24 bytes, changes places with it" in plan.report()
 
 
@@ -83,7 +83,7 @@ def test_what_is_fetched_must_not_become_a_variable() -> None:
     assert plan.memory is not None
     ((pool_name, pool),) = plan.memory.pools.items()
     (source,) = (one for one, at in plan.memory.locations.items() if one[0] == "double")
-    name = next_region_of("w")
+    name = name_next_region("w")
     region = Region(pool_name, name, 12, 1, (ADMISSION,), (len(plan.steps),))
     pools = {pool_name: replace(pool, regions={**pool.regions, name: region})}
     locations = {**plan.memory.locations, source: Location(pool_name, name, 0)}
@@ -120,7 +120,7 @@ def doubling() -> Graph:
 
 async def test_what_is_fetched_is_not_written_to_by_later_items() -> None:
     plan = pl.plan(doubling())
-    assert next_region_of("w") not in regions(plan)
+    assert name_next_region("w") not in regions(plan)
     async with pl.Session(plan) as session:
         async with session.stream([{}] * 2, copy=False) as results:
             first = await anext(results)
@@ -155,7 +155,10 @@ def test_where_memory_is_short_values_are_copied() -> None:
     free = pl.plan(graph, passes=())
     assert free.memory is not None
     tight = pl.plan(graph, passes=(), memory_limits={"cpu": free.memory.nbytes - 1024})
-    assert (next_region_of("w") in regions(free), next_region_of("w") in regions(tight)) == (1, 0)
+    assert (name_next_region("w") in regions(free), name_next_region("w") in regions(tight)) == (
+        1,
+        0,
+    )
     with pl.BlockingSession(tight) as session:
         for count in range(1, 4):
             session.run({"x": np.zeros(1 << 10, np.float32)})
@@ -207,11 +210,11 @@ async def test_memory_of_next_values_is_counted_once() -> None:
 def test_a_value_in_memory_that_was_lost_is_not_taken() -> None:
     graph = counters()
     variables = VariableStore(variables_of(graph), {}, VirtualTimeDriver())
-    region = Region("host", next_region_of("a"), 24, 1)
+    region = Region("host", name_next_region("a"), 24, 1)
     old, new = variables.lend(region, 1), variables.lend(region, 0)
     assert old is not None
     assert new is not None
-    assert variables.lend(Region("host", region_of("a"), 24, 1), 0) is old
+    assert variables.lend(Region("host", name_region("a"), 24, 1), 0) is old
     variables.check([(("a", "host"), new)])
     with pytest.raises(pl.DeviceError, match="'a' held lay on a device that was lost"):
         variables.check([(("a", "host"), host_arena(24))])
@@ -234,11 +237,11 @@ def test_a_plan_may_be_opened_while_values_change(
         def __setattr__(self, name: str, value: object) -> None:
             object.__setattr__(self, name, value)
             while name == "is_current" and opened:  # on another thread, most often
-                variables.lend(Region(opened.pop(), region_of("a"), 24, 1), 0)
+                variables.lend(Region(opened.pop(), name_region("a"), 24, 1), 0)
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_Place", Watched)
-        variables.lend(Region("host", region_of("a"), 24, 1), 0)
+        variables.lend(Region("host", name_region("a"), 24, 1), 0)
     opened.append("shared")
     if change == "hold":
         variables.hold({"a": np.ones(3, np.int64)})

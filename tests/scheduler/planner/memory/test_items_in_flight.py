@@ -18,7 +18,7 @@ from plait.graph.errors import InternalError
 from plait.graph.ir import Graph
 from plait.scheduler.packing import Packing
 from plait.scheduler.planner.memory import memory_plan
-from plait.scheduler.planner.memory.layouts import BufferGroup, named_apart
+from plait.scheduler.planner.memory.layouts import BufferGroup, name_uniquely
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.regions import MemoryPlan, Pool, Region
 from random_graphs import graphs
@@ -205,7 +205,7 @@ def test_a_tensor_that_skips_stages_has_a_copy_for_each_of_them() -> None:
 def test_regions_of_the_same_levels_have_names_of_their_own() -> None:
     packing = Packing((0,), 64)
     groups = [BufferGroup("levels 0 to 3", (index,), packing, 2) for index in range(3)]
-    names = [group.name for group in named_apart(groups)]
+    names = [group.name for group in name_uniquely(groups)]
     assert names == ["levels 0 to 3", "levels 0 to 3, 2", "levels 0 to 3, 3"]
 
 

@@ -18,11 +18,11 @@ from plait.scheduler.packing.relation import Stacked
 from plait.scheduler.planner.memory.buffers import Buffer, collect_buffers
 from plait.scheduler.planner.memory.control_edges import (
     MARGINS,
-    makespan,
+    find_makespan,
+    list_stricter_orders,
+    order_by_time,
     predict,
-    reduced,
-    stricter_orders,
-    timed,
+    reduce_edges,
 )
 from plait.scheduler.planner.memory.happens_before import HappensBefore, relate
 from plait.scheduler.plans.placement import Step
@@ -103,14 +103,14 @@ def test_predicted_steps_wait_and_devices_run_one_at_a_time(
         ]
         assert len(busy) <= width
         assert len({s.device for s in busy}) == len(busy)
-    assert makespan(predict(steps, durations)) <= sum(durations)
+    assert find_makespan(predict(steps, durations)) <= sum(durations)
 
 
 @given(graphs(max_nodes=20), st.integers(0, 1 << 30))
 def test_stricter_orders_are_orders_and_keep_what_held(graph: Graph, seed: int) -> None:
     steps = scattered(graph, seed).steps
     order = HappensBefore(steps)
-    for group in stricter_orders(order, steps, [1.0] * len(steps)):
+    for group in list_stricter_orders(order, steps, [1.0] * len(steps)):
         for strict in group:
             for step, earlier in enumerate(strict.earlier):
                 assert order.earlier[step] & ~earlier == 0
@@ -123,7 +123,7 @@ def test_stricter_orders_are_orders_and_keep_what_held(graph: Graph, seed: int) 
 def test_a_wider_margin_orders_less(graph: Graph, seed: int) -> None:
     steps = scattered(graph, seed).steps
     order, spans = HappensBefore(steps), predict(steps, [1.0] * len(steps))
-    orders = [timed(order, spans, margin) for margin in MARGINS]
+    orders = [order_by_time(order, spans, margin) for margin in MARGINS]
     for wide, narrow in pairwise(orders):
         assert all(a & ~b == 0 for a, b in zip(wide.earlier, narrow.earlier, strict=True))
 
@@ -133,7 +133,7 @@ def test_waits_that_others_imply_are_left_out(graph: Graph, seed: int) -> None:
     plan = scattered(graph, seed)
     assert plan.placement is not None
     everything = list(combinations(range(len(plan.steps)), 2))
-    edges = reduced(HappensBefore(plan.steps), plan.steps, everything)
+    edges = reduce_edges(HappensBefore(plan.steps), plan.steps, everything)
     serial = HappensBefore(plan.placement.with_waits(edges).steps)
     assert serial.earlier == [(1 << step) - 1 for step in range(len(plan.steps) + 2)]
     assert all(later == earlier + 1 for earlier, later in edges)

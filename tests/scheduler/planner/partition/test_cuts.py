@@ -8,7 +8,7 @@ from machines import branches
 from plait import Costs
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Device
-from plait.scheduler.planner.partition.cutting import cuts
+from plait.scheduler.planner.partition.cutting import list_cuts
 from plait.scheduler.planner.partition.judge import SAME, Judge
 
 PIECES = 4
@@ -68,4 +68,4 @@ def test_where_only_a_leaner_cut_fits_that_is_taken() -> None:
 
 def test_where_all_levels_agree_there_is_one_cut() -> None:
     chain = with_a_shortcut()
-    assert len(cuts(chain.producer_indices, ["a"] * len(chain.nodes))) == 1
+    assert len(list_cuts(chain.producer_indices, ["a"] * len(chain.nodes))) == 1

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.planner.partition.cutting import cuts, joined
+from plait.scheduler.planner.partition.cutting import join_siblings, list_cuts
 
 pytest.importorskip("onnxruntime")
 
@@ -79,8 +79,8 @@ def test_no_joined_part_waits_for_itself(placed: tuple[Graph, list[str]]) -> Non
     graph, devices = placed
     kinds = [None if name == "c" else name for name in devices]
     producers = graph.producer_indices
-    for parts in cuts(graph.producer_indices, devices, graph.constant_indices):
-        made = joined(graph, parts, kinds)
+    for parts in list_cuts(graph.producer_indices, devices, graph.constant_indices):
+        made = join_siblings(graph, parts, kinds)
         assert sorted(node for part in made for node in part) == list(range(len(devices)))
         assert all(len({devices[node] for node in part}) == 1 for part in made)
         at = {node: index for index, part in enumerate(made) for node in part}

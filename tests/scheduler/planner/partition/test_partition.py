@@ -10,7 +10,7 @@ from fake_devices import PrivateDevice
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.ir import Graph
-from plait.scheduler.planner.partition.cutting import components, cuts, freest
+from plait.scheduler.planner.partition.cutting import cut_freest, find_components, list_cuts
 from random_graphs import graphs
 
 
@@ -55,7 +55,7 @@ def test_parts_of_one_device_in_a_row_are_apart_only_to_wait_for_another(
     random = np.random.default_rng(seed)
     devices = [int(random.integers(2)) for _ in graph.nodes]
     producers = graph.producer_indices
-    for part in components(producers, devices):
+    for part in find_components(producers, devices):
         read = {producer for node in part for producer in producers[node]} - {*part}
         own = devices[part[0]]
         assert not read or any(devices[producer] != own for producer in read)
@@ -96,9 +96,9 @@ def cut_in_all_ways(
     producers: Sequence[Sequence[int]], devices: Sequence[int], following: Collection[int]
 ) -> list[list[list[int]]]:
     return [
-        components(producers, devices, following),
-        freest(producers, devices, following),
-        *cuts(producers, devices, following),
+        find_components(producers, devices, following),
+        cut_freest(producers, devices, following),
+        *list_cuts(producers, devices, following),
     ]
 
 
@@ -109,7 +109,7 @@ def test_however_it_is_cut_parts_are_connected_and_come_in_a_topological_order(
     random = np.random.default_rng(seed)
     devices = ["ab"[int(random.integers(2))] for _ in graph.nodes]
     producers = graph.producer_indices
-    for parts in cuts(producers, devices, graph.constant_indices):
+    for parts in list_cuts(producers, devices, graph.constant_indices):
         home = {node: index for index, part in enumerate(parts) for node in part}
         assert sorted(home) == list(range(len(devices))), "each node is in one part"
         for node, reads in enumerate(producers):

@@ -13,9 +13,9 @@ from plait import Costs
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
 from plait.scheduler.planner.partition.capacity import Capacity
-from plait.scheduler.planner.partition.min_cut import least_work
+from plait.scheduler.planner.partition.min_cut import find_least_work
 from plait.scheduler.planner.partition.offers import ask
-from plait.scheduler.planner.partition.pipeline import pipelines
+from plait.scheduler.planner.partition.pipeline import make_pipelines
 from plait.scheduler.planner.partition.problem import PartitionProblem
 
 
@@ -110,7 +110,7 @@ def test_of_two_devices_no_assignment_has_less_work_than_the_cut(seed: int) -> N
     random = Random(seed)
     graph = random_graph(random, random.randint(2, 9))
     given = problem(graph, random_machine(random, 2))
-    found = least_work(given, [0] * given.n_nodes)
+    found = find_least_work(given, [0] * given.n_nodes)
     least = min(work(given, list(one)) for one in product((0, 1), repeat=given.n_nodes))
     assert work(given, found) == pytest.approx(least)
 
@@ -118,7 +118,7 @@ def test_of_two_devices_no_assignment_has_less_work_than_the_cut(seed: int) -> N
 def test_stages_are_as_even_as_they_can_be() -> None:
     model = SimModel(flops_per_s=1e9, bytes_per_s=1e9, launch_s=0, copy_latency_s=0)
     machine = [SimDevice(f"sim:{name}", model) for name in "abc"]
-    found = pipelines(problem(chain(9, 64, "Exp"), machine, 4))
+    found = make_pipelines(problem(chain(9, 64, "Exp"), machine, 4))
     assert len(found) == 6
     for assignment in found.values():
         assert sorted(map(assignment.count, range(3))) == [3, 3, 3]

@@ -7,14 +7,14 @@ from math import inf
 from random import Random
 
 import pytest
-from plait.scheduler.planner.partition.exact import exact
-from plait.scheduler.planner.partition.improvement import critical_tasks, improve, schedule
+from plait.scheduler.planner.partition.exact import search_exact
+from plait.scheduler.planner.partition.improvement import find_critical_tasks, improve, schedule
 from plait.scheduler.planner.partition.list_scheduling import (
     DYNAMIC,
     STATIC,
-    heft,
-    portfolio,
-    single,
+    run_portfolio,
+    schedule_heft,
+    schedule_single,
 )
 from plait.scheduler.planner.partition.tasks import Busy, TaskGraph, TaskTimes
 
@@ -73,7 +73,7 @@ def test_every_rule_makes_valid_schedules(name: str) -> None:
 
 def test_local_search_never_makes_a_schedule_longer() -> None:
     for seed in range(10):
-        start = heft(drawn(seed, 25, 3))
+        start = schedule_heft(drawn(seed, 25, 3))
         improved = improve(start, 100)
         check(improved)
         assert improved.makespan_s <= start.makespan_s
@@ -84,7 +84,7 @@ def test_the_search_is_never_worse_than_any_rule_nor_than_one_machine() -> None:
         graph = drawn(seed, 20, 3, lacks=False)
         found = schedule(graph, 200)
         check(found)
-        others = [*portfolio(graph).values(), *(single(graph, m) for m in range(3))]
+        others = [*run_portfolio(graph).values(), *(schedule_single(graph, m) for m in range(3))]
         assert found.makespan_s <= min(one.makespan_s for one in others) + 1e-9
 
 
@@ -151,7 +151,7 @@ def by_trying_everything(graph: TaskGraph) -> float:
 @pytest.mark.parametrize("seed", range(15))
 def test_the_exact_search_finds_the_shortest_of_all_schedules(seed: int) -> None:
     graph = drawn(seed, 4, 2 + seed % 2)
-    found, proven = exact(graph, heft(graph), 100_000)
+    found, proven = search_exact(graph, schedule_heft(graph), 100_000)
     check(found)
     assert proven
     assert found.makespan_s == pytest.approx(by_trying_everything(graph))
@@ -161,8 +161,8 @@ def test_the_gap_to_the_shortest_schedule_is_small() -> None:
     gaps = []
     for seed in range(20):
         graph = drawn(seed, 8, 2)
-        listed = min(portfolio(graph).values(), key=lambda one: one.makespan_s)
-        shortest, proven = exact(graph, listed, 20_000)
+        listed = min(run_portfolio(graph).values(), key=lambda one: one.makespan_s)
+        shortest, proven = search_exact(graph, listed, 20_000)
         assert proven
         gaps.append(improve(listed, 300).makespan_s / shortest.makespan_s - 1)
     assert sorted(gaps)[10] <= 0.01
@@ -171,9 +171,9 @@ def test_the_gap_to_the_shortest_schedule_is_small() -> None:
 
 def test_a_search_that_is_cut_short_says_so() -> None:
     graph = drawn(1, 12, 3)
-    found, proven = exact(graph, heft(graph), 5)
+    found, proven = search_exact(graph, schedule_heft(graph), 5)
     assert not proven
-    assert found.makespan_s <= heft(graph).makespan_s
+    assert found.makespan_s <= schedule_heft(graph).makespan_s
 
 
 def test_critical_tasks_lead_without_a_gap_to_the_end() -> None:
@@ -183,7 +183,7 @@ def test_critical_tasks_lead_without_a_gap_to_the_end() -> None:
         [[0, 0], [0, 0]],
         [[0, 1], [1, 0]],
     )
-    assert critical_tasks(heft(graph)) == [1, 0]
+    assert find_critical_tasks(schedule_heft(graph)) == [1, 0]
 
 
 def test_tasks_go_into_gaps() -> None:
