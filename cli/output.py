@@ -18,7 +18,7 @@ import numpy as np
 from ..graph.dtypes import TEXT, is_extension, name_of
 from ..graph.errors import Argument, PlaitError
 from ..graph.escaping import printable
-from ..graph.formats.files import replacing
+from ..graph.formats.files import open_draft
 from ..graph.tensor import Array, spec_of
 from .errors import CommandError
 from .members import member_name
@@ -139,7 +139,7 @@ def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
     """
     # numpy.savez takes names as keyword arguments, and fails for an array called "file".
     with (
-        replacing(file, CommandError) as opened,
+        open_draft(file, CommandError) as opened,
         zipfile.ZipFile(opened, "w", zipfile.ZIP_STORED) as archive,
     ):
         for name, array in arrays.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...graph.formats.registry import Format
-from ...graph.formats.sources import starts_json
+from ...graph.formats.sources import may_be_json
 from ...graph.ir import Graph
 
 # No other key of a model is called so, wherever it stands in the file.
@@ -17,7 +17,7 @@ _KEYS = tuple(re.compile(rb'"%s"\s*:' % key) for key in (b"nodes", b"heads", b"a
 def is_symbol(file: BinaryIO) -> bool:
     """True when a file is JSON that has the keys of a symbol."""
     head = file.read(64)
-    if not starts_json(head):
+    if not may_be_json(head):
         return False
     content = head + file.read()
     return all(key.search(content) for key in _KEYS)

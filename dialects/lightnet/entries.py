@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...graph.errors import OperatorError, ParseError
-from ...graph.formats.sources import json_in
+from ...graph.formats.sources import decode_json
 from ...graph.parameters import Parameters
 from .macros import is_open_comment
 from .text_form import is_text_form, read_text
@@ -77,7 +77,7 @@ def _operators(data: bytes, at: str) -> list[Any]:
         text = data.decode()
         if is_text_form(_TOKEN.sub(" ", text)):
             return read_text(text, at)
-    root = json_in(lambda: _TOKEN.sub(_blank, data.decode()), at, ParseError, EXPORT)
+    root = decode_json(lambda: _TOKEN.sub(_blank, data.decode()), at, ParseError, EXPORT)
     if not isinstance(root, dict) or not isinstance(root.get("ops"), list):
         raise ParseError(
             "this JSON is not a model: it has no list of operators under the key 'ops'",

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...graph.formats.registry import Bytes, Format
-from ...graph.formats.sources import starts_json
+from ...graph.formats.sources import may_be_json
 from ...graph.ir import Graph
 
 
 def is_lightnet(file: BinaryIO) -> bool:
     """True when a file could be LightNet's JSON, in which comments may stand."""
     head = file.read(64)
-    return starts_json(head) or head.lstrip()[:2] in (b"//", b"/*")
+    return may_be_json(head) or head.lstrip()[:2] in (b"//", b"/*")
 
 
 def _read(data: memoryview, path: Path | None, parameters: Path | None = None) -> Graph:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ...graph.builder import GraphBuilder
 from ...graph.errors import ParseError, UnknownOperatorError
-from ...graph.formats.assembly import understanding
-from ...graph.formats.sources import Source, content_of
+from ...graph.formats.assembly import locate_errors
+from ...graph.formats.sources import Source, read_content
 from ...graph.ir import Graph, Node
 from ...graph.names import Names
 from . import arithmetic, creation, detection, movement
@@ -56,11 +56,11 @@ def load_lightnet(
     GraphError
         If the operators do not fit together.
     """
-    content, at = content_of(model, "model", ParseError)
+    content, at = read_content(model, "model", ParseError)
     if weights is None and isinstance(model, str | os.PathLike):
         beside = Path(model).with_suffix(".wts")
         weights = beside if beside.is_file() else None
-    arrays = {} if weights is None else read_weights(*content_of(weights, "weights", ParseError))
+    arrays = {} if weights is None else read_weights(*read_content(weights, "weights", ParseError))
     entries = read_entries(content, at)
     _check_known(entries, at)
     created = {tensor for entry in entries for tensor in _created(entry)}
@@ -98,7 +98,7 @@ def _write(entry: Entry, reading: Reading, at: str) -> None:
     node = Node(
         entry.name, entry.optype, tuple(entry.inputs.values()), tuple(entry.outputs.values())
     )
-    with understanding(node, at):
+    with locate_errors(node, at):
         rule.write(Statement(entry, reading, at))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.errors import GraphError, ParseError
-from ...graph.formats.sources import Source, content_of
+from ...graph.formats.sources import Source, read_content
 from ...graph.tensor import Array
 from .entries import fail
 
@@ -44,7 +44,7 @@ def read_weights(source: Source, at: str = "weights") -> dict[str, Array]:
     >>> read_weights(b"1\nw 0 2 3f800000 c0000000")
     {'w': array([ 1., -2.], dtype=float32)}
     """
-    data, at = content_of(source, at, ParseError)
+    data, at = read_content(source, at, ParseError)
     try:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
-"""The last step of every reader: nodes as a file has them become a checked Graph.
+"""The last step of every reader: the nodes of a file become a checked Graph.
 
-A file is not believed: attributes are completed by the operator's own definition, shapes are
-inferred again, and what the file says of a shape must agree with what was inferred.
+A file is not trusted: operators complete attributes, shapes are inferred again, and declared
+shapes must agree with the inferred ones.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ class Assembly:
     ----------
     at : str
         The file, for messages.
-    inputs : list of str
-    nodes : list of Node
     tensors : dict of str to TensorSpec
-        What is known so far; a later node's rule may look at it.
-    constants : dict of str to Array
+        Of all nodes so far.
     precisions : dict of str to int
         Declared bits of inputs and constants.
     """
@@ -45,13 +42,12 @@ class Assembly:
         self.precisions: dict[str, int] = {}
 
     def add_input(self, name: str, spec: TensorSpec) -> None:
-        """Declare a graph input."""
         self._claim(name, "input")
         self.inputs.append(name)
         self.tensors[name] = spec
 
     def add_constant(self, name: str, array: Array) -> None:
-        """Add a constant; the array is used as it is."""
+        """Add a constant without copying the array."""
         self._claim(name, "constant")
         self.constants[name] = array
         self.tensors[name] = spec_of(array)
@@ -59,14 +55,14 @@ class Assembly:
     def add_node(self, node: Node, declared: Mapping[str, TensorSpec] = _NOTHING) -> None:
         """Complete a node's attributes, infer its outputs and append it.
 
-        `declared` holds what the file says of its outputs.
+        `declared` holds the file's specs of its outputs.
 
         Raises
         ------
         GraphError
             If the node does not fit its operator or its inputs.
         ParseError
-            If the file contradicts what is inferred.
+            If the file contradicts the inferred specs.
         """
         where = f"{node}, {self.at}"
         for name in node.inputs:
@@ -76,15 +72,14 @@ class Assembly:
                 )
         for name in filter(None, node.outputs):
             self._claim(name, f"output of node {node.name!r}")
-        with understanding(node, self.at):
+        with locate_errors(node, self.at):
             complete, specs = self._infer(node, where)
         for name, spec in zip(node.outputs, specs, strict=True):
             if name:
-                self.tensors[name] = _meet(name, declared.get(name), spec, where)
+                self.tensors[name] = _merge(name, declared.get(name), spec, where)
         self.nodes.append(complete)
 
     def finish(self, outputs: Sequence[str]) -> Graph:
-        """Return the graph, checked."""
         graph = Graph(
             self.name,
             tuple(self.inputs),
@@ -118,10 +113,10 @@ class Assembly:
 
 
 @contextmanager
-def understanding(node: Node, at: str) -> Iterator[None]:
-    """Give the place to errors raised inside, and make ParseErrors of those that values cause.
+def locate_errors(node: Node, at: str) -> Iterator[None]:
+    """Add the place to errors raised inside, and turn errors of Python into ParseErrors.
 
-    The rules of operators may meet here what no graph that was built by hand could hold.
+    Files may hold values that no builder lets pass, and on which operators' rules fail.
     """
     where = f"{node}, {at}"
     try:
@@ -142,8 +137,8 @@ def understanding(node: Node, at: str) -> Iterator[None]:
 _EXPORT = "write the file again: it is damaged, or whatever wrote it is wrong"
 
 
-def _meet(name: str, declared: TensorSpec | None, inferred: TensorSpec, where: str) -> TensorSpec:
-    """Return what declared and inferred spec say together; the declared symbols are kept."""
+def _merge(name: str, declared: TensorSpec | None, inferred: TensorSpec, where: str) -> TensorSpec:
+    """Return the spec of both; declared symbols are kept."""
     if declared is None or declared == inferred:
         return inferred
     if declared.dtype == inferred.dtype:
@@ -152,7 +147,7 @@ def _meet(name: str, declared: TensorSpec | None, inferred: TensorSpec, where: s
         if len(declared.shape) == len(inferred.shape):
             pairs = list(zip(declared.shape, inferred.shape, strict=True))
             if not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs):
-                return TensorSpec(declared.dtype, [_known(a, b) for a, b in pairs])
+                return TensorSpec(declared.dtype, [_choose_dim(a, b) for a, b in pairs])
     raise ParseError(
         f"tensor {name!r} is declared as {declared}, but its node makes {inferred}",
         at=where,
@@ -160,5 +155,5 @@ def _meet(name: str, declared: TensorSpec | None, inferred: TensorSpec, where: s
     )
 
 
-def _known(declared: Dim, inferred: Dim) -> Dim:
+def _choose_dim(declared: Dim, inferred: Dim) -> Dim:
     return inferred if isinstance(inferred, int) else declared

@@ -1,7 +1,7 @@
 """Checkpoints: the values of variables at steps of training, in a folder of files.
 
 Each is a safetensors file, whose metadata begins with a checksum of the rest. It is written under
-a temporary name, and renamed when it is complete and on disk: whenever the process is killed, the
+a temporary name, and renamed once it is complete and on disk: whenever the process is killed, the
 folder holds the newest complete checkpoint.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, SupportsIndex
 from ..errors import GraphError, ParseError
 from ..tensor import Array
 from .files import read_file, replace_file
-from .safetensors import LENGTH, METADATA, read_weights, weight_chunks
+from .safetensors import LENGTH, METADATA, pack_weights, read_weights
 
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 _DRAFT = re.compile(r"\.step-\d+\.safetensors\.[0-9a-f]+")
@@ -30,7 +30,7 @@ _CHECKSUM, _STEP, _NOTES = "crc32", "step", "notes"
 _UNKNOWN = "0" * 8
 _HEAD = f'{{"{METADATA}":{{"{_CHECKSUM}":"'.encode()
 _PLACE = slice(LENGTH.size + len(_HEAD), LENGTH.size + len(_HEAD) + len(_UNKNOWN))
-"""Where the checksum lies in a file."""
+"""The bytes of the checksum in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +75,16 @@ class Checkpoint:
         wanted, held = set(names), set(self.variables)
         if wanted != held:
             raise GraphError(
-                f"it has no variable {_listed(wanted - held)}"
+                f"it has no variable {_list_names(wanted - held)}"
                 if wanted - held
-                else f"its variable {_listed(held - wanted)} is unknown here",
+                else f"its variable {_list_names(held - wanted)} is unknown here",
                 at=str(self.path),
                 fix="build the graph as it was when it was saved, or assign those you want",
             )
         return self.variables
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return ", ".join(map(repr, sorted(names)))
 
 
@@ -144,14 +144,14 @@ class Checkpoints:
             written, or the disk is full. Existing checkpoints stay as they are.
         """
         done = _count(step)
-        parts = _parts(done, variables, notes or {})
-        # Asked before anything is written, and deleted only once the new one is safe.
+        parts = _pack(done, variables, notes or {})
+        # Checked before writing; deleted once the new file is safe.
         damaged = self._not_before(done)
         self._make_folder()
-        _delete(self._drafts())  # they take room on the disk
+        _delete(self._drafts())  # before the new file needs the space
         path = self.folder / f"step-{done:08d}.safetensors"
         replace_file(path, parts)
-        # By number, not by time: clocks and copies of files may tell another order.
+        # By number, not by time: clocks and copies of files may have another order.
         older = [file for known, file in reversed(self._files()) if known < done]
         _delete([*older[self.keep - 1 :], *(file for file in damaged if file != path)])
         return path
@@ -169,7 +169,7 @@ class Checkpoints:
         RuntimeWarning
             For each newer checkpoint that is damaged.
         """
-        # The newest first; what was cut off by a crash is passed over.
+        # The newest first, skipping files that a crash cut off.
         for _, file in reversed(self._files()):
             found = _read_if_whole(file)
             if isinstance(found, Checkpoint):
@@ -199,15 +199,14 @@ class Checkpoints:
         return tuple(step for step, _ in self._files())
 
     def _files(self) -> list[tuple[int, Path]]:
-        """Return the files of checkpoints by step."""
-        matches = ((_NAME.fullmatch(file.name), file) for file in self._listed())
+        matches = ((_NAME.fullmatch(file.name), file) for file in self._list_files())
         return sorted((int(match[1]), file) for match, file in matches if match)
 
     def _drafts(self) -> list[Path]:
-        """Return what is left of writers that were killed."""
-        return [file for file in self._listed() if _DRAFT.fullmatch(file.name)]
+        """Return the incomplete files of killed writers."""
+        return [file for file in self._list_files() if _DRAFT.fullmatch(file.name)]
 
-    def _listed(self) -> Iterator[Path]:
+    def _list_files(self) -> Iterator[Path]:
         try:
             yield from self.folder.iterdir()
         except FileNotFoundError:
@@ -219,7 +218,7 @@ class Checkpoints:
             ) from error
 
     def _not_before(self, step: int) -> list[Path]:
-        """Return the files of that step and later ones; all must be damaged."""
+        """Return the files of `step` and later ones; all must be damaged."""
         later = [(known, file) for known, file in self._files() if known >= step]
         for known, file in later:
             if isinstance(_read_if_whole(file), Checkpoint):
@@ -256,10 +255,10 @@ def _delete(files: Iterable[Path]) -> None:
             file.unlink()
 
 
-def _parts(
+def _pack(
     step: int, variables: Mapping[str, Array], notes: Mapping[str, Any]
 ) -> list[bytes | memoryview]:
-    """Return the parts of a file, its checksum in its place."""
+    """Return the parts of a file, with its checksum."""
     try:
         noted = json.dumps(notes)
     except (TypeError, ValueError, RecursionError) as error:
@@ -267,17 +266,17 @@ def _parts(
             f"the notes cannot be written: {error}", fix="use what JSON has: text, numbers, lists"
         ) from error
     metadata = {_CHECKSUM: _UNKNOWN, _STEP: str(step), _NOTES: noted}
-    head, *arrays = weight_chunks(variables, metadata)
+    head, *arrays = pack_weights(variables, metadata)
     checksum = zlib.crc32(head)
     for array in arrays:
         checksum = zlib.crc32(array, checksum)
-    # In the place of as many zeros, so that no offset moves.
+    # It replaces as many zeros: offsets stay.
     known = f"{checksum:08x}".encode()
     return [bytes(head[: _PLACE.start]) + known + bytes(head[_PLACE.stop :]), *arrays]
 
 
 def _read_if_whole(path: Path) -> Checkpoint | ParseError:
-    """Return the checkpoint in a file, or how it is damaged; raise that where nobody can know."""
+    """Return the checkpoint in a file, or the damage; raise other errors of reading."""
     try:
         return _read(path)
     except ParseError as error:
@@ -288,20 +287,13 @@ def _read_if_whole(path: Path) -> Checkpoint | ParseError:
 
 
 def _read(path: Path) -> Checkpoint:
-    """Return the checkpoint in a file.
-
-    Raises
-    ------
-    ParseError
-        If it is no checkpoint, or not as it was written.
-    """
     at = str(path)
     view = read_file(path)
-    # Any safetensors file may be called so; only of ours the checksum has a known place.
+    # Other safetensors files may have such a name, but no checksum in this place.
     if bytes(view[LENGTH.size : _PLACE.start]) != _HEAD:
         raise ParseError("not a checkpoint", at=at, fix="delete it, or move it elsewhere")
     checksum = zlib.crc32(view[: _PLACE.start])
-    # As when it was written: with zeros where the checksum itself stands.
+    # Computed with zeros in the place of the checksum.
     checksum = zlib.crc32(view[_PLACE.stop :], zlib.crc32(_UNKNOWN.encode(), checksum))
     if bytes(view[_PLACE]) != f"{checksum:08x}".encode():
         raise ParseError("its checksum is wrong: it is damaged", at=at, fix="delete it")

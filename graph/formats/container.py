@@ -1,9 +1,9 @@
-"""Containers: what files of graphs and of plans have in common around what they hold.
+"""The container of files of graphs and of plans.
 
     0  magic, 8 bytes       8  version, u32      12  CRC-32 of the header, u32
     16  header length, u64  24  header           then, aligned to 64 bytes: the constants
 
-All numbers are little-endian. How files are read and written: see files.py.
+All numbers are little-endian. files.py reads and writes files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..errors import ParseError
 Data: TypeAlias = bytes | bytearray | memoryview
 
 ALIGNMENT = 64
-"""Of the start of the constants, and of each."""
+"""Alignment of constants, in bytes."""
 
 _PREFIX = struct.Struct("<8sIIQ")
 _RECOGNIZED = 6
-"""Bytes of the magic that are the same in a file that was sent as text."""
+"""Bytes of the magic that survive a transfer as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,11 @@ class Container:
     Attributes
     ----------
     magic : bytes
-        8 of them: not ASCII, and with a line end, so that a file sent as text is recognized.
+        8 bytes: not ASCII, with a line end, which reveals a transfer as text.
     version : int
-        The newest that is known here.
-    suffix, noun : str
-        How such files are called, and what they hold, for messages.
-    writer : str
-        What writes them, for messages.
+        The newest version that can be read.
+    suffix, noun, writer : str
+        The suffix, content and writing function of such files, for messages.
     """
 
     magic: bytes
@@ -48,20 +46,16 @@ class Container:
     writer: str
 
     def starts(self, head: bytes) -> bool:
-        """True when a file that starts with `head` is of this kind, damaged or not."""
+        """Return whether `head` is the start of such a file, damaged or not."""
         return head.startswith(self.magic[:_RECOGNIZED])
 
     def pack(self, header: bytes) -> bytes:
-        """Return what a file begins with; constants follow."""
         return _PREFIX.pack(self.magic, self.version, zlib.crc32(header), len(header)) + header
 
     def unpack(self, data: Data, at: str) -> tuple[memoryview, memoryview]:
         """Return a file's header and the bytes of its constants.
 
-        Raises
-        ------
-        ParseError
-            If it is of another kind, of a newer version, cut short, or the checksum is wrong.
+        Raises ParseError if the file is foreign, newer, cut short, or fails the checksum.
         """
         view = memoryview(data).toreadonly().cast("B")
         again = f"save the {self.noun} again"
@@ -91,13 +85,12 @@ class Container:
         header = view[_PREFIX.size : end]
         if zlib.crc32(header) != checksum:
             raise ParseError("the header is damaged: its checksum is wrong", at=at, fix=again)
-        return header, view[aligned(end) :]
+        return header, view[align(end) :]
 
 
 GRAPHS = Container(b"\x89plait\r\n", 1, ".plait", "graph", "plait.save")
 PLANS = Container(b"\x89plans\r\n", 1, ".plan", "plan", "Plan.save")
 
 
-def aligned(nbytes: int) -> int:
-    """Return the next multiple of `ALIGNMENT`."""
+def align(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

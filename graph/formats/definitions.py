@@ -1,4 +1,4 @@
-"""Operators as data: JSON that says what an operator is, in terms of others.
+"""Operators as data: JSON that defines an operator by others.
 
 ::
 
@@ -7,9 +7,8 @@
                     "rules": [{"replace": ["Abs a", "Greater g", ...],
                                "details": ["a.ins[0] = self.ins[x]", ...]}]}]}
 
-Its rules are those of `plait.graph.formats.rules`: the first whose condition holds says which nodes
-compute it. Shapes and costs follow from these, and every device has the operator that has them. No
-code is run.
+Its rules are those of `plait.graph.formats.rules`: the first with a true condition defines the
+nodes. Shapes and costs follow from them; a device that has them has the operator. No code is run.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ from ..tensor import TensorSpec
 from .rules import (
     FormatRule,
     Rules,
-    as_list,
-    as_object,
-    as_texts,
     check_keys,
     read_json,
+    read_list,
+    read_object,
     read_rule,
+    read_texts,
     refuse,
 )
 from .sources import Source
 
 MOST_NODES = 100
-"""That one operator stands for, those in it counted in turn."""
+"""Limit for one operator, nested operators included."""
 
 DEEPEST = 10
-"""Operators of files within each other."""
+"""Limit of nesting for operators of files."""
 
 KINDS: Mapping[str, Kind] = {
     "int": Kind.INT,
@@ -76,15 +75,12 @@ class FunctionDefinition:
 
     Attributes
     ----------
-    name : str
     inputs, outputs : tuple of str
-        Formal names; behind those of inputs that may be absent stands ``?``.
-    attributes : Mapping of str to Attribute
-    rules : tuple of FormatRule
+        Formal names; ``?`` follows those of optional inputs.
     text : str
-        Its JSON, by which it is known again.
+        Its JSON, which identifies it.
     nodes, depth : int
-        How many nodes it stands for, and how many operators of files lie within each other.
+        The number of nodes that it expands to, and the nesting of operators of files in it.
     """
 
     name: str
@@ -97,7 +93,6 @@ class FunctionDefinition:
     depth: int
 
     def infer(self, call: Call) -> Sequence[TensorSpec]:
-        """Return the specs of the outputs: those of the nodes that it stands for."""
         rewriter, _ = self._tried(call)
         for output in self.outputs:
             if output not in rewriter.tensors:
@@ -108,15 +103,14 @@ class FunctionDefinition:
         return [rewriter.tensors[output] for output in self.outputs]
 
     def cost(self, call: Call, outputs: Specs) -> int:
-        """Return the floating-point operations of the nodes that it stands for."""
         rewriter, nodes = self._tried(call)
         return sum(
             int(node.operator.cost(rewriter.call(node), tuple(rewriter.specs(node))))
             for node in nodes
         )
 
-    def written_out(self, rewriter: Rewriter, node: Node) -> list[Node]:
-        """Return the nodes that one stands for, none of them of a file."""
+    def expand(self, rewriter: Rewriter, node: Node) -> list[Node]:
+        """Expand a node into nodes of operators that are not of files."""
         made = Rules(self.name, {self.name: self.rules})(rewriter, node)
         if made is None:
             raise ShapeError(
@@ -124,16 +118,15 @@ class FunctionDefinition:
                 fix="give it a rule without conditions, or fix the shapes that they ask for",
             )
         found: list[Node] = []
-        # This ends: an operator is made of those that were there before, `DEEPEST` within each
-        # other.
+        # Terminates: an operator consists of earlier ones, nested `DEEPEST` times at most.
         for one in made:
-            inner = _defined(one.op)
-            found += [one] if inner is None else inner.written_out(rewriter, one)
+            inner = _find_definition(one.op)
+            found += [one] if inner is None else inner.expand(rewriter, one)
         return found
 
     def _tried(self, call: Call) -> tuple[Rewriter, list[Node]]:
-        """Return the nodes for a call, in a graph of nothing but its inputs."""
-        # Whoever asks for specs or costs has no graph at hand, and rules are about nodes of one.
+        """Return the nodes for a call, in a graph of its inputs alone."""
+        # Specs and costs are computed without a graph, but rules need one.
         formals = [formal.rstrip("?") for formal in self.inputs]
         given = zip(formals, call.inputs, call.values, strict=False)
         known = [(f"self.{name}", spec, value) for name, spec, value in given if spec is not None]
@@ -143,25 +136,24 @@ class FunctionDefinition:
         inputs = (f"self.{f}" if call.has(i) else "" for i, f in enumerate(formals))
         rewriter = Rewriter(graph)
         node = Node(self.name, self.name, tuple(inputs), self.outputs, call.attributes)
-        return rewriter, self.written_out(rewriter, node)
+        return rewriter, self.expand(rewriter, node)
 
 
 _definitions: dict[str, FunctionDefinition] = {}
-"""All that were loaded, by name: the operators may since have been taken away, or be others."""
+"""All loaded ones by name; their operators may be unregistered or replaced by now."""
 
 
-def _defined(op: str) -> FunctionDefinition | None:
-    """Return the definition of an operator as it is now, None where it has none."""
+def _find_definition(op: str) -> FunctionDefinition | None:
+    """Return the definition of an operator if it is still registered, or None."""
     known = _definitions.get(op)
     return known if known is not None and find_operator(op).infer == known.infer else None
 
 
 def _write(builder: DecompositionBuilder, *inputs: str) -> Result:
-    """Write a node out by what its operator is now."""
-    known = _defined(builder.node.op)
+    known = _find_definition(builder.node.op)
     if known is None:
         return None
-    builder.nodes += known.written_out(builder.rewriter, builder.node)
+    builder.nodes += known.expand(builder.rewriter, builder.node)
     return builder.node.outputs
 
 
@@ -207,33 +199,32 @@ def load_operators(source: Source) -> tuple[str, ...]:
     made: dict[str, FunctionDefinition] = {}
     names = []
     try:
-        for index, entry in enumerate(as_list(root["operators"], f"operators, {at}")):
-            name = _register(as_object(entry, f"operators[{index}], {at}"), made, at)
+        for index, entry in enumerate(read_list(root["operators"], f"operators, {at}")):
+            name = _register(read_object(entry, f"operators[{index}], {at}"), made, at)
             names.append(name)
     except BaseException:
-        # All or none: a graph that was built with half of a file could not be built again.
+        # All or none: a graph of half of a file could not be built again.
         for name in made:
             unregister_operator(name)
         raise
-    # Once for each name: `_write` asks what the operator is by the time it is written out.
+    # Once for each name: `_write` looks the definition up when it runs.
     decomposition(*(made.keys() - _definitions.keys()), wide=False)(_write)
     _definitions.update(made)
     return tuple(names)
 
 
 def _register(fields: Mapping[str, Any], made: dict[str, FunctionDefinition], at: str) -> str:
-    """Register one operator, unless it is there as it is."""
     check_keys(fields, _KEYS, at)
     name = fields.get("name")
     if not isinstance(name, str) or not _OPERATOR.fullmatch(name):
         refuse(f"{name!r} is not the name of an operator: words with dots between", at)
     at = f"operator {name}, {at}"
-    # A notebook's cell is run again: what says the same is the same operator.
+    # Notebook cells run again: an equal definition is the same operator.
     text = json.dumps(fields, sort_keys=True)
-    known = _defined(name) if is_operator(name) else None
+    known = _find_definition(name) if is_operator(name) else None
     if known is not None and known.text == text:
         return name
-    definition = _definition(name, fields, text, made, at)
+    definition = _make_definition(name, fields, text, made, at)
     register_operator(
         Operator(
             name,
@@ -249,24 +240,23 @@ def _register(fields: Mapping[str, Any], made: dict[str, FunctionDefinition], at
     return name
 
 
-def _definition(
+def _make_definition(
     name: str, fields: Mapping[str, Any], text: str, made: Mapping[str, FunctionDefinition], at: str
 ) -> FunctionDefinition:
-    inputs, outputs = (_formals(fields.get(key), key, at) for key in ("inputs", "outputs"))
+    inputs, outputs = (_read_formals(fields.get(key), key, at) for key in ("inputs", "outputs"))
     if inputs[0].endswith("?") or any(one.endswith("?") for one in outputs):
         refuse("the first input and all outputs are always there: no '?' behind them", at)
-    declared = as_object(fields.get("attributes", {}), f"attributes, {at}")
-    attributes = {one: _attribute(one, value, at) for one, value in declared.items()}
+    declared = read_object(fields.get("attributes", {}), f"attributes, {at}")
+    attributes = {one: _read_attribute(one, value, at) for one, value in declared.items()}
     rules = tuple(
         read_rule(one, f"rule {index}, {at}")
-        for index, one in enumerate(as_list(fields.get("rules"), f"rules, {at}"))
+        for index, one in enumerate(read_list(fields.get("rules"), f"rules, {at}"))
     )
     if not rules or any(rule.keeps for rule in rules):
         refuse("an operator has rules, each with replace or err: it cannot stay as it is", at)
-    # Of this file first: it may define anew what another one had.
-    inner = [[made.get(new.op) or _defined(new.op) for new in rule.new] for rule in rules]
-    # Counted before anything is written out: a few operators that each stand for many of the one
-    # before would fill the memory.
+    # This file first: it may redefine an operator.
+    inner = [[made.get(new.op) or _find_definition(new.op) for new in rule.new] for rule in rules]
+    # Counted before expansion: nested operators multiply, and would exhaust the memory.
     nodes = max(sum(1 if one is None else one.nodes for one in listed) for listed in inner)
     depth = 1 + max((one.depth for listed in inner for one in listed if one), default=0)
     if nodes > MOST_NODES or depth > DEEPEST:
@@ -278,8 +268,8 @@ def _definition(
     return FunctionDefinition(name, inputs, outputs, attributes, rules, text, nodes, depth)
 
 
-def _formals(value: object, what: str, at: str) -> tuple[str, ...]:
-    found = tuple(as_texts(value, f"{what}, {at}"))
+def _read_formals(value: object, what: str, at: str) -> tuple[str, ...]:
+    found = tuple(read_texts(value, f"{what}, {at}"))
     words = [one.removesuffix("?") for one in found]
     wrong = [one for one in words if not _WORD.fullmatch(one)]
     if not found or wrong or len(set(words)) < len(words):
@@ -290,9 +280,9 @@ def _formals(value: object, what: str, at: str) -> tuple[str, ...]:
     return found
 
 
-def _attribute(name: str, value: object, at: str) -> Attribute:
+def _read_attribute(name: str, value: object, at: str) -> Attribute:
     at = f"attribute {name!r}, {at}"
-    fields = as_object(value, at)
+    fields = read_object(value, at)
     check_keys(fields, {"kind", "default", "minimum", "maximum", "choices"}, at)
     if not _WORD.fullmatch(name):
         refuse("its name is none", at)
@@ -304,7 +294,7 @@ def _attribute(name: str, value: object, at: str) -> Attribute:
     least, most = (fields.get(key) for key in ("minimum", "maximum"))
     if any(isinstance(o, bool) or not isinstance(o, int | float | None) for o in (least, most)):
         refuse("its minimum or maximum is not a number", at)
-    choices = tuple(as_list(fields["choices"], at)) if "choices" in fields else None
+    choices = tuple(read_list(fields["choices"], at)) if "choices" in fields else None
     attribute = Attribute(KINDS[kind], REQUIRED, least, most, choices)
     if "default" not in fields:
         return attribute

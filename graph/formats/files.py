@@ -1,4 +1,4 @@
-"""Files as readers and writers use them: read whole, replaced whole or not at all."""
+"""Read files as a whole; replace them as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Refuse: TypeAlias = Callable[..., PlaitError]
 """The class of the errors that a format raises."""
 
 _OPEN_ALREADY = ("/dev", "/proc")
-"""Folders whose names stand for what is open: /dev/stdout, and where that leads."""
+"""Folders of names for open files, such as /dev/stdout and its targets."""
 
 
 @contextmanager
-def reading(path: str | os.PathLike[str], refuse: Refuse = ParseError) -> Iterator[BinaryIO]:
-    """Open an ordinary file to be read; what fails meanwhile is raised as `refuse`.
+def open_file(path: str | os.PathLike[str], refuse: Refuse = ParseError) -> Iterator[BinaryIO]:
+    """Open an ordinary file for reading; errors inside are raised as `refuse`.
 
-    Pipes and devices are refused, and never waited for: they may have no end.
+    Pipes and devices are refused without waiting: they may never end.
     """
     at = os.fspath(path)
     try:
@@ -43,19 +43,14 @@ def reading(path: str | os.PathLike[str], refuse: Refuse = ParseError) -> Iterat
 
 
 def read_file(path: str | os.PathLike[str], refuse: Refuse = ParseError) -> memoryview:
-    """Return a file's bytes, in memory that starts at a page and is nobody else's.
+    """Return a file's bytes, in private memory that starts at a page.
 
-    They are copied, not mapped. If a mapped file is cut, or another one is copied over it, the
-    process ends by SIGBUS, or computes with bytes that nobody has checked.
-
-    Raises
-    ------
-    PlaitError
-        What `refuse` makes, if there is no such file, it cannot be read, is empty, or becomes
-        shorter meanwhile.
+    They are copied, not mapped: if a mapped file is cut or overwritten, the process ends by SIGBUS,
+    or computes with unchecked bytes. Raises `refuse` if the file is missing, unreadable, empty, or
+    shrinks meanwhile.
     """
     at = os.fspath(path)
-    with reading(path, refuse) as file:
+    with open_file(path, refuse) as file:
         nbytes = os.fstat(file.fileno()).st_size
         if nbytes == 0:
             raise refuse("the file is empty", at=at, fix="save or download it again")
@@ -74,29 +69,23 @@ def replace_file(
     chunks: Iterable[bytes | memoryview],
     refuse: Refuse = GraphError,
 ) -> None:
-    """Write a file, wholly or not at all, and for good.
-
-    Raises
-    ------
-    PlaitError
-        What `refuse` makes, if it cannot be written.
-    """
-    with replacing(target, refuse) as file:
+    """Write a file durably, as a whole or not at all; raise `refuse` if that fails."""
+    with open_draft(target, refuse) as file:
         file.writelines(chunks)
 
 
 @contextmanager
-def replacing(target: str | os.PathLike[str], refuse: Refuse = GraphError) -> Iterator[BinaryIO]:
-    """Open a file to be written that takes the name of another one once it is whole and on disk.
+def open_draft(target: str | os.PathLike[str], refuse: Refuse = GraphError) -> Iterator[BinaryIO]:
+    """Open a draft for writing, which replaces `target` once it is complete and on disk.
 
-    Whoever has the old file open keeps it, and its permissions stay as they were, its owner too as
-    far as the system allows. A link is replaced, what it leads to left alone. What is no file, such
-    as /dev/stdout, is written to. What fails meanwhile is raised as `refuse`.
+    Readers of the old file keep it. Permissions stay, and the owner if the system allows. Of a
+    link, the target stays as it is. A stream such as /dev/stdout is written to directly. Errors
+    inside are raised as `refuse`.
     """
     path = Path(target)
     draft = path.with_name(f".{path.name}.{os.urandom(8).hex()}") if path.name else path
     try:
-        before = _status(path, refuse)
+        before = _find_status(path, refuse)
         if before is not None and _is_stream(path, before):
             with path.open("wb") as file:
                 yield file
@@ -112,26 +101,25 @@ def replacing(target: str | os.PathLike[str], refuse: Refuse = GraphError) -> It
     except OSError as error:
         raise _cannot_write_error(path, error.strerror, refuse) from error
     finally:
-        with suppress(OSError, ValueError):  # most often there is none left
+        with suppress(OSError, ValueError):  # usually renamed already
             draft.unlink()
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for whoever writes to a pipe."""
+    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _open_new(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o666)  # less what the process's mask takes away
+    return os.open(path, flags, 0o666)  # minus the process's umask
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open what nobody else is to see before it has the permissions of what it replaces."""
+    """Open a draft that is unreadable to others until its permissions are set."""
     return os.open(path, flags, 0o600)
 
 
-def _status(path: Path, refuse: Refuse) -> os.stat_result | None:
-    """Return the status of the file of that name, or of what it links to; None if none is there."""
+def _find_status(path: Path, refuse: Refuse) -> os.stat_result | None:
     try:
         return path.stat()
     except FileNotFoundError:
@@ -147,7 +135,7 @@ def _cannot_write_error(path: Path, reason: object, refuse: Refuse) -> PlaitErro
 
 
 def _is_stream(path: Path, status: os.stat_result) -> bool:
-    """True for what is to be written to, as it cannot be replaced."""
+    """Return whether a path cannot be replaced, but written to."""
     if stat.S_ISDIR(status.st_mode):
         return False
     folder = Path(os.path.realpath(path.parent))
@@ -159,31 +147,31 @@ def _is_stream(path: Path, status: os.stat_result) -> bool:
 
 
 def _keep_access(file: int, before: os.stat_result, *, is_link: bool) -> None:
-    """Give a file the permissions of the one it replaces, and its owner and group if possible.
+    """Copy permissions, and owner and group if possible, from the replaced file.
 
-    Whoever made a link decides nothing: behind one, what others may do is only ever taken away.
+    The maker of a link must not gain access: for a link, permissions of others only shrink.
     """
-    if not hasattr(os, "fchmod"):  # as on Windows, where files have no such permissions
+    if not hasattr(os, "fchmod"):  # Windows has no such permissions
         return
     now = os.fstat(file)
     kept = stat.S_IMODE(before.st_mode) & 0o777
     if is_link:
         kept &= 0o644
     elif (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
-        for owner in (before.st_uid, -1):  # most users may give a file to a group of theirs alone
+        for owner in (before.st_uid, -1):  # most users may only set a group of theirs
             with suppress(OSError):
                 os.fchown(file, owner, before.st_gid)
                 break
-        else:  # the group is another one, which gets what everybody has
+        else:  # another group gets the permissions of others
             kept &= ~0o070 | (kept & 0o007) << 3
     os.fchmod(file, kept)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a loss of power, where the system can be asked to."""
+    """Make the names in a folder survive a loss of power, if the system can."""
     if os.name != "posix":
         return
-    with suppress(OSError):  # some file systems know no such thing, some folders cannot be read
+    with suppress(OSError):  # unsupported by some file systems; unreadable folders
         number = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(number)

@@ -1,4 +1,4 @@
-"""Freezing: a trained graph becomes a graph without variables."""
+"""Freeze a trained graph into one without variables."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def freeze(
     (('product',), ['Mul'], 3.0)
     """
     whole = with_weights(graph, weights)
-    wanted = _without_assignments(whole) if outputs is None else tuple(dict.fromkeys(outputs))
+    wanted = _find_pure_outputs(whole) if outputs is None else tuple(dict.fromkeys(outputs))
     _check_outputs(whole, wanted)
-    nodes = _needed(whole, wanted)
+    nodes = _select_needed(whole, wanted)
     read = {name for node in nodes for name in node.inputs}
     inputs = tuple(name for name in whole.inputs if name in read or name in wanted)
     variables = [node for node in nodes if node.op == VARIABLE]
-    constants = _values(whole, variables)
+    constants = _read_initial_values(whole, variables)
     left = [node for node in nodes if node.op != VARIABLE]
     return check(with_nodes(replace(whole, inputs=inputs, outputs=wanted), left, constants))
 
 
-def _needed(graph: Graph, outputs: Iterable[str]) -> list[Node]:
+def _select_needed(graph: Graph, outputs: Iterable[str]) -> list[Node]:
     return list(needed_for(outputs, graph.nodes))[::-1]
 
 
-def _without_assignments(graph: Graph) -> tuple[str, ...]:
-    """Return the outputs to which no assignment leads."""
+def _find_pure_outputs(graph: Graph) -> tuple[str, ...]:
+    """Return the outputs that depend on no assignment."""
     changing: set[str] = set()
     for node in graph.nodes:
         if node.op == ASSIGN or not changing.isdisjoint(node.inputs):
@@ -72,7 +72,7 @@ def _without_assignments(graph: Graph) -> tuple[str, ...]:
 
 
 def _check_outputs(graph: Graph, outputs: Collection[str]) -> None:
-    fit = ", ".join(map(repr, _without_assignments(graph)))
+    fit = ", ".join(map(repr, _find_pure_outputs(graph)))
     fix = f"name outputs to which none leads: {fit or 'there are none'}"
     if not outputs:
         what = "no output is named" if fit else "an assignment leads to every output"
@@ -80,13 +80,13 @@ def _check_outputs(graph: Graph, outputs: Collection[str]) -> None:
     for name in outputs:
         if name not in graph.outputs:
             raise GraphError(f"there is no output {name!r}", at=graph.name, fix=fix)
-    for node in _needed(graph, outputs):
+    for node in _select_needed(graph, outputs):
         if node.op == ASSIGN:
             raise GraphError("an assignment leads to an output", at=str(node), fix=fix)
 
 
-def _values(graph: Graph, variables: Iterable[Node]) -> dict[str, Array]:
-    """Return by tensors what variables hold to begin with."""
+def _read_initial_values(graph: Graph, variables: Iterable[Node]) -> dict[str, Array]:
+    """Return the initial values of variables by tensor."""
     held = weights_of(graph)
     found = {node.outputs[0]: held.get(node.name) for node in variables}
     computed = [name for name, value in found.items() if value is None]

@@ -1,4 +1,4 @@
-"""Graphs read from files of any format, and written to them."""
+"""Read graphs from files of any format, and write them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, cast
 from ..errors import GraphError, ParseError
 from ..ir import Graph
 from .container import PLANS
-from .files import reading
+from .files import open_file
 from .native import is_native, load_native
 from .native import save as save_native
 from .onnx import is_onnx_model, load_onnx, save_onnx
 from .registry import (
     LONGEST_MAGIC,
     Format,
-    format_for,
-    format_named,
-    format_of,
-    format_of_object,
+    detect_format,
+    find_format,
+    find_format_of_file,
+    find_format_of_object,
+    find_format_of_suffix,
+    list_written_suffixes,
     no_parameters_error,
-    sniffed_format,
-    written_suffixes,
 )
-from .sources import Source, content_of, is_file
+from .sources import Source, is_file, read_content
 
 _READERS: Mapping[str, Callable[[Source], Graph]] = {
     "plait": load_native,
@@ -103,15 +103,15 @@ def _load(
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     content: bytes | Path
     if path is None:  # a file object is read once
-        content, at = content_of(source, "bytes", ParseError)
+        content, at = read_content(source, "bytes", ParseError)
         head = content[:LONGEST_MAGIC]
     else:
-        content, at, head = path, os.fspath(path), _head(path)
-    # Of no format, though some would take it for an empty model.
+        content, at, head = path, os.fspath(path), _read_head(path)
+    # Some readers would take it for an empty model.
     if not head:
         raise ParseError("the file is empty", at=at, fix="save or download it again")
     suffix = Path(at).suffix
-    found = _told(content, head, suffix, at) if format is None else format_named(format)
+    found = _choose_format(content, head, suffix, at) if format is None else find_format(format)
     if isinstance(found, Format):
         beside = None if parameters is None else Path(parameters)
         return found.load(content, path, at, beside)
@@ -123,10 +123,9 @@ def _load(
 
 
 def _from_object(source: object, format: str | None, has_parameters: bool) -> Graph:
-    """Return the graph in a model that is in memory."""
     at = type(source).__name__
     is_onnx = is_onnx_model(source)
-    found = None if is_onnx else format_of_object(source)
+    found = None if is_onnx else find_format_of_object(source)
     name = "onnx" if is_onnx else None if found is None else found.name
     if name is None:
         raise ParseError(
@@ -140,11 +139,10 @@ def _from_object(source: object, format: str | None, has_parameters: bool) -> Gr
     return load_onnx(cast(Any, source)) if found is None else found.load_object(source)
 
 
-def _told(source: bytes | Path, head: bytes, suffix: str, at: str) -> Format | str:
-    """Return the format, or the name of one that is not registered, by content or else suffix."""
-    # From what cannot be mistaken to what is likely: magic, suffix, sniffing. ONNX has no magic,
-    # and is what remains.
-    if (registered := format_of(head, suffix)) is not None:
+def _choose_format(source: bytes | Path, head: bytes, suffix: str, at: str) -> Format | str:
+    """Return the format by content or else suffix; built-in formats by name."""
+    # From certain to likely: magic, suffix, sniffing. ONNX remains, as it has no magic.
+    if (registered := find_format_of_file(head, suffix)) is not None:
         return registered
     if PLANS.starts(head):
         raise ParseError(
@@ -158,12 +156,11 @@ def _told(source: bytes | Path, head: bytes, suffix: str, at: str) -> Format | s
         )
     if is_native(head):
         return "plait"
-    return sniffed_format(source, at, suffix) or "onnx"
+    return detect_format(source, at, suffix) or "onnx"
 
 
-def _head(path: Path) -> bytes:
-    """Return a file's first bytes."""
-    with reading(path) as file:
+def _read_head(path: Path) -> bytes:
+    with open_file(path) as file:
         return file.read(LONGEST_MAGIC)
 
 
@@ -213,10 +210,10 @@ def save(graph: Graph, path: str | os.PathLike[str]) -> None:
         )
     if suffix in _WRITERS:
         _WRITERS[suffix](graph, path)
-    elif (own := format_for(suffix)) is not None:
+    elif (own := find_format_of_suffix(suffix)) is not None:
         own.save(graph, Path(path))
     else:
-        *first, last = written_suffixes()
+        *first, last = list_written_suffixes()
         raise GraphError(
             f"plait does not write {suffix or 'files without a suffix'}",
             at=os.fspath(path),

@@ -1,6 +1,6 @@
-"""The header of a `.plait` file: a graph but for its constants' bytes, as scalars.
+"""The header of a `.plait` file: a graph without its constants' bytes, as scalars.
 
-A graph inside of a node is written like the whole one, in the place of the attribute's value.
+A nested graph is written like the whole one, in the place of the attribute's value.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from ..tensor import Dim, TensorSpec
 from .scalars import ScalarReader, ScalarWriter
 
 DEEPEST = 32
-"""How deep graphs may be nested in nodes."""
+"""Limit of nesting for graphs in nodes."""
 
 GRAPH = False
-"""Stands where the length of an attribute's value does, when that is a graph."""
+"""Replaces the length of an attribute's value if that is a graph; lengths are not booleans."""
 
 DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128", *EXTENSIONS),
 )
-"""The dtypes of constants in a file; those of one size and meaning on every machine."""
+"""The dtypes of constants in a file: the same on every machine."""
 
 PRECISIONS = "precisions"
-"""What stands before the declared precisions, where there are any."""
+"""Precedes the declared precisions, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredConstant:
-    """Where a constant's bytes lie: at `offset` bytes into the file's constants."""
+    """The place of a constant: `offset` counts from the file's first constant."""
 
     name: str
     spec: TensorSpec
@@ -43,9 +43,9 @@ class StoredConstant:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a header says, not yet believed: attributes are raw, names may be wrong.
+    """The content of a header, not checked yet: attributes are raw, names may be wrong.
 
-    A graph inside of a node is a Header among the node's attributes.
+    Nested graphs are Headers among the attributes of nodes.
     """
 
     name: str
@@ -58,16 +58,13 @@ class Header:
 
 
 Stored: TypeAlias = Callable[[Graph], Sequence[StoredConstant]]
-"""Gives a graph's constants, the whole one's or a nested one's, places in the file."""
+"""Assigns places to the constants of a graph or a nested graph."""
 
 
 def pack_header(graph: Graph, stored: Stored) -> bytes:
-    """Return the header of a graph whose constants lie where `stored` puts them.
+    """Return the header of a graph, with constants in the places of `stored`.
 
-    Raises
-    ------
-    GraphError
-        If an attribute, a name or a dtype cannot be written.
+    Raises GraphError if an attribute, a name or a dtype cannot be written.
     """
     writer = _Writer(stored)
     writer.put_graph(graph)
@@ -78,13 +75,7 @@ def pack_header(graph: Graph, stored: Stored) -> bytes:
 
 
 def unpack_header(data: bytes | memoryview, at: str) -> Header:
-    """Return what a header says.
-
-    Raises
-    ------
-    ParseError
-        If it is damaged; the message says at which byte.
-    """
+    """Read a header; raise ParseError with the position of damage."""
     reader = _Reader(data, at)
     return reader.read(reader.header)
 
@@ -130,10 +121,9 @@ class _Writer(ScalarWriter):
             raise
 
     def put_attribute(self, attribute: tuple[str, Any]) -> None:
-        """Write name, length and elements; the length is nil where the value is no sequence."""
+        """Write name, length and elements; the length is nil for a single value."""
         name, value = attribute
         self.put(name)
-        # `False` stands where a length would be: no length is a boolean.
         if isinstance(value, Graph):
             self.put(GRAPH)
             self.put_graph(value)
@@ -148,14 +138,13 @@ class _Reader(ScalarReader):
         whole = self.graph()
         precisions = dict[str, int]()
         if left := self.left:
-            # Nothing else may follow, now or from a later version: it would be read as nothing.
+            # Other parts, such as a later version's, must not be ignored.
             if self.scalar() != PRECISIONS:
                 raise ValueError(f"{left} bytes too many")
             precisions.update(self.listed(lambda: (self.text(), self.count())))
         return replace(whole, precisions=precisions)
 
     def graph(self, depth: int = 0) -> Header:
-        """Return the whole graph, or one inside of a node."""
         if depth > DEEPEST:
             raise ValueError(f"graphs are nested deeper than {DEEPEST}")
         name = self.text()
@@ -196,8 +185,7 @@ class _Reader(ScalarReader):
         name, op = self.text(), self.text()
         inputs = self.listed(self.text)
         outputs: list[str] = []
-        # One by one, not a list of that length: a damaged count comes to the end of the bytes
-        # first.
+        # One by one: a damaged count meets the end of the bytes before it exhausts the memory.
         for _ in range(self.count()):
             outputs.append(self.text())
             if outputs[-1]:

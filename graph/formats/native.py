@@ -1,7 +1,7 @@
-"""The `.plait` format: a graph in one file, its constants ready to be used where they lie.
+"""The `.plait` format: a graph in one file, its constants used in place.
 
-A container, its header the graph but for its constants' bytes: see container.py, header.py and
-constants.py. Nothing in a file is believed: see assembly.py.
+A container (container.py) of a header (header.py) and constants (constants.py). assembly.py checks
+the content.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .constants import ConstantWriter, read_constant
 from .container import GRAPHS, Data
 from .files import read_file, replace_file
 from .header import Header, pack_header, unpack_header
-from .sources import Source, content_of
+from .sources import Source, read_content
 
 
 def dump_bytes(graph: Graph) -> bytes:
@@ -29,22 +29,22 @@ def dump_bytes(graph: Graph) -> bytes:
     Raises
     ------
     GraphError
-        If it breaks an invariant, or holds what cannot be written.
+        If it breaks an invariant, or a part cannot be written.
     """
-    return b"".join(_chunks(graph))
+    return b"".join(_pack(graph))
 
 
 def save(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph to a `.plait` file, wholly or not at all.
 
-    A file of that name is replaced; whoever has it open keeps the old one.
+    A file of that name is replaced; its readers keep the old one.
 
     Raises
     ------
     GraphError
-        If the graph breaks an invariant or holds what cannot be written; or if the file cannot be.
+        If the graph breaks an invariant, or a part or the file cannot be written.
     """
-    replace_file(path, _chunks(graph))
+    replace_file(path, _pack(graph))
 
 
 def load_bytes(data: Data, at: str = "bytes") -> Graph:
@@ -78,24 +78,18 @@ def load_native(source: Source) -> Graph:
     """
     if isinstance(source, str | os.PathLike):
         return load_bytes(read_file(source), os.fspath(source))
-    return load_bytes(*content_of(source, "bytes", ParseError))
+    return load_bytes(*read_content(source, "bytes", ParseError))
 
 
 def is_native(head: bytes) -> bool:
-    """True when a file that starts with `head` is a `.plait` file, damaged or not."""
+    """Return whether `head` starts a `.plait` file, damaged or not."""
     return GRAPHS.starts(head)
 
 
 def read_graph(data: memoryview, blob: memoryview, at: str) -> Graph:
-    """Return the graph that a header describes, given the bytes of its constants.
-
-    Raises
-    ------
-    ParseError, GraphError
-        As `load_bytes`.
-    """
+    """Return the graph of a header and the bytes of its constants."""
     header = unpack_header(data, at)
-    unknown = sorted({op for op in _operators(header) if not is_operator(op)})
+    unknown = sorted({op for op in _list_operators(header) if not is_operator(op)})
     if unknown:
         raise UnknownOperatorError(
             f"operators that are not registered here: {', '.join(unknown)}",
@@ -107,11 +101,10 @@ def read_graph(data: memoryview, blob: memoryview, at: str) -> Graph:
                 "FILE",
             ),
         )
-    return _assembled(header, blob, at)
+    return _assemble(header, blob, at)
 
 
-def _assembled(header: Header, blob: memoryview, at: str) -> Graph:
-    """Return the graph that a header describes, or a nested one."""
+def _assemble(header: Header, blob: memoryview, at: str) -> Graph:
     assembly = Assembly(header.name, at)
     for name, spec in header.inputs:
         assembly.add_input(name, spec)
@@ -119,7 +112,7 @@ def _assembled(header: Header, blob: memoryview, at: str) -> Graph:
         assembly.add_constant(constant.name, read_constant(blob, constant, at))
     for node in header.nodes:
         nested = {
-            name: _assembled(value, blob, at)
+            name: _assemble(value, blob, at)
             for name, value in node.attributes.items()
             if isinstance(value, Header)
         }
@@ -129,16 +122,16 @@ def _assembled(header: Header, blob: memoryview, at: str) -> Graph:
     return assembly.finish(header.outputs)
 
 
-def _chunks(graph: Graph) -> Iterator[bytes | memoryview]:
-    """Return the parts of a file; the whole header is made before the first part."""
+def _pack(graph: Graph) -> Iterator[bytes | memoryview]:
+    """Return the parts of a file; errors are raised before the first part."""
     check(graph)
     constants = ConstantWriter()
     return constants.parts(GRAPHS.pack(pack_header(graph, constants.stored)))
 
 
-def _operators(header: Header) -> Iterator[str]:
+def _list_operators(header: Header) -> Iterator[str]:
     for node in header.nodes:
         yield node.op
         for value in node.attributes.values():
             if isinstance(value, Header):
-                yield from _operators(value)
+                yield from _list_operators(value)

@@ -1,8 +1,7 @@
-"""Records: dataclasses and named tuples as scalars, written and read by their annotations.
+"""Write and read dataclasses and named tuples as scalars, by their annotations.
 
 A field is a scalar, another record, or a tuple, frozenset or Mapping of such; ``X | None`` starts
-with whether it is there. Neither names nor types are written: `layout_of` says whether a reader
-expects the same ones.
+with its presence. Names and types are not written: readers compare `describe_layout`.
 """
 
 from __future__ import annotations
@@ -19,19 +18,13 @@ from .scalars import ScalarReader, ScalarWriter
 T = TypeVar("T")
 
 SCALARS: Mapping[type, Callable[[Any], Any]] = {int: int, float: float, bool: bool, str: str}
-"""How each kind of scalar is made plain before it is written: numpy's numbers are none."""
+"""Conversions of scalars before writing, as numbers may be numpy's."""
 
 
 def put_record(writer: ScalarWriter, value: Any, kind: Any = None) -> None:
-    """Write a value of a kind; of its own type, where none is given.
-
-    Raises
-    ------
-    GraphError
-        If something in it cannot be written.
-    """
+    """Write a value of a kind, by default of its own type; raise GraphError for other parts."""
     kind = type(value) if kind is None else kind
-    shape, parts = _shape(kind)
+    shape, parts = _classify(kind)
     if shape == "scalar":
         writer.put(SCALARS[parts[0]](value))
     elif shape == "option":
@@ -44,23 +37,23 @@ def put_record(writer: ScalarWriter, value: Any, kind: Any = None) -> None:
     else:
         if shape != "row":
             writer.put(len(value))
-        for index, element in enumerate(_elements(value, shape)):
+        for index, element in enumerate(_list_elements(value, shape)):
             put_record(writer, element, parts[index % len(parts)])
 
 
 def read_record(reader: ScalarReader, kind: type[T]) -> T:
-    """Read a value of a kind; raise ValueError where the bytes hold none."""
+    """Read a value of a kind; raise ValueError if the bytes are not one."""
     value: T = _read(reader, kind)
     return value
 
 
-def layout_of(kind: Any) -> str:
-    """Return the names and types of all there is in a kind of record, in the order they have."""
-    return " ".join(_layout(kind, set()))
+def describe_layout(kind: Any) -> str:
+    """Return the names and types of all parts of a kind of record, in order."""
+    return " ".join(_walk_layout(kind, set()))
 
 
 def _read(reader: ScalarReader, kind: Any) -> Any:
-    shape, parts = _shape(kind)
+    shape, parts = _classify(kind)
     if shape == "scalar":
         scalar = reader.typed(parts[0])
         if parts[1:] and scalar not in parts[1:]:
@@ -88,8 +81,8 @@ def _read(reader: ScalarReader, kind: Any) -> Any:
 
 
 @cache
-def _shape(kind: Any) -> tuple[str, tuple[Any, ...]]:
-    """Return how values of a kind are written, and the kinds of their parts."""
+def _classify(kind: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the form of values of a kind, and the kinds of their parts."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind in SCALARS:
         return "scalar", (kind,)
@@ -111,14 +104,14 @@ def _shape(kind: Any) -> tuple[str, tuple[Any, ...]]:
     raise GraphError(f"a value of type {kind} cannot be saved", fix="save records of scalars")
 
 
-def _elements(value: Any, shape: str) -> list[Any]:
+def _list_elements(value: Any, shape: str) -> list[Any]:
     if shape == "mapping":
         return [part for pair in value.items() for part in pair]
     return sorted(value) if shape == "set" else list(value)
 
 
-def _layout(kind: Any, seen: set[Any]) -> Iterator[str]:
-    shape, parts = _shape(kind)
+def _walk_layout(kind: Any, seen: set[Any]) -> Iterator[str]:
+    shape, parts = _classify(kind)
     if shape == "scalar":
         yield parts[0].__name__
         return
@@ -129,5 +122,5 @@ def _layout(kind: Any, seen: set[Any]) -> Iterator[str]:
         seen.add(kind)
         for part in parts:
             name, inner = part if shape == "record" else ("", part)
-            yield from (name, *_layout(inner, seen))
+            yield from (name, *_walk_layout(inner, seen))
     yield ")"

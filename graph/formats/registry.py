@@ -14,7 +14,7 @@ from ..installed import FORMATS, leading_parts, load, load_own, offered, own
 from ..ir import Graph
 from ..registry import Registry
 from .container import GRAPHS, PLANS
-from .files import read_file, reading, replace_file
+from .files import open_file, read_file, replace_file
 
 Bytes: TypeAlias = bytes | Iterable[bytes]
 Read: TypeAlias = Callable[[memoryview, Path | None], Graph]
@@ -30,7 +30,7 @@ BUILT_IN = {
     "plait": (".plait",),
     "onnx": (".onnx",),
 }
-"""Formats that are not registered: their names, and the suffixes by which they are written."""
+"""Formats that are not registered: names, and suffixes of their files."""
 
 _TAKEN = frozenset({suffix for known in BUILT_IN.values() for suffix in known}) | {
     ".safetensors",
@@ -151,7 +151,7 @@ class Format:
         try:
             if isinstance(source, bytes):
                 return bool(self.sniff(io.BytesIO(source)))
-            with reading(source) as file:
+            with open_file(source) as file:
                 return bool(self.sniff(file))
         except PlaitError:
             raise
@@ -190,14 +190,13 @@ class Format:
         Raises
         ------
         ParseError, GraphError
-            If there is none, or what reads it fails.
+            If there is no reader, or it fails.
         """
-        # By names, so that nobody has to import a package to say that it reads its objects.
-        read = next(self.objects[name] for name in _class_names(source) if name in self.objects)
+        # By names: a format is registered without importing the package of the class.
+        read = next(self.objects[name] for name in _name_classes(source) if name in self.objects)
         return self._graph(type(source).__name__, read, source)
 
     def _graph(self, at: str, read: Callable[..., Graph], *given: object) -> Graph:
-        """Return what a reader makes of what it is given, checked."""
         try:
             made = read(*given)
         except PlaitError:
@@ -216,7 +215,7 @@ class Format:
                 at=at,
                 fix="let it return a graph",
             )
-        # A reader of somebody else's may have built it without a builder.
+        # Foreign readers may build it without a builder.
         return check(made)
 
     def save(self, graph: Graph, path: Path) -> None:
@@ -230,8 +229,8 @@ class Format:
         if not self.is_written:
             raise GraphError(f"files of format {self.name!r} are only read", at=str(path))
         try:
-            # All are made before one is written: a writer that fails leaves the old files alone.
-            files = [(file, _chunks(made)) for file, made in self._made(check(graph), path)]
+            # All are made before writing: if a writer fails, the old files stay.
+            files = [(file, _to_chunks(made)) for file, made in self._made(check(graph), path)]
         except PlaitError:
             raise
         except BaseException as error:
@@ -253,7 +252,6 @@ class Format:
 
 
 def no_parameters_error(name: str, at: str) -> ParseError:
-    """Return the error for parameters that are given with a file that holds all."""
     return ParseError(
         f"files of format {name!r} have no parameters in another file",
         at=at,
@@ -261,7 +259,7 @@ def no_parameters_error(name: str, at: str) -> ParseError:
     )
 
 
-def _chunks(made: Bytes) -> list[memoryview]:
+def _to_chunks(made: Bytes) -> list[memoryview]:
     parts = [made] if isinstance(made, bytes | bytearray | memoryview) else list(made)
     return [memoryview(part).cast("B") for part in parts]
 
@@ -331,88 +329,80 @@ def _register(format: Format) -> None:
 def unregister_format(name: str) -> None:
     """Remove a registered format; raises GraphError for others."""
     if name not in _formats or name in own(FORMATS):
-        raise GraphError(f"there is no format {name!r} to remove", fix=_known())
+        raise GraphError(f"there is no format {name!r} to remove", fix=_list_known())
     del _formats[name]
 
 
-def format_named(name: object) -> Format | None:
-    """Return the registered or installed format of a name; None for one of plait's own.
-
-    Raises
-    ------
-    ParseError
-        If there is none.
-    """
+def find_format(name: object) -> Format | None:
+    """Return a registered or installed format by name; None for a built-in one."""
     if isinstance(name, str):
         if name in BUILT_IN:
             return None
-        if found := _formats.find(name) or _installed(name):
+        if found := _formats.find(name) or _load_installed(name):
             return found
-    raise ParseError(f"there is no format {name!r}", fix=_known())
+    raise ParseError(f"there is no format {name!r}", fix=_list_known())
 
 
-def format_of(head: memoryview | bytes, suffix: str) -> Format | None:
-    """Return the registered or installed format of a file; None if it is none of them.
+def find_format_of_file(head: memoryview | bytes, suffix: str) -> Format | None:
+    """Return the registered or installed format of a file by magic or suffix, or None.
 
-    One that sniffs is not taken for its suffix alone.
+    A format that sniffs is not chosen by its suffix alone.
     """
     for known in _formats.values():
         if known.magic and bytes(head[: len(known.magic)]) == known.magic:
             return known
-    found = format_for(suffix)
+    found = find_format_of_suffix(suffix)
     # One that sniffs shares its suffix with others: content decides later.
     return None if found is None or found.sniff is not None else found
 
 
-def sniffed_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
-    """Return the format that tells a file by its content, else the one of its suffix, else None."""
-    # The latest first: it was registered in the knowledge of the others.
+def detect_format(source: bytes | Path, at: str, suffix: str) -> Format | None:
+    """Return the format whose `sniff` accepts the content, else that of the suffix, else None."""
+    # The latest first: its author knew the others.
     for known in reversed(_formats.all().values()):
         if known.sniffs(source, at):
             return known
-    return format_for(suffix)
+    return find_format_of_suffix(suffix)
 
 
-def format_for(suffix: str) -> Format | None:
-    """Return the registered or installed format of a suffix; None if there is none."""
+def find_format_of_suffix(suffix: str) -> Format | None:
+    """Return the registered or installed format of a suffix, or None."""
     if not suffix or suffix in _TAKEN:
         return None
     named = (known for known in _formats.all().values() if suffix in known.suffixes)
-    return next(named, None) or _installed(suffix[1:])
+    return next(named, None) or _load_installed(suffix[1:])
 
 
-def format_of_object(source: object) -> Format | None:
-    """Return the registered or installed format that reads objects of a class; None if none does.
+def find_format_of_object(source: object) -> Format | None:
+    """Return the registered or installed format that reads an object's class, or None.
 
-    A package's is asked for by the name of the module, or package, that has the class.
+    Installed formats are looked up by the module of the class, then by the packages around it.
     """
-    names = set(_class_names(source))
+    names = set(_name_classes(source))
     for known in _formats.all().values():
         if not names.isdisjoint(known.objects):
             return known
-    # From the module up to the package: the closest that offers a format knows the class best.
+    # From the module up to the package: the closest knows the class best.
     for module in leading_parts(type(source).__module__):
-        found = _installed(module)
+        found = _load_installed(module)
         if found is not None and not names.isdisjoint(found.objects):
             return found
     return None
 
 
-def _class_names(source: object) -> Iterator[str]:
-    """Yield the full names of an object's class and of those that it is derived from."""
+def _name_classes(source: object) -> Iterator[str]:
     for one in type(source).__mro__:
         yield f"{one.__module__}.{one.__qualname__}"
 
 
-def written_suffixes() -> list[str]:
-    """Return the suffixes by which graphs are written."""
+def list_written_suffixes() -> list[str]:
     first = [suffix for known in BUILT_IN.values() for suffix in known]
     written = (known.suffixes for known in _formats.all().values() if known.is_written)
     return [*first, *(suffix for suffixes in written for suffix in suffixes)]
 
 
-def _installed(name: str) -> Format | None:
-    """Return the format that a package offers under a name, or a suffix without its dot."""
+def _load_installed(name: str) -> Format | None:
+    """Return the format of an installed package by name, or suffix without its dot."""
     found = load(FORMATS, name, ParseError)
     if found is None:
         return None
@@ -426,7 +416,7 @@ def _installed(name: str) -> Format | None:
     return _formats[found.name]
 
 
-def _known() -> str:
+def _list_known() -> str:
     return f"known are {', '.join((*BUILT_IN, *_formats.all(), *offered(FORMATS)))}"
 
 

@@ -1,4 +1,4 @@
-"""The two sides of rules in files: what they ask of a node, and the nodes that replace it."""
+"""Evaluate the rules of files: read facts of a node, and make the nodes that replace it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..passes.rewriting import Rewriter
 _FIX = "correct the rule"
 
 MOST_PLACES = 1000
-"""Inputs or outputs of a new node."""
+"""Limit of inputs or outputs of a new node."""
 
 
 class UnknownError(Exception):
-    """What is asked for is not known, or not there."""
+    """A requested fact is unknown or absent."""
 
 
 class RuleTensor(str):
-    """The name of a tensor, told apart from text."""
+    """The name of a tensor, distinct from text."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """A new node: its operator, and what details call it."""
+    """A new node: its operator, and its name in details."""
 
     op: str
     name: str
@@ -42,7 +42,7 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What a new node reads, writes or has as an attribute: a path of three, and its value."""
+    """An input, output or attribute of a new node: a path of three, and its value."""
 
     path: Path
     formula: Formula
@@ -58,59 +58,41 @@ class _Draft:
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
-def value_of(path: Path, rewriter: Rewriter, node: Node) -> Any:
-    """Return what a path that starts with ``self`` stands for.
+def read_value(path: Path, rewriter: Rewriter, node: Node) -> Any:
+    """Return the value of a path that starts with ``self``.
 
-    Raises
-    ------
-    UnknownError
-        If it is a symbolic length, or of an input that is not there.
-    ParseError
-        If there is no such thing.
+    Raises UnknownError for a symbolic length or an absent input, ParseError for other wrong paths.
     """
     match path:
         case ("self", "params", str(name), *index) if name in node.operator.attributes:
-            return _element(node.attributes.get(name), index, path)
+            return _get_element(node.attributes.get(name), index, path)
         case ("self", "ins" | "outs" as side, key, *rest):
             names = node.inputs if side == "ins" else node.outputs
             place = place_of(node.op, side, key)
-            # Optional ones at the end may be left out, or stand there without a name.
+            # Optional ones may be omitted at the end, or have an empty name.
             tensor = names[place] if place < len(names) else ""
             if not rest:
                 return RuleTensor(tensor) if tensor else None
             if not tensor:
                 raise UnknownError
-            return _fact(tensor, rest, path, rewriter)
+            return _read_fact(tensor, rest, path, rewriter)
     raise _nothing_there_error(path)
 
 
-def replacement(
+def make_replacement(
     new: Sequence[New], details: Sequence[Detail], rewriter: Rewriter, node: Node
 ) -> list[Node]:
-    """Return the nodes that stand in the place of one.
-
-    Raises
-    ------
-    ParseError, OperatorError, ShapeError
-        If the rule makes no sense for it.
-    """
+    """Return the nodes that replace a node; raise an error if the rule does not suit it."""
     if details:
         return _Replacing(new, rewriter, node).nodes(details)
     known = find_operator(new[0].op).attributes
-    # Without details, the other operator is the same by another name, perhaps with fewer
-    # attributes.
+    # Without details, only the operator and unknown attributes change.
     kept = {name: value for name, value in node.attributes.items() if name in known}
-    return [_made(rewriter, node.name, new[0].op, node.inputs, node.outputs, kept)]
+    return [_make_node(rewriter, node.name, new[0].op, node.inputs, node.outputs, kept)]
 
 
 def place_of(op: str, side: str, key: str | int) -> int:
-    """Return the position of an input or output that is named, or given by its number.
-
-    Raises
-    ------
-    ParseError
-        If the operator has none of that name.
-    """
+    """Return the position of an input or output, given by name or number."""
     if isinstance(key, int):
         return key
     operator = find_operator(op)
@@ -123,20 +105,20 @@ def place_of(op: str, side: str, key: str | int) -> int:
 
 
 class _Replacing:
-    """New nodes that are being made for one."""
+    """Makes the nodes that replace one."""
 
     def __init__(self, new: Sequence[New], rewriter: Rewriter, node: Node) -> None:
         self._rewriter, self._node = rewriter, node
         self._drafts = {one.name: _Draft(one.op) for one in new}
 
     def nodes(self, details: Sequence[Detail]) -> list[Node]:
-        # What is public has its name before others read it.
+        # Outputs first: they have their names before others read them.
         for detail in sorted(details, key=lambda one: one.path[1] != "outs"):
             self._set(detail)
         return [self._node_of(name, draft) for name, draft in self._in_order()]
 
     def _in_order(self) -> list[tuple[str, _Draft]]:
-        """Return the drafts, each behind those that write what it reads."""
+        """Return the drafts in topological order."""
         edges = [
             Node(name, one.op, tuple(one.inputs.values()), tuple(one.outputs.values()))
             for name, one in self._drafts.items()
@@ -154,7 +136,7 @@ class _Replacing:
             draft.attributes[str(key)] = value
         elif side == "ins":
             draft.inputs[_place_in(draft, side, key)] = self._tensor(value)
-        elif value is None:  # the node that goes has no name for it, so nobody reads it
+        elif value is None:  # the old node has no such output, so it has no readers
             pass
         elif not isinstance(value, RuleTensor):
             raise ParseError(f"{name}.outs[{key}] is {value!r}, no tensor", fix=_FIX)
@@ -164,9 +146,9 @@ class _Replacing:
     def _lookup(self, path: Path) -> Any:
         if path[0] == "self":
             try:
-                return value_of(path, self._rewriter, self._node)
+                return read_value(path, self._rewriter, self._node)
             except UnknownError:
-                raise ParseError(f"{_text(path)} is not known", fix=_FIX) from None
+                raise ParseError(f"{_to_text(path)} is not known", fix=_FIX) from None
         draft = self._drafts.get(str(path[0]))
         match path:
             case (_, "outs", key) if draft is not None:
@@ -180,7 +162,7 @@ class _Replacing:
         raise _nothing_there_error(path)
 
     def _tensor(self, value: Any) -> str:
-        """Return a tensor: one that there is, or a constant; a number in the node's own dtype."""
+        """Return a tensor or a new constant; numbers get the dtype of the first tensor."""
         if value is None or isinstance(value, RuleTensor):
             return value or ""
         stem = f"{self._node.name}/constant"
@@ -189,7 +171,6 @@ class _Replacing:
             return self._rewriter.constant(np.array(numbers, np.int64), stem)
         if isinstance(value, str | tuple):
             raise ParseError(f"{value!r} is neither a tensor nor a number", fix=_FIX)
-        # A number has no dtype of its own: that of the first tensor is the node's.
         first = next(filter(None, (*self._node.inputs, *self._node.outputs)))
         dtype = self._rewriter.tensors[first].dtype
         return self._rewriter.constant(exact_number(value, dtype, stem), stem)
@@ -197,13 +178,13 @@ class _Replacing:
     def _node_of(self, name: str, draft: _Draft) -> Node:
         inputs = [draft.inputs.get(i, "") for i in range(max(draft.inputs, default=-1) + 1)]
         outputs = [draft.outputs.get(i, "") for i in range(max(draft.outputs, default=-1) + 1)]
-        # Pins and profiles know the node by its name: it goes to who writes the first output.
+        # Pins and profiles use the name: it goes to the writer of the first output.
         takes_name = self._node.outputs[0] in outputs
         called = self._node.name if takes_name else f"{self._node.name}/{name}"
-        return _made(self._rewriter, called, draft.op, inputs, outputs, draft.attributes)
+        return _make_node(self._rewriter, called, draft.op, inputs, outputs, draft.attributes)
 
 
-def _made(
+def _make_node(
     rewriter: Rewriter,
     name: str,
     op: str,
@@ -211,10 +192,9 @@ def _made(
     outputs: Sequence[str],
     attributes: Mapping[str, Any],
 ) -> Node:
-    """Return a node of which nothing was checked before."""
     operator = find_operator(op)
     complete = operator.complete(attributes, name)
-    # What a file says may be anything; passes, which make nodes too, know what they write.
+    # Passes know the arity of their nodes, a file may have any.
     operator.check_arity(len(inputs), [bool(one) for one in inputs], len(outputs) or 1, name)
     return rewriter.make(op, inputs, outputs or None, name=name, **complete)
 
@@ -226,8 +206,8 @@ def _place_in(draft: _Draft, side: str, key: str | int) -> int:
     return place
 
 
-def _fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
-    """Return what is known of a tensor: dtype, ndim, dims, len, or its value."""
+def _read_fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter) -> Any:
+    """Return a fact of a tensor: dtype, ndim, dims, len, or its value."""
     spec, constant = rewriter.tensors.get(tensor), rewriter.constants.get(tensor)
     if spec is None:  # an output, while its operator is being inferred
         raise UnknownError
@@ -244,8 +224,8 @@ def _fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter
         case ("ndim",):
             return len(spec.shape)
         case ("dims", *index):
-            found = _element(spec.shape, index, path)
-            # Rules decide once, before any run: a symbol decides nothing.
+            found = _get_element(spec.shape, index, path)
+            # Rules are applied before any run: a symbol decides nothing.
             if any(isinstance(dim, str) for dim in (found if index == [] else (found,))):
                 raise UnknownError
             return found
@@ -256,7 +236,7 @@ def _fact(tensor: str, rest: Sequence[str | int], path: Path, rewriter: Rewriter
     raise _nothing_there_error(path)
 
 
-def _element(value: Any, index: Sequence[str | int], path: Path) -> Any:
+def _get_element(value: Any, index: Sequence[str | int], path: Path) -> Any:
     if not index:
         return value
     (place, *more) = index
@@ -269,11 +249,11 @@ def _element(value: Any, index: Sequence[str | int], path: Path) -> Any:
 
 def _nothing_there_error(path: Path) -> ParseError:
     return ParseError(
-        f"there is no {_text(path)}",
+        f"there is no {_to_text(path)}",
         fix="write self.params[name], self.ins[name] or self.outs[name], for the last two with "
         ".dtype, .ndim, .dims, .len or .value behind it",
     )
 
 
-def _text(path: Path) -> str:
+def _to_text(path: Path) -> str:
     return ".".join(map(str, path))

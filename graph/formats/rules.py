@@ -1,4 +1,4 @@
-"""Rules as data: JSON that says which operators are replaced by which, and when.
+"""Rules as data: JSON that defines replacements of operators, and conditions.
 
 ::
 
@@ -9,7 +9,7 @@
                          "replace": ["Exp e", "Sub s", ...],
                          "details": ["e.ins[0] = self.ins[x]", "s.ins[1] = 1", ...]}]}]}
 
-A comma may follow the last of a list. Conditions and what follows ``=`` are formulas of
+A comma may follow the last of a list. Conditions and the right sides of ``=`` are formulas of
 `plait.graph.expressions`: no code is run.
 """
 
@@ -27,33 +27,32 @@ from ..operator import find_operator
 from ..passes.making import expander
 from ..passes.pipeline import Pass
 from ..passes.rewriting import Rewriter
-from .replacing import Detail, New, UnknownError, replacement, value_of
-from .sources import Source, content_of, json_in
+from .replacing import Detail, New, UnknownError, make_replacement, read_value
+from .sources import Source, decode_json, read_content
 
 _FIX = "correct the rules: see the documentation of editing"
 _KEYS = frozenset({"cond", "replace", "details", "match", "err"})
 
-# Strings and commas that follow nothing stay as they are; what has no end is looked for once.
+# Strings and commas after nothing stay; an unterminated string is searched once.
 _LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{,:]\s*+,|(,)(?=\s*+[\]}])', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class FormatRule:
-    """What stands in the place of a node, and when.
+    """The replacement of a node under conditions.
 
     Attributes
     ----------
     conditions : tuple of callable
-        One must hold, unless there is none.
-    new : tuple of New
+        One must hold, if there are any.
     details : tuple of Detail
-        What the new nodes read, write and have as attributes; none where that is as it was.
+        Inputs, outputs and attributes of the new nodes; empty if they stay.
     keeps : bool
-        Whether the node is left as it is.
+        Whether the node stays.
     refusal : str, optional
-        What is wrong with such a node.
+        The error of such a node.
     at : str
-        Where the rule stands.
+        The place of the rule.
     """
 
     conditions: tuple[Formula, ...]
@@ -65,9 +64,9 @@ class FormatRule:
 
 
 class Rules:
-    """The rules of a file: of those for a node's operator the first counts whose condition holds.
+    """The rules of a file: for a node, the first of its operator whose condition holds.
 
-    A condition that asks for what is not known, such as a symbolic length, does not hold.
+    A condition about unknown facts, such as a symbolic length, does not hold.
     """
 
     def __init__(self, name: str, rules: Mapping[str, Sequence[FormatRule]]) -> None:
@@ -75,15 +74,13 @@ class Rules:
         self._rules = rules
 
     def __call__(self, rewriter: Rewriter, node: Node) -> Sequence[Node] | None:
-        """Return what stands in the place of a node, None where it stays."""
         for rule in self._rules.get(node.op, ()):
             try:
                 if not rule.conditions or any(
-                    _holds(one, rewriter, node) for one in rule.conditions
+                    _is_true(one, rewriter, node) for one in rule.conditions
                 ):
-                    # The first that holds, also where it says that the node stays: later ones are
-                    # not asked.
-                    return None if rule.keeps else _replaced(rule, rewriter, node)
+                    # The first that holds decides, even if the node stays.
+                    return None if rule.keeps else _apply(rule, rewriter, node)
             except PlaitError as error:
                 error.add_note(f"{rule.at}, applied to {node}")
                 raise
@@ -125,69 +122,56 @@ def load_rules(source: Source) -> Pass:
     if not isinstance(name, str) or not name:
         refuse(f"the name is {name!r}", at)
     rules: dict[str, list[FormatRule]] = {}
-    for index, entry in enumerate(as_list(root["ops"], f"ops, {at}")):
+    for index, entry in enumerate(read_list(root["ops"], f"ops, {at}")):
         where = f"ops[{index}], {at}"
-        fields = as_object(entry, where)
+        fields = read_object(entry, where)
         check_keys(fields, {"optype", "rules"}, where)
         optype = fields.get("optype")
         if not isinstance(optype, str):
             refuse("there is no optype", where)
-        # A rule for an operator that there is not would never be met, nor missed.
+        # A rule for an unknown operator would be ignored.
         find_operator(optype, at=where)
         where = f"rules for {optype}, {at}"
-        # An operator may have several entries; their rules come in the order of the file.
+        # An operator may have several entries, in the order of the file.
         made = rules.setdefault(optype, [])
         made += (
             read_rule(one, f"rule {len(made)}, {where}")
-            for one in as_list(fields.get("rules"), where)
+            for one in read_list(fields.get("rules"), where)
         )
     return expander(Rules(name, rules))
 
 
 def read_json(source: Source, name: str) -> tuple[Any, str]:
-    """Return what a file of rules holds, and what to call it.
-
-    Raises
-    ------
-    ParseError
-        If the file is missing, or no JSON.
-    """
-    content, at = content_of(source, name, ParseError)
-    return json_in(lambda: _without_last_commas(content.decode()), at, ParseError, _FIX), at
+    """Return the content of a file of rules, and its name for messages."""
+    content, at = read_content(source, name, ParseError)
+    return decode_json(lambda: _remove_last_commas(content.decode()), at, ParseError, _FIX), at
 
 
-def _without_last_commas(text: str) -> str:
-    """Return JSON with a blank in the place of each comma behind the last of a list or object."""
+def _remove_last_commas(text: str) -> str:
+    """Replace each comma after the last of a list or object by a blank."""
     return _LAST_COMMA.sub(lambda found: " " if found[1] else found[0], text)
 
 
 def read_rule(value: object, at: str) -> FormatRule:
-    """Return the rule that a JSON value is.
-
-    Raises
-    ------
-    ParseError, OperatorError
-        If it is none, or about an operator that there is not.
-    """
-    fields = as_object(value, at)
+    fields = read_object(value, at)
     check_keys(fields, _KEYS, at)
     ways = [key for key in ("replace", "match", "err") if key in fields]
     if len(ways) != 1 or ("details" in fields and ways != ["replace"]):
         refuse("a rule has one of replace, match and err, and details beside replace", at)
     if fields.get("match", False) is not False:
         refuse("match can be false alone: the node stays", at)
-    new = tuple(_new(one, at) for one in as_texts(fields.get("replace", []), at))
-    details = tuple(_detail(one, new, at) for one in as_texts(fields.get("details", []), at))
+    new = tuple(_read_new(one, at) for one in read_texts(fields.get("replace", []), at))
+    details = tuple(_read_detail(one, new, at) for one in read_texts(fields.get("details", []), at))
     if ways == ["replace"] and (not new or (len(new) > 1 and not details)):
         refuse("one operator stands in the place of a node, or details say what each one does", at)
     if len({one.name for one in new}) < len(new):
         refuse("two new nodes have one name", at)
-    refusal = as_texts([fields["err"]], at)[0] if "err" in fields else None
-    conditions = tuple(read_formula(one, at) for one in as_texts(fields.get("cond", []), at))
+    refusal = read_texts([fields["err"]], at)[0] if "err" in fields else None
+    conditions = tuple(read_formula(one, at) for one in read_texts(fields.get("cond", []), at))
     return FormatRule(conditions, new, details, "match" in fields, refusal, at)
 
 
-def _new(text: str, at: str) -> New:
+def _read_new(text: str, at: str) -> New:
     op, name = (*text.split(), "", "")[:2]
     find_operator(op, at=at)
     if len(text.split()) > 2 or name == "self":
@@ -195,7 +179,7 @@ def _new(text: str, at: str) -> New:
     return New(op, name)
 
 
-def _detail(text: str, new: Sequence[New], at: str) -> Detail:
+def _read_detail(text: str, new: Sequence[New], at: str) -> Detail:
     left, sign, right = text.partition("=")
     if not sign:
         refuse(f"{text!r} has no '='", at)
@@ -207,52 +191,47 @@ def _detail(text: str, new: Sequence[New], at: str) -> Detail:
     return Detail(path, read_formula(right, at))
 
 
-def _holds(condition: Formula, rewriter: Rewriter, node: Node) -> bool:
+def _is_true(condition: Formula, rewriter: Rewriter, node: Node) -> bool:
     def lookup(path: Path) -> Any:
-        return value_of(path, rewriter, node)
+        return read_value(path, rewriter, node)
 
     try:
         return bool(condition(lookup))
-    # A symbolic length may be anything: the rule might be wrong for some.
+    # A symbolic length may have any value: for some, the rule might be wrong.
     except UnknownError:
         return False
 
 
-def _replaced(rule: FormatRule, rewriter: Rewriter, node: Node) -> Sequence[Node]:
+def _apply(rule: FormatRule, rewriter: Rewriter, node: Node) -> Sequence[Node]:
     if rule.refusal is not None:
         raise ParseError(rule.refusal, at=str(node), fix="change the graph, or the rules")
-    return replacement(rule.new, rule.details, rewriter, node)
+    return make_replacement(rule.new, rule.details, rewriter, node)
 
 
-def as_object(value: object, at: str) -> dict[str, Any]:
-    """Return a JSON object."""
+def read_object(value: object, at: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         refuse("this is not an object", at)
     return value
 
 
-def as_list(value: object, at: str) -> list[Any]:
-    """Return a JSON array."""
+def read_list(value: object, at: str) -> list[Any]:
     if not isinstance(value, list):
         refuse("this is not an array", at)
     return value
 
 
-def as_texts(value: object, at: str) -> list[str]:
-    """Return a JSON array of strings."""
-    found = as_list(value, at)
+def read_texts(value: object, at: str) -> list[str]:
+    found = read_list(value, at)
     if not all(isinstance(one, str) for one in found):
         refuse("what should be text is not", at)
     return found
 
 
 def check_keys(fields: Mapping[str, Any], known: frozenset[str] | set[str], at: str) -> None:
-    """Raise ParseError for a key that is not known."""
     for key in fields:
         if key not in known:
             refuse(f"{key!r} is unknown; there is {', '.join(sorted(known))}", at)
 
 
 def refuse(what: str, at: str) -> NoReturn:
-    """Raise ParseError about a file of rules."""
     raise ParseError(what, at=at, fix=_FIX)

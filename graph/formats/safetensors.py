@@ -1,9 +1,9 @@
-"""Safetensors files: arrays by name, and nothing that could be run.
+"""Safetensors files: arrays by name, without code.
 
     0  header length, u64       8  header: JSON, padded with spaces       then the arrays
 
-The header has dtype, shape and place of each array. The arrays lie behind one another without gaps,
-little-endian. Nothing in a file is believed: a length is one only if the bytes are there.
+The header has dtype, shape and place of each array. The arrays are contiguous and little-endian.
+A file is not trusted: lengths are checked against its bytes.
 
 References
 ----------
@@ -22,12 +22,12 @@ import numpy as np
 from ..dtypes import dtype_of
 from ..errors import GraphError, ParseError
 from ..tensor import Array, TensorSpec
-from .constants import array_in, bytes_of
+from .constants import read_array, to_bytes
 from .container import Data
-from .sources import json_in
+from .sources import decode_json
 
 METADATA = "__metadata__"
-"""Stands in the header where a name would, before text about the file."""
+"""The key of text about the file in the header."""
 
 DTYPES: Mapping[str, str] = {
     "BOOL": "bool",
@@ -41,48 +41,41 @@ DTYPES: Mapping[str, str] = {
     "F8_E5M2FNUZ": "float8_e5m2fnuz",
     "C64": "complex64",
 }  # fmt: skip
-"""The format's names of dtypes, and ours."""
+"""plait's dtypes by the format's names."""
 
 _NAMES = {ours: name for name, ours in DTYPES.items()}
 LENGTH = struct.Struct("<Q")
 LONGEST = 100_000_000
-"""Bytes that a header may have; what others write and read has no more."""
+"""Limit of a header in bytes, as in other readers and writers."""
 
 _AGAIN = "download or write the file again"
 
 
-def weight_chunks(
+def pack_weights(
     weights: Mapping[str, Array], metadata: Mapping[str, str]
 ) -> Iterator[bytes | memoryview]:
-    """Return the parts of a file: the whole header, made at once, then array by array.
+    """Return the parts of a file: the header, made at once, then array by array.
 
-    Raises
-    ------
-    GraphError
-        If an array, a name or the metadata has no place in such a file.
+    Raises GraphError if the format cannot hold an array, a name or the metadata.
     """
-    arrays = _ordered({_name(name): np.asarray(array) for name, array in weights.items()})
-    header: dict[str, Any] = {METADATA: _text(metadata)} if metadata else {}
+    arrays = _sort({_check_name(name): np.asarray(array) for name, array in weights.items()})
+    header: dict[str, Any] = {METADATA: _check_text(metadata)} if metadata else {}
     end = 0
     for name, array in arrays.items():
         places = [end, end + array.nbytes]
-        dtype = _dtype_name(name, array)
+        dtype = _name_dtype(name, array)
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": places}
         end = places[1]
-    return _parts(_encoded(header), arrays)
+    return _pack(_encode(header), arrays)
 
 
 def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[str, str]]:
     """Return the arrays in the bytes of a file, views which keep them alive, and the metadata.
 
-    Raises
-    ------
-    ParseError
-        If they are damaged or foreign, or hold a dtype that plait lacks.
-    ShapeError
-        If they hold bfloat16 or floats of 8 bits and `ml_dtypes` is not installed.
+    Raises ParseError if the file is damaged or foreign, or has a dtype that plait lacks, and
+    ShapeError for bfloat16 or 8-bit floats without `ml_dtypes`.
     """
-    # Arrays are views of the file, which nobody may write through.
+    # Arrays are read-only views of the file.
     view = memoryview(data).toreadonly().cast("B")
     header, blob = _split(view, at)
     metadata = header.pop(METADATA, {})
@@ -91,8 +84,7 @@ def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[
     places = {name: _Place(name, entry, at) for name, entry in header.items()}
     end = 0
     for place in sorted(places.values(), key=lambda place: (place.begin, place.end)):
-        # No gaps and no overlaps, as the format demands: bytes that nothing names may hide
-        # anything.
+        # The format forbids gaps and overlaps: bytes in gaps could hide anything.
         if place.begin != end:
             raise ParseError(
                 f"it starts at byte {place.begin}, the one before ends at {end}",
@@ -105,14 +97,14 @@ def read_weights(data: Data, at: str = "bytes") -> tuple[dict[str, Array], dict[
             f"the file has {len(blob)} bytes of arrays, its header claims {end}", at=at, fix=_AGAIN
         )
     arrays = {
-        name: array_in(blob[place.begin : place.end], place.spec, place.where)
+        name: read_array(blob[place.begin : place.end], place.spec, place.where)
         for name, place in places.items()
     }
     return arrays, metadata
 
 
 class _Place:
-    """What a header says of one array, as far as it makes sense by itself."""
+    """The entry of one array in a header, checked by itself."""
 
     def __init__(self, name: str, entry: Any, at: str) -> None:
         self.where = f"array {name!r}, {at}"
@@ -142,12 +134,12 @@ def _are_lengths(value: Any) -> TypeGuard[list[int]]:
 
 
 def _split(view: memoryview, at: str) -> tuple[dict[str, Any], memoryview]:
-    """Return the header, a mapping of whatever, and the bytes behind it."""
+    """Return the header, of any content, and the bytes after it."""
     foreign = "pass a .safetensors file"
     if len(view) < LENGTH.size + 2 or view[LENGTH.size] != ord("{"):
         raise ParseError("not a safetensors file", at=at, fix=foreign)
     (nbytes,) = LENGTH.unpack_from(view)
-    # Looked at before anything is read: eight bytes can claim any size.
+    # Checked before reading: eight bytes can claim any size.
     if nbytes > LONGEST:
         raise ParseError(f"the header claims {nbytes} bytes", at=at, fix=foreign)
     if nbytes > len(view) - LENGTH.size:
@@ -159,22 +151,22 @@ def _split(view: memoryview, at: str) -> tuple[dict[str, Any], memoryview]:
     end = LENGTH.size + nbytes
     text = view[LENGTH.size : end]
     damaged = "the header is damaged"
-    header = json_in(lambda: bytes(text).decode(), at, ParseError, _AGAIN, damaged)
+    header = decode_json(lambda: bytes(text).decode(), at, ParseError, _AGAIN, damaged)
     return header, view[end:]
 
 
-def _ordered(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return them so that wide dtypes come first: each array is aligned without gaps."""
+def _sort(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Sort by dtype, wide ones first: each array is aligned without gaps."""
     return dict(sorted(arrays.items(), key=lambda pair: (-pair[1].itemsize, pair[0])))
 
 
-def _name(name: Any) -> str:
+def _check_name(name: Any) -> str:
     if not isinstance(name, str) or name == METADATA:
         raise GraphError(f"{name!r} cannot be an array's name", fix="name it otherwise")
     return name
 
 
-def _dtype_name(name: str, array: Array) -> str:
+def _name_dtype(name: str, array: Array) -> str:
     if array.dtype.name not in _NAMES:
         raise GraphError(
             f"safetensors files hold no {array.dtype.name}",
@@ -184,13 +176,13 @@ def _dtype_name(name: str, array: Array) -> str:
     return _NAMES[array.dtype.name]
 
 
-def _text(metadata: Mapping[str, str]) -> dict[str, str]:
+def _check_text(metadata: Mapping[str, str]) -> dict[str, str]:
     if not all(isinstance(text, str) for pair in metadata.items() for text in pair):
         raise GraphError("metadata is text by name", fix="convert names and values by str()")
     return dict(metadata)
 
 
-def _encoded(header: dict[str, Any]) -> bytes:
+def _encode(header: dict[str, Any]) -> bytes:
     try:
         encoded = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as error:
@@ -202,8 +194,8 @@ def _encoded(header: dict[str, Any]) -> bytes:
     return encoded
 
 
-def _parts(header: bytes, arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
-    # Arrays begin on a multiple of 8 bytes, so that they can be used where they are.
+def _pack(header: bytes, arrays: Mapping[str, Array]) -> Iterator[bytes | memoryview]:
+    # Arrays begin at a multiple of 8 bytes, to be used in place.
     padding = -len(header) % LENGTH.size
     yield LENGTH.pack(len(header) + padding) + header + b" " * padding
-    yield from map(bytes_of, arrays.values())
+    yield from map(to_bytes, arrays.values())

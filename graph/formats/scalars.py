@@ -1,7 +1,7 @@
 """Headers as msgpack scalars, one after the other.
 
-A list is its length, then its elements. No msgpack value nests, so nothing is ever allocated
-because of a length that a damaged header claims: reading stops where the bytes end.
+A list is its length, then its elements. Values do not nest, so that a damaged header's lengths
+allocate nothing: reading stops at the end of the bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ScalarWriter:
         self._pack: Callable[[Any], bytes] = msgpack.Packer(strict_types=True).pack
 
     def put(self, *values: Any) -> None:
-        """Write scalars; raise GraphError for what is none."""
+        """Write scalars; raise GraphError for other values."""
         for value in values:
             try:
                 self.parts.append(self._pack(value))
@@ -42,11 +42,10 @@ class ScalarWriter:
 
 
 class ScalarReader:
-    """Reads scalars, and raises ValueError where there is none of the kind asked for.
+    """Reads scalars; raises ValueError for one of another kind.
 
     Parameters
     ----------
-    data : bytes-like
     at : str
         The file, for messages.
     """
@@ -60,13 +59,7 @@ class ScalarReader:
         self._unpacker.feed(data)
 
     def read(self, whole: Callable[[], T]) -> T:
-        """Return what `whole` reads.
-
-        Raises
-        ------
-        ParseError
-            If the header is damaged, or longer; the message says at which byte.
-        """
+        """Return the result of `whole`, which must read all bytes; raise ParseError for damage."""
         try:
             value = whole()
             if self.left:
@@ -82,11 +75,10 @@ class ScalarReader:
 
     @property
     def left(self) -> int:
-        """How many bytes are not read yet."""
+        """The number of bytes not read yet."""
         return self._nbytes - int(self._unpacker.tell())
 
     def scalar(self) -> Any:
-        """Read whatever scalar comes."""
         value = self._unpacker.unpack()
         if value is not None and not isinstance(value, bool | int | float | str):
             raise ValueError(f"unexpected {type(value).__name__}")
@@ -100,7 +92,6 @@ class ScalarReader:
         return value
 
     def text(self) -> str:
-        """Read a string."""
         return self.typed(str)
 
     def count(self) -> int:
@@ -115,6 +106,5 @@ class ScalarReader:
         return tuple(self.repeated(self.count(), read))
 
     def repeated(self, length: int, read: Callable[[], T]) -> Iterable[T]:
-        """Read elements, one by one."""
         for _ in range(length):
             yield read()

@@ -1,7 +1,7 @@
 """Weights by name: in safetensors files, and in graphs.
 
-The weights of a graph are its constants and the initial values of its variables. Where they are in
-several files, a JSON file says which array is in which:
+The weights of a graph are its constants and the initial values of its variables. For weights in
+several files, a JSON file lists the file of each array:
 
 {"metadata": {...}, "weight_map": {"name of an array": "name of a file beside this one", ...}}
 """
@@ -22,11 +22,11 @@ from ..ir import VARIABLE, Graph, Node, call_of
 from ..state import initial_value, spec_of_variable
 from ..tensor import Array, TensorSpec, spec_of
 from .files import read_file, replace_file
-from .safetensors import read_weights, weight_chunks
-from .sources import json_in
+from .safetensors import pack_weights, read_weights
+from .sources import decode_json
 
 _SHOWN = 8
-"""Names that a message lists at most."""
+"""Limit of names in a message."""
 
 
 def save_weights(
@@ -57,7 +57,7 @@ def save_weights(
     ...     pl.load_weights(folder + "/w.safetensors")["w"].tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    replace_file(path, weight_chunks(weights, metadata or {}))
+    replace_file(path, pack_weights(weights, metadata or {}))
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -142,7 +142,7 @@ def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
     >>> pl.weights_of(pl.with_weights(b.build(), {"w": np.float32([2, 3])}))["w"].tolist()
     [2.0, 3.0]
     """
-    # Of a planned graph: initial values were taken out of it when it was prepared.
+    # A planned graph has lost the initial values.
     if graph.variables:
         raise GraphError(
             "variables are not nodes in the graph of a plan",
@@ -156,15 +156,15 @@ def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
     for name, array in weights.items():
         if name in variables:
             like = spec_of_variable(variables[name])
-            initial = initial_value(_fitted(name, array, like))
+            initial = initial_value(_fit(name, array, like))
             attributes = {**variables[name].attributes, "initial": initial}
             made[name] = replace(variables[name], attributes=attributes)
         else:
-            constants[name] = _fitted(name, array, graph.tensors[name])
+            constants[name] = _fit(name, array, graph.tensors[name])
     nodes = tuple(made.get(node.name, node) for node in graph.nodes)
     changed = replace(graph, nodes=nodes, constants=constants)
     _check_shapes(graph, changed, [name for name in weights if name not in variables])
-    # Shapes are as they were, but a value may be one that an operator refuses.
+    # Shapes have not changed, but an operator may refuse a value.
     return check(changed)
 
 
@@ -173,19 +173,19 @@ def _check_names(graph: Graph, variables: Iterable[str], weights: Iterable[str])
     unknown = [name for name in weights if name not in known]
     if unknown:
         raise GraphError(
-            f"the graph has no weights named {_listed(unknown)}",
+            f"the graph has no weights named {_list_names(unknown)}",
             at=graph.name,
-            fix=f"pass those of weights_of(graph): {_listed(list(known)) or 'there are none'}",
+            fix=f"pass those of weights_of(graph): {_list_names(list(known)) or 'there are none'}",
         )
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     shown = ", ".join(map(repr, names[:_SHOWN]))
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown
 
 
-def _fitted(name: str, array: Array, like: TensorSpec) -> Array:
-    """Return an array that nobody can change, of the dtype that is wanted."""
+def _fit(name: str, array: Array, like: TensorSpec) -> Array:
+    """Return a read-only array of the dtype of `like`."""
     given = np.asarray(array)
     if given.shape != like.shape or not np.can_cast(given.dtype, like.dtype, "safe"):
         raise ShapeError(
@@ -201,12 +201,11 @@ def _fitted(name: str, array: Array, like: TensorSpec) -> Array:
 
 
 def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
-    """Raise GraphError if specs follow from the values of these constants, and change."""
+    """Raise GraphError if other specs depend on the values of these constants, and change."""
     for name in names:
         for node in before.consumers[name]:
-            # A constant may be a shape, or a list of axes, and the specs behind it were inferred
-            # from that.
-            if _specs(before, node) != _specs(after, node):
+            # A constant may be a shape or axes, which the specs of outputs follow.
+            if _infer_specs(before, node) != _infer_specs(after, node):
                 raise GraphError(
                     f"with another {name!r} its outputs have other shapes or dtypes",
                     at=str(node),
@@ -214,28 +213,20 @@ def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
                 )
 
 
-def _specs(graph: Graph, node: Node) -> tuple[TensorSpec, ...]:
+def _infer_specs(graph: Graph, node: Node) -> tuple[TensorSpec, ...]:
     return infer_node(node, call_of(node, graph.tensors, graph.constants))
 
 
 INDEX = ".safetensors.index.json"
-"""How names of such files end."""
+"""The end of the names of such files."""
 
 _FIX = "download it again, with all files that belong to it"
 
 
 def load_shards(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays that an index lists, by name.
-
-    Raises
-    ------
-    ParseError
-        If it or a file is missing or damaged, lies elsewhere, or lacks an array.
-    ShapeError
-        As `load_weights`.
-    """
+    """Return the arrays of an index by name; raise ParseError if one is missing or elsewhere."""
     folder, at = Path(path).parent, os.fspath(path)
-    places = _places(path, at)
+    places = _read_index(path, at)
     files = {
         file: read_weights(read_file(folder / file), str(folder / file))[0]
         for file in dict.fromkeys(places.values())
@@ -246,15 +237,14 @@ def load_shards(path: str | os.PathLike[str]) -> dict[str, Array]:
     return {name: files[file][name] for name, file in places.items()}
 
 
-def _places(path: str | os.PathLike[str], at: str) -> dict[str, str]:
-    """Return the names of arrays and of the files that they are in."""
+def _read_index(path: str | os.PathLike[str], at: str) -> dict[str, str]:
     data = read_file(path)
-    index = json_in(lambda: bytes(data).decode(), at, ParseError, _FIX, "the index is damaged")
+    index = decode_json(lambda: bytes(data).decode(), at, ParseError, _FIX, "the index is damaged")
     places = index.get("weight_map") if isinstance(index, dict) else None
     if not isinstance(places, dict) or not all(isinstance(f, str) for f in places.values()):
         raise ParseError("there is no weight_map of files by name", at=at, fix=_FIX)
     for file in places.values():
-        # Whoever wrote the index may not be trusted: no file outside of its folder is read.
+        # The index is not trusted: files outside of its folder are not read.
         if file in ("", ".", "..") or "\0" in file or set(file) & {"/", "\\"}:
             raise ParseError(f"{file!r} is not a file beside the index", at=at, fix=_FIX)
     return places

@@ -23,8 +23,8 @@ from typing import Any
 from ...devices.errors import DeviceError
 from ...devices.model import DeviceModel
 from ...graph.errors import ParseError
-from ...graph.formats.files import reading, replace_file
-from ...graph.formats.sources import json_in
+from ...graph.formats.files import open_file, replace_file
+from ...graph.formats.sources import decode_json
 from ...graph.operator import Cost
 from ..errors import PlanError
 from .figures import Figures, Link, Loop, Measured, Timing
@@ -46,7 +46,7 @@ _NODE = frozenset(
 
 def read(path: Path) -> Figures:
     """Read a file of costs; ParseError says what is wrong and where."""
-    with reading(path) as file:
+    with open_file(path) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ParseError(
@@ -57,7 +57,7 @@ def read(path: Path) -> Figures:
 
 def decode(data: bytes, at: str) -> Figures:
     """Return the figures that a file's bytes describe."""
-    return _Reader(at).figures(json_in(lambda: data, at, ParseError, _FIX))
+    return _Reader(at).figures(decode_json(lambda: data, at, ParseError, _FIX))
 
 
 def write(figures: Figures, path: Path) -> None:

@@ -18,7 +18,7 @@ from ...graph.check import check
 from ...graph.errors import ParseError
 from ...graph.formats.constants import ConstantWriter
 from ...graph.formats.container import GRAPHS, PLANS, Data
-from ...graph.formats.files import read_file, reading, replace_file
+from ...graph.formats.files import open_file, read_file, replace_file
 from ...graph.formats.header import pack_header
 from ...graph.formats.native import read_graph
 from ...graph.formats.records import put_record, read_record
@@ -141,7 +141,7 @@ def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
     if isinstance(path, bytes):
         return PLANS.starts(path[: len(PLANS.magic)])
     try:
-        with reading(path) as file:
+        with open_file(path) as file:
             return PLANS.starts(file.read(len(PLANS.magic)))
     except ParseError:
         return False

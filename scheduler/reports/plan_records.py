@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, TypeAlias, get_type_hints
 
 from ...graph.errors import ParseError
-from ...graph.formats.records import layout_of
+from ...graph.formats.records import describe_layout
 from ...graph.passes import OPTIONAL_PASSES, PASSES, Pass
 from ..costs.costs import Costs
 from ..costs.costs_file import decode, encode
@@ -110,7 +110,7 @@ def _list_fields(record: type[Plan] | type[PlanRequest], but: frozenset[str]) ->
 def hash_layout() -> str:
     """Return a digest of the definitions of all records in a file."""
     stored = {**list_plan_fields(), **list_request_fields()}
-    described = map(layout_of, (*stored.values(), Requirements, Decided))
+    described = map(describe_layout, (*stored.values(), Requirements, Decided))
     return hashlib.sha256(" ".join((*stored, *described)).encode()).hexdigest()[:16]
 
 

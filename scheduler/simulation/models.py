@@ -13,7 +13,7 @@ from ...devices.model import DeviceModel
 from ...devices.sim import SimDevice, SimModel
 from ...graph.errors import ParseError
 from ...graph.formats.files import read_file
-from ...graph.formats.sources import json_in
+from ...graph.formats.sources import decode_json
 from ..costs.costs_file import decode
 
 ModelSource: TypeAlias = DeviceModel | str | Path
@@ -44,7 +44,7 @@ def load_model(path: str | Path, name: str) -> DeviceModel:
             f"the model of {name!r} is {path!r}", fix="pass a DeviceModel, or the path of one"
         )
     data = bytes(read_file(path))
-    values = json_in(lambda: data, str(path), ParseError, _FIX)
+    values = decode_json(lambda: data, str(path), ParseError, _FIX)
     if isinstance(values, dict) and "format" in values:
         known = decode(data, str(path)).models
         if name not in known:

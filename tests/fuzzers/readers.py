@@ -32,8 +32,8 @@ from plait.dialects.lightnet.writer import dump_lightnet
 from plait.graph import formats
 from plait.graph.check import check
 from plait.graph.formats import checkpoints
-from plait.graph.formats.container import aligned
-from plait.graph.formats.safetensors import LENGTH, read_weights, weight_chunks
+from plait.graph.formats.container import align
+from plait.graph.formats.safetensors import LENGTH, pack_weights, read_weights
 from plait.graph.operator import operators
 from plait.graph.passes.merging import always
 from plait.scheduler.costs.costs_file import decode, encode
@@ -154,7 +154,7 @@ class Native(Reader):
         header = self.damaged_header(random, sample[PREFIX.size : end])
         prefix = PREFIX.pack(magic, version, zlib.crc32(header), len(header))
         start = len(prefix) + len(header)
-        return prefix + header + bytes(aligned(start) - start) + sample[aligned(end) :]
+        return prefix + header + bytes(align(start) - start) + sample[align(end) :]
 
     def damaged_header(self, random: Random, header: bytes) -> bytes:
         return damaged_scalars(random, header, (random.choice(operators()), "x", "conv"))
@@ -267,7 +267,7 @@ class Safetensors(Reader):
     @cached_property
     def samples(self) -> list[bytes]:
         arrays = {"w": np.ones((2, 3), "float32"), "empty": np.ones(0), "b": np.ones(3, bool)}
-        return [b"".join(weight_chunks(arrays, {"format": "pt"}))]
+        return [b"".join(pack_weights(arrays, {"format": "pt"}))]
 
     def damaged(self, random: Random, sample: bytes) -> bytes:
         end = LENGTH.size + LENGTH.unpack_from(sample)[0]

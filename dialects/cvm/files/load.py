@@ -15,7 +15,7 @@ import numpy as np
 
 from ....graph.check import check
 from ....graph.errors import RuntimeFailureError
-from ....graph.formats.sources import Source, content_of
+from ....graph.formats.sources import Source, read_content
 from ....graph.ir import Graph
 from ....graph.tensor import Array
 from ..precision import check_parameters, infer_precision
@@ -74,7 +74,7 @@ def load_cvm(symbol: Source, params: Source | None = None) -> CvmModel:
     """
     if params is None:
         params = _beside(symbol)
-    content, at = content_of(params, "params", RuntimeFailureError)
+    content, at = read_content(params, "params", RuntimeFailureError)
     return _bind(load_symbol(symbol), content, at)
 
 
@@ -100,7 +100,7 @@ def load_symbol(symbol: Source) -> CvmModel:
     LogicError, RuntimeFailureError, GraphError
         As `load_cvm`.
     """
-    content, at = content_of(symbol, "symbol", RuntimeFailureError)
+    content, at = read_content(symbol, "symbol", RuntimeFailureError)
     found = parse_symbol(content, at)
     graph = graph_of(found, at)
     storage = pool_bytes(found.storage_ids, found.shapes)

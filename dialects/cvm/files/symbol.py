@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ....graph.errors import LogicError, RuntimeFailureError
-from ....graph.formats.sources import json_in
+from ....graph.formats.sources import decode_json
 
 DEFAULT_VERSION = "cvm_1.0.0"
 VERSIONS = (DEFAULT_VERSION, "cvm_1.1.0")
@@ -169,7 +169,7 @@ def parse_json(data: bytes | str, at: str) -> Any:
     def text() -> str:
         return data if isinstance(data, str) else bytes(data).decode()
 
-    return json_in(text, at, RuntimeFailureError, EXPORT)
+    return decode_json(text, at, RuntimeFailureError, EXPORT)
 
 
 def fail(what: str, at: str) -> NoReturn:

@@ -27,13 +27,7 @@ ROUNDS = 4
 
 
 def expand(model: Any, at: str) -> Any:
-    """Return the model without functions, or operators that plait lacks and ONNX can write out.
-
-    Raises
-    ------
-    ParseError
-        If the model does not hold together enough for that.
-    """
+    """Return the model without functions, and without operators that only ONNX can expand."""
     model = without_functions(model, at)
     for _ in range(ROUNDS):
         missing = {_key(node) for node in all_nodes(model.graph) if _is_missing(node)}
@@ -58,7 +52,7 @@ def _key(node: Any) -> Key:
 
 
 def can_be_expanded(domain: str, op: str) -> bool:
-    """Say whether ONNX defines an operator by simpler ones, all of them of tensors."""
+    """Return whether ONNX defines an operator by simpler ones, all of them of tensors."""
     from onnx import defs
 
     if not defs.has(op, domain):
@@ -70,7 +64,7 @@ def can_be_expanded(domain: str, op: str) -> bool:
 
 
 def _holds_no_tensor(formal: Any) -> bool:
-    """True for sequences and the like: plait lacks them, and the package breaks down on some."""
+    """Return whether a formal is a sequence or the like, on some of which the package fails."""
     return not all(name.startswith("tensor(") for name in formal.types)
 
 
@@ -102,7 +96,7 @@ def _check_call(node: Any, at: str) -> None:
 
 
 def _completed(model: Any, expandable: list[Key]) -> Any:
-    """Return the model with the defaults of attributes filled in: bodies refer to them."""
+    """Add the defaults of attributes, to which function bodies refer."""
     from onnx import AttributeProto, ModelProto, TensorProto, defs, helper
 
     completed = ModelProto()

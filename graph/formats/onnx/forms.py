@@ -76,7 +76,7 @@ _CHANGES: Mapping[str, _Change] = {
 
 
 def domain_and_type(op: str) -> tuple[str, str]:
-    """Return what ONNX calls an operator: "acme.Fetch" is Fetch, of the domain "acme"."""
+    """Split the name of an operator: "acme.Fetch" is Fetch, of the domain "acme"."""
     domain, _, name = op.rpartition(".")
     return domain, name
 
@@ -149,7 +149,6 @@ def _unwritten(node: Node) -> tuple[str, ...]:
 
 
 def tensor_proto(name: str, array: Any) -> Any:
-    """Return an array as a TensorProto."""
     from onnx import TensorProto
 
     if array.dtype == TEXT:
@@ -166,7 +165,7 @@ def tensor_proto(name: str, array: Any) -> Any:
 
 
 def _filling(node: Node) -> Any:
-    """Return ConstantOfShape's number and dtype as the tensor that ONNX has for them."""
+    """Return the number and dtype of ConstantOfShape as a tensor."""
     from onnx import AttributeProto
 
     value = np.array([node.attributes["value"]], node.attributes["dtype"])
@@ -174,7 +173,7 @@ def _filling(node: Node) -> Any:
 
 
 def output_types(op: str, index: int) -> Collection[str]:
-    """Return the types that ONNX lets an output have; none of an operator that it lacks."""
+    """Return ONNX's types of an output; none for an unknown operator."""
     schema = _schema(op, None)
     if schema is None:
         return ()
@@ -183,7 +182,7 @@ def output_types(op: str, index: int) -> Collection[str]:
 
 
 def has_tensors_alone(op: str) -> bool:
-    """True unless ONNX has an input or output be a sequence, an optional value or a map."""
+    """Return whether all inputs and outputs may be tensors in ONNX."""
     schema = _schema(op, None)
     formals = () if schema is None else (*schema.inputs, *schema.outputs)
     return all(any(type_.startswith("tensor(") for type_ in one.types) for one in formals)
@@ -191,7 +190,7 @@ def has_tensors_alone(op: str) -> bool:
 
 @cache
 def _schema(op: str, opset: int | None) -> Any:
-    """Return an operator's newest schema up to an opset, None if there is none."""
+    """Return the newest schema of an operator up to an opset, or None."""
     from onnx import defs
 
     if not defs.has(op):

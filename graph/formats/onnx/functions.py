@@ -27,13 +27,7 @@ DEEPEST = 100
 
 
 def without_functions(model: Any, at: str) -> Any:
-    """Return the model with its functions written out.
-
-    Raises
-    ------
-    ParseError
-        If they call themselves, or come to too many nodes, or do not hold together.
-    """
+    """Inline the functions of a model; raise ParseError for recursion or too many nodes."""
     if not model.functions:
         return model
     _Reckoning(model, at).check()
@@ -87,7 +81,6 @@ class _Reckoning:
         """What functions come to that are given no graphs."""
 
     def check(self) -> None:
-        """Raise ParseError if the model comes to too much, or would never end."""
         self._follow(self._model.graph, {}, (), 0)
         for key in self._functions:
             self._call(key, {}, (), 0)  # those that nobody calls may be written out all the same
@@ -95,7 +88,7 @@ class _Reckoning:
     def _follow(
         self, body: Any, given: Mapping[str, _Given | None], callers: tuple[Key, ...], depth: int
     ) -> None:
-        """Count the nodes of a graph or function, and all that they come to."""
+        """Count the nodes of a graph or function, and of all that it calls."""
         if depth > DEEPEST:
             raise self._unreadable_error(
                 f"functions and graphs are over {DEEPEST} deep in each other"

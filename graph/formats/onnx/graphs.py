@@ -17,7 +17,7 @@ from ...ir import ABSENT, Graph, Node
 from ...names import Names
 from ...operator import find_operator, is_operator
 from ...tensor import Dim, TensorSpec, frozen_copy
-from ..assembly import Assembly, understanding
+from ..assembly import Assembly, locate_errors
 from . import upgrade_rules as upgrade_rules
 from .nested import NestedProto, formal_specs, with_captured
 from .nodes import attributes_of, constant_value, dtypes_named, operator_name, text_held, text_in
@@ -228,7 +228,7 @@ class GraphReader:
 
     def _add(self, node: Node, context: Context) -> None:
         node = self._with_graphs(node)
-        with understanding(node, self._at):
+        with locate_errors(node, self._at):
             upgraded = upgrade(node, context)
         for made in upgraded:
             name = node.name if made.name == node.name else self._names.take(made.name)
@@ -236,7 +236,6 @@ class GraphReader:
             self._assembly.add_node(named, context.declared)
 
     def _with_graphs(self, node: Node) -> Node:
-        """Return the node with the graphs in it read."""
         protos = {k: v for k, v in node.attributes.items() if isinstance(v, NestedProto)}
         if not protos:
             return node
@@ -287,7 +286,7 @@ def _dim(dim: Any, symbols: Iterator[str]) -> Dim:
 
 
 def _stripped(names: Iterable[str | bytes]) -> tuple[str, ...]:
-    """Return names without the absent ones at the end."""
+    """Remove absent names at the end."""
     kept = [text(name) for name in names]
     while kept and kept[-1] == ABSENT:
         kept.pop()
@@ -295,7 +294,7 @@ def _stripped(names: Iterable[str | bytes]) -> tuple[str, ...]:
 
 
 def _unread_left_out(node: Node, read: set[str]) -> Node:
-    """Return the node without optional outputs that nobody reads."""
+    """Omit optional outputs without readers."""
     formals = find_operator(newest_name(node.op)).outputs.split()
     if formals and formals[-1][-1] in "*+":
         return node

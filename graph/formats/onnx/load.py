@@ -15,8 +15,8 @@ from ...extras import how_to_install, import_extra
 from ...ir import Graph
 from ...operator import is_operator
 from ...unknown_operators import advise
-from ..files import reading
-from ..sources import Source, content_of
+from ..files import open_file
+from ..sources import Source, read_content
 from .expansion import expand
 from .forms import has_tensors_alone
 from .graphs import GraphReader, Model
@@ -55,7 +55,7 @@ def load_onnx(source: Source | Any) -> Graph:
 
 
 def is_onnx_model(source: object) -> bool:
-    """True for an `onnx.ModelProto`; the package is not imported for that."""
+    """Return whether this is an `onnx.ModelProto`, without importing the package."""
     onnx = sys.modules.get("onnx")
     return onnx is not None and isinstance(source, onnx.ModelProto)
 
@@ -82,12 +82,12 @@ def read_model(model: Any, path: str | os.PathLike[str], *, alone: bool = False)
 
 
 def _content(source: Source) -> tuple[bytes, str]:
-    """Return a model's bytes and what to call it; a file that is too large is not even read."""
+    """Return a model's bytes and name; files that are too large are not read."""
     if not isinstance(source, str | os.PathLike):
-        data, name = content_of(source, "model", ParseError)
+        data, name = read_content(source, "model", ParseError)
         _check_size(len(data), name)
         return data, name
-    with reading(source) as file:
+    with open_file(source) as file:
         _check_size(os.fstat(file.fileno()).st_size, os.fspath(source))
         return file.read(), os.fspath(source)
 

@@ -24,14 +24,14 @@ _LOOP_HEAD = (TensorSpec("int64", ()), TensorSpec("bool", ()))
 
 @dataclass(frozen=True, slots=True)
 class NestedProto:
-    """A graph inside of a node as the file has it, and the names it uses of those around it."""
+    """A graph inside of a node as in the file, and the outer names that it uses."""
 
     proto: Any
     captured: tuple[str, ...] = ()
 
 
 def all_nodes(graph: Any) -> Iterator[Any]:
-    """Yield every NodeProto of a GraphProto, also of the graphs inside of nodes."""
+    """Yield every NodeProto of a GraphProto and its nested graphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -40,13 +40,7 @@ def all_nodes(graph: Any) -> Iterator[Any]:
 
 
 def with_captured(node: Node, at: str) -> Node:
-    """Return the node with what its graphs capture as its last inputs.
-
-    Raises
-    ------
-    ParseError
-        If an operator has graphs that plait does not know to have some.
-    """
+    """Append the names that a node's graphs capture to its inputs."""
     protos = {k: v for k, v in node.attributes.items() if isinstance(v, NestedProto)}
     if not protos:
         return node
@@ -69,7 +63,7 @@ def with_captured(node: Node, at: str) -> Node:
 
 
 def formal_specs(node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[TensorSpec]:
-    """Return what a body's inputs are like by what the node is given; nothing of their shapes."""
+    """Return the specs of a body's inputs from those of its node, without shapes."""
     if node.op == "If":
         return ()
     captured = node.attributes["captured"]
@@ -80,7 +74,7 @@ def formal_specs(node: Node, specs: Mapping[str, TensorSpec]) -> Sequence[Tensor
 
 
 def _free(graph: Any) -> Iterator[str]:
-    """Yield the names that a GraphProto uses and does not define."""
+    """Yield the names that a GraphProto uses without defining them."""
     defined = {text(value.name) for value in (*graph.input, *graph.initializer)}
     defined |= {text(name) for node in graph.node for name in node.output}
     for node in graph.node:

@@ -52,20 +52,13 @@ _CONSTANT_FORMS: Mapping[str, str] = {
 
 
 def operator_name(proto: Any) -> str:
-    """Return the name under which a NodeProto's operator is looked up."""
     if proto.domain in DEFAULT_DOMAINS:
         return text(proto.op_type)
     return f"{text(proto.domain)}.{text(proto.op_type)}"
 
 
 def attributes_of(proto: Any, tensors: TensorReader, at: str) -> dict[str, Any]:
-    """Return a NodeProto's attributes: numbers, text, tuples of them, arrays, and graphs as found.
-
-    Raises
-    ------
-    ParseError
-        If one is a type, a list of graphs or damaged.
-    """
+    """Return a NodeProto's attributes: numbers, text, tuples of them, arrays, or nested graphs."""
     attributes: dict[str, Any] = {}
     if is_extension_operator(operator_name(proto)):
         return held_attributes(proto.attribute)
@@ -99,7 +92,7 @@ def _read_tensor(tensor: Any, tensors: TensorReader, at: str) -> Array:
 
 
 def default_value(data: bytes) -> Any:
-    """Return the number, text or numbers in a serialized AttributeProto; None where it has none."""
+    """Return the number, text or tuple in a serialized AttributeProto, or None."""
     from onnx import AttributeProto
 
     proto = AttributeProto.FromString(data)
@@ -107,13 +100,7 @@ def default_value(data: bytes) -> Any:
 
 
 def constant_value(attributes: Mapping[str, Any], at: str) -> Any:
-    """Return the value of a Constant node as an array.
-
-    Raises
-    ------
-    ParseError
-        If it is text, sparse, or missing.
-    """
+    """Return the value of a Constant node as an array; raise ParseError for sparse ones."""
     ((form, value),) = attributes.items() if len(attributes) == 1 else (("nothing", None),)
     if form == "value" and isinstance(value, np.ndarray):
         return value
@@ -130,7 +117,7 @@ def constant_value(attributes: Mapping[str, Any], at: str) -> Any:
 
 
 def text_held(proto: Any) -> Any:
-    """Return the text that a NodeProto of a Constant holds as a TensorProto; None if it is none."""
+    """Return the text of a Constant's NodeProto as a TensorProto, or None."""
     from onnx import TensorProto
 
     if len(proto.attribute) != 1:
@@ -191,19 +178,18 @@ _BYTES = "latin-1"
 
 
 def is_extension_operator(op: str) -> bool:
-    """True for the name of an operator of the library."""
     return op.rpartition(".")[0] == EXTENSIONS_DOMAIN
 
 
 def held_attributes(protos: Iterable[Any]) -> dict[str, Any]:
-    """Return AttributeProtos as the one attribute that plait has for them."""
+    """Wrap AttributeProtos in plait's one attribute for them."""
     from onnx import NodeProto
 
     return {ATTRIBUTES: NodeProto(attribute=protos).SerializeToString().decode(_BYTES)}
 
 
 def attributes_held(value: str) -> list[Any]:
-    """Return the AttributeProtos again."""
+    """Inverse of `held_attributes`."""
     from onnx import NodeProto
 
     return list(NodeProto.FromString(value.encode(_BYTES)).attribute)

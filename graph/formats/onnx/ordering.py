@@ -32,7 +32,7 @@ def in_topological_order(nodes: Sequence[Node], given: Collection[str], at: str)
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:
-    """Return the first names, and how many there are where that is not all."""
+    """Return the first names, and the count of all if there are more."""
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} ... {len(names)} in all"
 

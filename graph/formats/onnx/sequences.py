@@ -282,7 +282,6 @@ def _get_attribute(node: Any, name: str, default: int | None) -> Any:
 
 
 def _replace_by(op: str, inputs: Any, node: Any, **attributes: Any) -> Any:
-    """Return a node in the place of another one."""
     made = _make_node(op, inputs, text(node.output[0]), **attributes)
     made.name = node.name
     return made

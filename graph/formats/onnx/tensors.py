@@ -16,7 +16,7 @@ import numpy as np
 from ...dtypes import EXTENSIONS, TEXT, dtype_of, name_of
 from ...errors import ParseError
 from ...tensor import Array
-from ..constants import frozen
+from ..constants import freeze_array
 from ..files import read_file
 
 ELEMENT_TYPES: Mapping[int, str] = {
@@ -125,9 +125,9 @@ class TensorReader:
         if unpacks and tensor.data_type in OF_4_BITS:
             packed = self._array(tensor, np.dtype(np.uint8), (-(-math.prod(shape) // 2),), at)
             made = _unpacked(packed, OF_4_BITS[tensor.data_type], shape, at)
-            return frozen(made, at, _EXPORT)
+            return freeze_array(made, at, _EXPORT)
         dtype = dtype_of(dtype_name(tensor.data_type, at)).newbyteorder("<")
-        return frozen(self._array(tensor, dtype, shape, at), at, _EXPORT)
+        return freeze_array(self._array(tensor, dtype, shape, at), at, _EXPORT)
 
     def _array(self, tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], at: str) -> Array:
         if any(dim < 0 for dim in tensor.dims) or tensor.HasField("segment"):
@@ -180,7 +180,7 @@ class TensorReader:
         return self._read[path]
 
     def _confined(self, location: str, at: str) -> Path:
-        """Return the file, which must lie in the folder of the model or of what it links to."""
+        """Return the file, which must be in the folder of the model or of its link's target."""
         try:
             relative = Path(location)
             inside = bool(location) and not relative.is_absolute() and ".." not in relative.parts
@@ -206,7 +206,7 @@ def _shaped(
     *,
     exactly: bool = True,
 ) -> Array:
-    """Return the array at an offset of some bytes, all of which it must fill if `exactly`."""
+    """Return an array at an offset of the bytes, all of which it must fill if `exactly`."""
     nbytes = math.prod(shape) * dtype.itemsize
     fits = nbytes == len(data) if exactly else 0 <= offset <= len(data) - nbytes
     if not fits:

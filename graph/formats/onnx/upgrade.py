@@ -43,7 +43,6 @@ class Context:
     declared: dict[str, TensorSpec] = field(default_factory=dict)
 
     def spec(self, name: str) -> TensorSpec:
-        """Return what is known of a tensor."""
         return self.assembly.tensors[name]
 
     def value(self, name: str) -> Array | None:
@@ -51,7 +50,6 @@ class Context:
         return self.assembly.constants.get(name)
 
     def constant(self, stem: str, value: Any, dtype: Any) -> str:
-        """Add a constant and return its name."""
         with np.errstate(over="ignore"):  # a bound beyond the dtype's range is an infinity
             array = np.array(value, dtype)
         array.flags.writeable = False
@@ -98,7 +96,7 @@ _rules: dict[str, tuple[int, Rule]] = {}
 
 
 def newest_name(op: str) -> str:
-    """Return the operator that does today what `op` did."""
+    """Return the current name of an operator `op` of an older opset."""
     return _RENAMED.get(op, op)
 
 

@@ -175,7 +175,7 @@ def _per_channel(node: Node, context: Context) -> Sequence[Node]:
 
 
 def _repeated(stem: str, name: str, length: int, times: int, context: Context) -> Iterator[Node]:
-    """Yield the nodes that repeat each of a vector's elements some times over."""
+    """Yield nodes that repeat each element of a vector."""
     # Channels of one group are neighbours: each value is repeated in place, not the whole vector.
     shapes = {"Reshape": (length, 1), "Expand": (length, times), "Flat": (length * times,)}
     for part, shape in shapes.items():

@@ -154,7 +154,7 @@ def _onnx() -> Any:
 
 
 def _version(graph: Graph, opset: int | None, newest: int) -> int:
-    """Return the opset to write; raise GraphError for one that is out of range."""
+    """Return the opset to write; raise GraphError if it is out of range."""
     if opset is None:
         # The oldest that will do: most readers know it.
         known = range(OLDEST_WRITTEN, newest + 1)
@@ -215,7 +215,7 @@ def _elsewhere(name: str, array: Array, where: Mapping[str, object]) -> Any:
 
 
 def _laid_out(constants: Mapping[str, Array]) -> dict[str, int]:
-    """Return the offset of each constant in the file beside the model; empty without one."""
+    """Return the offset of each constant in the file of data; empty without one."""
     if sum(array.nbytes for array in constants.values()) <= EMBEDDED_BYTES:
         return {}
     offsets, end = {}, 0
@@ -260,14 +260,12 @@ def _inline_inside(node: Node) -> Node:
 
 
 def node_protos(graph: Graph) -> list[Any]:
-    """Return the NodeProtos of a graph's nodes."""
     own = {name: name for name in graph.tensors}
     writer = _Writer(Names((*graph.tensors, *(path for path, _, _ in all_nodes(graph)))))
     return [writer.node(node, own, node.name) for node in graph.nodes]
 
 
 def value_proto(name: str, spec: TensorSpec) -> Any:
-    """Return the ValueInfoProto of an input or output."""
     from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
     tensor = TypeProto.Tensor(elem_type=ELEMENT_TYPE_OF[name_of(spec.dtype)])
@@ -320,7 +318,6 @@ class _Writer:
         )
 
     def _nested(self, node: Node, graph: Graph, outer: Mapping[str, str], path: str) -> Any:
-        """Return the GraphProto of a branch or body."""
         from onnx import GraphProto, NodeProto
 
         captured = node.inputs[len(uncaptured(node)) :]

@@ -14,7 +14,7 @@ import pytest
 from patience import WAIT_S
 from plait.dialects import lightnet
 from plait.graph import formats
-from plait.graph.formats.files import read_file, replace_file, replacing
+from plait.graph.formats.files import open_draft, read_file, replace_file
 
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
 
@@ -156,7 +156,7 @@ def test_saving_again_keeps_permissions(name: str, tmp_path: Path) -> None:
 def test_a_draft_of_a_private_file_is_private(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.touch(0o600)
-    with replacing(path):
+    with open_draft(path):
         (draft,) = (one for one in tmp_path.iterdir() if one != path)
         assert mode_of(draft) == 0o600
 

@@ -52,7 +52,7 @@ def acme(**changed: Any) -> pl.Format:
 
 
 def known_formats() -> list[str]:
-    registry.written_suffixes()  # registers those of plait's dialects
+    registry.list_written_suffixes()  # registers those of plait's dialects
     return list(registry._formats)
 
 

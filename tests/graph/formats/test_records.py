@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.errors import GraphError, ParseError
-from plait.graph.formats.records import layout_of, put_record, read_record
+from plait.graph.formats.records import describe_layout, put_record, read_record
 from plait.graph.formats.scalars import ScalarReader, ScalarWriter
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=4)
@@ -106,4 +106,4 @@ def test_the_layout_tells_types_and_names_apart() -> None:
         more: int
 
     kinds = (Pair, Other, Inner, Outer, tuple[int, str], tuple[int, ...], frozenset[int])
-    assert len({layout_of(kind) for kind in kinds}) == len(kinds)
+    assert len({describe_layout(kind) for kind in kinds}) == len(kinds)

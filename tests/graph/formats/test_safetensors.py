@@ -15,7 +15,7 @@ from damage import exchange_bytes, refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.graph.errors import GraphError, ParseError
-from plait.graph.formats.safetensors import DTYPES, read_weights, weight_chunks
+from plait.graph.formats.safetensors import DTYPES, pack_weights, read_weights
 
 safetensors = pytest.importorskip("safetensors")
 reference = pytest.importorskip("safetensors.numpy")
@@ -30,7 +30,7 @@ def weights(draw: st.DrawFn, dtypes: list[str]) -> dict[str, AnyArray]:
 
 
 def dumped(arrays: dict[str, Any], metadata: dict[str, str] | None = None) -> bytes:
-    return b"".join(weight_chunks(arrays, metadata or {}))
+    return b"".join(pack_weights(arrays, metadata or {}))
 
 
 def file_of(header: Any, blob: bytes = b"") -> bytes:
