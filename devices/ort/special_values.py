@@ -13,10 +13,12 @@ from ...graph.nested import all_nodes, graphs_in
 from ...graph.operator import Call
 
 _SKIPPED = "a NaN is left out; the definition returns NaN, or its place"
+_REDUCED = "with max or min, a NaN may be left out"
 _CELLS = "a NaN in a cell or its activation may become a number"
 _ROWS = "a row with an infinity or NaN may keep numbers, or become NaN as a whole"
 
 SPECIAL_VALUES: Mapping[str, str] = {
+    "AffineGrid": "an infinity in theta may give infinity where the definition gives NaN",
     "ArgMax": _SKIPPED,
     "ArgMin": _SKIPPED,
     "Attention": "a score of NaN or infinity may spread to other queries",
@@ -34,6 +36,8 @@ SPECIAL_VALUES: Mapping[str, str] = {
     "ReduceLogSumExp": _SKIPPED,
     "ReduceMax": _SKIPPED,
     "ReduceMin": _SKIPPED,
+    "ScatterElements": _REDUCED,
+    "ScatterND": _REDUCED,
     "Sign": "a NaN in float16 becomes a number",
     "ThresholdedRelu": "a NaN becomes 0",
     "TopK": "a NaN is not the largest",
