@@ -22,6 +22,7 @@ MOST_LINES_WITHOUT_BODY = 20
 
 ACCEPTED = frozenset(
     {
+        "00fe9c108ae337460e62cea091f85ef3938d62a0",
         "4f92eba9ffe2df2da3b1dcb5ce36d56ff8f29e03",
         "51bc859725f5009bbd80b700d43a46a0fca56659",
         "4cb5a8e1dd341c8f48f9e355e1600c9809498a49",
