@@ -49,6 +49,7 @@ def dense() -> Graph:
 
 
 @pytest.mark.extended
+@newest_onnx
 def test_every_graph_of_the_node_tests_comes_back_as_it_was() -> None:
     cases = [case for cases in suite().nodes.values() for case in cases] + suite().functions
     plain = [case for case in cases if not nests(case.graph)]
