@@ -58,6 +58,8 @@ def _describe_longest(profile: Profile, kind: str, whole_ns: float) -> str:
         if not kind or device_kind(row["device"]) == kind:
             taken[row["step"]] += row["runs"] * row["run_ms"] * 1e6
             lanes[row["step"]].add(row["device"])
+    if not taken:  # the device has worked for calls alone
+        return "none of its steps was timed"
     step = max(taken, key=taken.__getitem__)
     share = min(1.0, taken[step] / (whole_ns * len(lanes[step]) if kind else whole_ns))
     gain = 1 / (1 - share / 2)

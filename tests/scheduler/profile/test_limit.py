@@ -45,6 +45,10 @@ class Measured:
             " speed the rate is 1.6 times",
         ),
         (
+            Measured(busy_s={"gpu": 0.4, "cpu": 0.1}),
+            "limit: gpu, busy for 80% of the time; none of its steps was timed",
+        ),
+        (
             Measured(spent_ms={"source": 450.0}, busy_s={"ort:0": 0.35, "cpu": 0.1}),
             "limit: the source, which was at work for 90% of the time",
         ),
