@@ -78,8 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the time be set after which a test is taken to hang."""
-    told = "seconds after which the stacks of all threads are printed, 0 for never"
-    parser.addini("hang_timeout", told, default="120")
+    told = "seconds after which all stacks are printed and the process ends, 0 for never"
+    parser.addini("hang_timeout", told, default="600")
 
 
 def _keep_bytecode(folder: Path) -> None:
@@ -160,7 +160,8 @@ def _watch_for_hangs(config: pytest.Config) -> None:
     timeout_s, now_s = float(config.getini("hang_timeout")), time.monotonic()
     if timeout_s and now_s - config.stash.get(ARMED_S, -REARM_S) >= REARM_S:
         config.stash[ARMED_S] = now_s
-        faulthandler.dump_traceback_later(timeout_s, file=config.stash[STDERR])
+        # Another process takes over, and the test that hung fails by name.
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=config.stash[STDERR])
 
 
 @pytest.hookimpl(wrapper=True)

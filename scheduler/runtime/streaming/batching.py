@@ -271,13 +271,13 @@ class Batch:
     def _end(self, item_run: ItemRun) -> None:
         """End the items that have not ended before."""
         self._on_done(item_run)
-        self._feeds = []
         error, divided = item_run.error, self._divided
         if error is None and divided is None:  # the results lie in no slot
             try:
                 divided = self._divide(item_run.results)
-            except ShapeError as failure:
+            except Exception as failure:  # items that are waited for have to end
                 error = failure
+        self._feeds = []
         # Members that were cancelled meanwhile have ended, and their rows go nowhere.
         pairs = zip(self.members, divided or [{}] * len(self.members), strict=True)
         ending = [(member, part) for member, part in pairs if not member.done.is_set()]
