@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let the time be set after which a test is taken to hang."""
     told = "seconds after which all stacks are printed and the process ends, 0 for never"
-    parser.addini("hang_timeout", told, default="600")
+    parser.addini("hang_timeout", told, default="300")
 
 
 def _keep_bytecode(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from xdist.scheduler.loadfile import LoadFileScheduling
 
@@ -21,6 +22,17 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
         return _shared(self.config.rootpath / file) or file
+
+    def remove_node(self, node: Any) -> str | None:
+        """Return the test that ended a process; it is not run again, as it would be otherwise."""
+        for unit in self.assigned_work[node].values():
+            waiting = [test for test, is_done in unit.items() if not is_done]
+            crashed: str | None = next(iter(waiting), None)
+            if crashed is not None:
+                unit[crashed] = True
+                super().remove_node(node)
+                return crashed
+        return super().remove_node(node)  # type: ignore[no-any-return]
 
 
 @cache
