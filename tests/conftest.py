@@ -19,6 +19,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from plait.graph.operator import operators, unregister_operator
+from plait.scheduler.dispatch import hand_over
 from plait.scheduler.planner import planner
 from plait.scheduler.planner.bounded_shapes import BoundedShapes
 from plait.scheduler.planner.memory.verify import verify_memory
@@ -255,6 +256,13 @@ def _every_plan_is_sound() -> Iterator[None]:
         monkeypatch.setattr(planner, "make_plan", verified)
         monkeypatch.setattr(BoundedShapes, "fit", verified_fit)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _hand_overs_take_the_nominal_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the hand-overs that earlier tests measured."""
+    for name in ("_measured_ns", "_measured_at_ns", "_noted_ns"):
+        monkeypatch.setattr(hand_over, name, 0)
 
 
 @pytest.fixture(autouse=True)

@@ -38,5 +38,5 @@ def test_a_plan_holds_what_it_was_to_be_like() -> None:
 def test_planning_anew_changes_only_what_is_asked() -> None:
     plan = pl.plan(doubled(), ["cpu"], pin={"add": "cpu"}, objective="throughput")
     anew = plan.replan(3)
-    assert anew.request == replace(plan.request, max_in_flight=3)
+    assert anew.request == replace(plan.request, max_in_flight=3, overlaps=True)
     assert anew.assignment == plan.assignment
