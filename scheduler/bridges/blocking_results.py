@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
+from ...graph.tensor import Array
 from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
-from ..runtime.items.item import Item
+from ..profile.timestamps import Timestamps
+from ..runtime.items.item import Item, Results
 from ..runtime.streaming.options import StreamOptions
-from ..runtime.streaming.sources import Puller, SourceItem
+from ..runtime.streaming.sources import Pulled, Puller, SourceItem
 from .bridge import Bridge, Delivery, End
 from .inline import StreamHere
+from .item_threads import ItemThreads
 from .loop_thread import LoopThread
 
 
 class BlockingResults:
     """The results of a stream; iterate once, on one thread.
 
-    `owner` is what must not be collected meanwhile.
+    `owner` must not be collected meanwhile.
     """
 
     def __init__(
@@ -37,8 +42,13 @@ class BlockingResults:
         self._room = _Room(0 if is_live else options.max_in_flight)
         self._item: Item | None = None
         self._is_item_here = False
-        self._deliveries: SimpleQueue[Delivery] = SimpleQueue()
-        arguments, own = options.beyond_threads(), _plain(source) if is_live else None
+        # In order: all that were pulled and not handed out. By completion: those of them done.
+        self._queue: deque[_Pending] = deque()
+        self._is_ordered = options.ordered and not is_live
+        self._at_loop: dict[int, _Pending] = {}  # by the index of their results
+        self._on_threads = 0
+        self._deliveries: SimpleQueue[Delivery | _Pending] = SimpleQueue()
+        arguments, own = options.beyond_threads(), _iterate(source) if is_live else None
         self._bridge = Bridge(loop, arguments, self._deliveries.put, self, own)
         self._is_closed = False
         self._bridge.opened.result()
@@ -46,6 +56,8 @@ class BlockingResults:
             self._bridge.rest()
         self._on_release = self._bridge.resume if is_live else self._room.leave
         self._here = StreamHere(loop, options, STREAMED)
+        run = partial(_run, self._here, self._deliveries.put)
+        self._threads = ItemThreads(self._here.threads, run, self)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
         number, now_ns = self._bridge.number, self._bridge.now_ns
         self._puller = Puller(pulled_here, self._here, options, now_ns, number)
@@ -63,8 +75,8 @@ class BlockingResults:
         SessionError
             If the session was closed, or is that of a process which forked this one.
         Exception
-            What the source raised, after the results of what it had given; what the item failed
-            with, if the stream was opened with ``on_error="raise"``.
+            The error of the source, after the results of its items; that of the item, if the stream
+            was opened with ``on_error="raise"``.
         """
         item = self._item
         if item is not None and not (self._is_item_here and item.release_marked()):
@@ -73,31 +85,36 @@ class BlockingResults:
             raise StopIteration
         if self._loop.is_inherited:
             raise forked_session_error()
-        while self._room.free and not self._puller.is_exhausted and self._may_pull:
-            item = self._pull()
-            if item is not None:
-                self._item, self._is_item_here = item, True
-                self._here.note()
-                return item if item.error is None else item.checked(self._options.on_error)
+        item = None
         self._is_item_here = False
-        delivery = self._deliveries.get()
-        if isinstance(delivery, End):
-            self.close()
-            error = delivery.error or self._puller.error
-            raise error or StopIteration
-        self._item = self._bridge.pass_on(delivery, self._on_release)
+        while item is None:
+            while self._room.free and not self._puller.is_exhausted and self._may_pull:
+                item = self._pull()
+                if item is not None:
+                    self._item, self._is_item_here = item, True
+                    self._here.note()
+                    return item if item.error is None else item.checked(self._options.on_error)
+            if self._queue and self._queue[0].item is not None:
+                item = self._queue.popleft().item
+            else:
+                self._receive(self._deliveries.get())
+        self._item = item
         self._here.note()
-        return self._item.checked(self._options.on_error)
+        return item.checked(self._options.on_error)
 
     def close(self) -> None:
         """Cancel items in flight, wait for them to end, and close a source that is a generator."""
         self._is_closed = True
         self._bridge.close()
         try:
-            self._puller.close()
-        finally:
             if not self._loop.is_inherited:
-                self._bridge.closed.exception()
+                self._threads.close()
+        finally:
+            try:
+                self._puller.close()
+            finally:
+                if not self._loop.is_inherited:
+                    self._bridge.closed.exception()
 
     def __enter__(self) -> BlockingResults:
         return self
@@ -113,29 +130,110 @@ class BlockingResults:
     @property
     def _may_pull(self) -> bool:
         """False where the next item is to run here, once those that were handed over are done."""
-        return not (self._bridge.rooms and self._here.is_due)
+        is_idle = not (self._queue or self._at_loop or self._on_threads)
+        return is_idle or not self._here.is_due
 
     def _pull(self) -> Item | None:
-        """Ask the source for an item, and return what came of it if it could be run here."""
+        """Ask the source for an item; return it if it could run here."""
         puller = self._puller
         try:
             if puller.pull():
                 item = puller.run()
                 if item is None:
-                    position, marks, inputs = puller.take()
-                    self._bridge.put(inputs, position, marks)
                     self._room.free -= 1
+                    self._hand_over(_Pending(puller.take()))
                 elif puller.is_exhausted:
-                    self._bridge.end()
+                    self._end()
                 return item
         except Exception as error:  # it cannot be copied
             puller.is_exhausted, puller.error = True, error
-        self._bridge.end()
+        self._end()
         return None
 
+    def _hand_over(self, pending: _Pending) -> None:
+        """Give an item to a thread of the stream, or to the loop."""
+        position, marks, inputs = pending.pulled
+        if self._here.uses_threads:
+            own, pending.room = self._bridge.copy(inputs)
+            pending.pulled = position, marks, own
+            self._threads.put(pending, self._on_threads)
+            self._on_threads += 1
+        else:
+            self._at_loop[self._bridge.put(inputs, position, marks)] = pending
+        if self._is_ordered:
+            self._queue.append(pending)
 
-def _plain(source: Iterable[SourceItem]) -> Iterator[SourceItem]:
-    """Return an iterator that is no async one: the loop has it read on another thread."""
+    def _receive(self, delivery: Delivery | _Pending) -> None:
+        """Note the result of an item; raise after the last."""
+        if isinstance(delivery, End):
+            self.close()
+            raise delivery.error or self._puller.error or StopIteration
+        if isinstance(delivery, _Pending):
+            self._receive_from_thread(delivery)
+            return
+        item = self._bridge.pass_on(delivery, self._on_release)
+        pending = self._at_loop.pop(delivery.index, None) or _Pending(PULLED_BY_LOOP)
+        pending.item = item
+        self._settle(pending)
+
+    def _receive_from_thread(self, pending: _Pending) -> None:
+        self._on_threads -= 1
+        room, pending.room = pending.room, {}
+        if pending.results is None and pending.error is None:
+            self._here.refuse()
+            position, marks, inputs = pending.pulled
+            self._at_loop[self._bridge.put(inputs, position, marks)] = pending
+        else:
+            results, error = pending.results, pending.error
+            pending.item = self._puller.make_item(pending.pulled, results, error, self._room.leave)
+            self._settle(pending)
+        self._bridge.take_back(room)
+        if self._puller.is_exhausted:
+            self._end()
+
+    def _settle(self, pending: _Pending) -> None:
+        if not self._is_ordered:
+            self._queue.append(pending)
+
+    def _end(self) -> None:
+        """Feed no more, once no item can come back from a thread."""
+        if not self._on_threads:
+            self._bridge.end()
+
+
+PULLED_BY_LOOP: Pulled = 0, Timestamps(0, 0), {}
+
+
+class _Pending:
+    """An item that was handed over, and its result.
+
+    Without results and error, a thread of the stream could not run it.
+    """
+
+    __slots__ = ("error", "item", "pulled", "results", "room")
+
+    def __init__(self, pulled: Pulled) -> None:
+        self.pulled = pulled
+        self.room: Mapping[str, Array] = {}
+        self.results: Results | None = None
+        self.error: BaseException | None = None
+        self.item: Item | None = None
+
+
+def _run(
+    here: StreamHere, deliver: Callable[[_Pending], object], replica: int, pending: _Pending
+) -> None:
+    """Run an item on a thread of the stream."""
+    _, marks, inputs = pending.pulled
+    try:
+        pending.results = here.run_on(replica, inputs, marks)
+    except BaseException as error:  # the stream waits for it
+        pending.error = error
+    deliver(pending)
+
+
+def _iterate(source: Iterable[SourceItem]) -> Iterator[SourceItem]:
+    """Yield the items, also of an object that has an async iterator: the loop would await it."""
     yield from source
 
 

@@ -1,4 +1,4 @@
-"""A stream whose source and consumer live on another thread than the session's loop."""
+"""A stream between a session's loop and another thread, with the source and the consumer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .loop_thread import LoopThread
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """There are no more results, because of an error if there is one."""
+    """The end of the results, with its error."""
 
     error: BaseException | None
 
@@ -38,8 +38,7 @@ Delivery: TypeAlias = Item | End
 class Bridge:
     """Feeds a stream from elsewhere and delivers its results there.
 
-    Whoever is on the other side, in one thread, sees to it that no more items are alive than it
-    wants.
+    One thread uses it, which also limits the number of items that are alive.
 
     Parameters
     ----------
@@ -50,7 +49,7 @@ class Bridge:
     owner : object
         The stream is closed when it is collected.
     source : Source, optional
-        What the stream itself pulls from. Results are delivered one by one then, each when `resume`
+        The stream itself pulls from it. Results are delivered one by one then, each when `resume`
         was called for the one before; nothing is put.
 
     Attributes
@@ -102,23 +101,36 @@ class Bridge:
         """Done when everything has ended."""
         return self._job.outcome
 
-    def put(self, inputs: Mapping[str, Any], index: int, marks: Timestamps) -> None:
-        """Feed an item, of that index and with those marks in the source, which may go on."""
-        self._loop.claim(self)
+    def copy(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
+        """Return an item with copies of its arrays, and these; the source may go on."""
         inputs = borrowed(self._session, inputs)
         room = self._spares.room_for(inputs)
-        own = self._spares.copy_into(inputs, room)  # the loop comes to it later
-        self.rooms[self._count] = index, room
+        return self._spares.copy_into(inputs, room), room
+
+    def take_back(self, room: Mapping[str, Array]) -> None:
+        """Use copies again for later items."""
+        self._spares.take_back(room.values())
+
+    def put(self, inputs: Mapping[str, Any], index: int, marks: Timestamps) -> int:
+        """Feed an item, of that index and with those marks in the source, which may go on.
+
+        Return the index that its result will have.
+        """
+        self._loop.claim(self)
+        own, room = self.copy(inputs)  # the loop comes to it later
+        number = self._count
+        self.rooms[number] = index, room
         self._count += 1
         with suppress(PlaitError):  # the end says so
             self._loop.call_soon(partial(self._put, Handed(marks, own)))
+        return number
 
     def pass_on(self, item: Item, on_release: Callable[[Item], object]) -> Item:
-        """Return a result that was delivered for whoever releases it there."""
+        """Return a result that was delivered, with the consumer's call for its release."""
         if self._source is not None:
             return item.pass_on(item.index, on_release, self.now_ns)
         index, room = self.rooms.pop(item.index)
-        self._spares.take_back(room.values())
+        self.take_back(room)
         if not self.rooms:
             self._loop.leave(self)
         return item.pass_on(index, on_release, self.now_ns)
@@ -134,7 +146,7 @@ class Bridge:
             self._loop.call_soon(self._send.close)
 
     def close(self) -> None:
-        """Cancel what is under way; does not wait."""
+        """Cancel items under way; does not wait."""
         self._job.cancel()
 
     def _put(self, inputs: Handed) -> None:

@@ -1,18 +1,18 @@
-"""Items that run on a thread of the caller's, while the session's loop has nothing to do."""
+"""Items that run on threads other than the lanes', while the session's loop has nothing to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from threading import get_ident
+from threading import Lock, get_ident
 from time import perf_counter_ns
 from typing import Any
 
-from ..dispatch.inline_policy import InlineLimit
+from ..dispatch.inline_policy import ON_STREAM_THREADS, InlineLimit
 from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
-from ..runtime.items.item import Results
+from ..runtime.items.item import Results, to_values
 from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.session import carrier_of, may_run_here, run_inline
@@ -59,31 +59,51 @@ class Callers:
 
 
 class StreamHere:
-    """Runs items of a stream on the caller's thread, where that is faster than handing them over.
+    """Runs items of a stream on the caller's thread, or on threads of the stream.
+
+    Each where that is faster; otherwise items are handed over to the loop.
 
     Parameters
     ----------
     loop : LoopThread
     options : StreamOptions
     limit : InlineLimit
+
+    Attributes
+    ----------
+    threads : int
+        The number of threads that may run items at the same time; 0 if none may.
     """
 
     def __init__(self, loop: LoopThread[Any], options: StreamOptions, limit: InlineLimit) -> None:
         is_plain = options.batch is None and options.deadline_s is None
+        plan = loop.session.plan
         self._may_run = is_plain and may_run_here(loop.session)
         self._carrier = carrier_of(loop.session) if self._may_run else None
-        lanes = len(loop.session.plan.every_device)
-        most_ns = limit.most_ns(lanes)
-        memory = None if self._carrier is None else self._carrier.way_memory
-        self._ways = WayChoice(options.max_in_flight, lanes, most_ns, self._read_item_ns, memory)
+        self.threads = plan.variants if self._may_run and plan.has_own_devices else 0
+        lanes = len(plan.every_device)
+        self._ways = WayChoice(
+            options.max_in_flight,
+            lanes,
+            limit.most_ns(lanes),
+            self._read_item_ns,
+            None if self._carrier is None else self._carrier.way_memory,
+            longest_ns=ON_STREAM_THREADS.most_ns(lanes) if self.threads else 0,
+        )
         self._loop = loop
         self._names = options.names
         self._limit = limit
+        self._counting = Lock()
 
     @property
     def is_due(self) -> bool:
         """True when an item is to be run here, once all that were handed over are done."""
         return self._may_run and self._ways.is_here
+
+    @property
+    def uses_threads(self) -> bool:
+        """True when the next item is for a thread of the stream."""
+        return self.threads > 0 and not (self._ways.is_here or self._ways.is_refused)
 
     def note(self) -> None:
         """Note that a result was handed out."""
@@ -91,6 +111,11 @@ class StreamHere:
         ways.left -= 1
         if not ways.left:
             ways.advance(perf_counter_ns())
+
+    def refuse(self) -> None:
+        """Note that an item could not run on a thread of the stream."""
+        if not self._ways.is_refused:
+            self._ways.refuse()
 
     def _read_item_ns(self) -> int:
         return 0 if self._carrier is None else self._carrier.item_ns
@@ -104,3 +129,21 @@ class StreamHere:
         if results is None:
             self._ways.refuse()
         return results
+
+    def run_on(self, replica: int, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
+        """Run an item on a replica, on a thread of the stream; None if it has to be handed over."""
+        if self._carrier is None or not self._loop.join_turn(self):
+            return None
+        carrier, error, results = self._carrier, None, None
+        try:
+            limit = ON_STREAM_THREADS
+            results = carrier.run_at_once(inputs, 1, marks, self._names, limit, replica)
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            if results is not None or error is not None:
+                with self._counting:
+                    carrier.announce(marks, error)
+            self._loop.leave_turn()
+        return None if results is None else to_values(results)

@@ -163,7 +163,7 @@ class LoopThread(Generic[S]):
     def __init__(self, session: S, owner: object) -> None:
         self.session = session
         self._bell = Bell()
-        self._owner = OwnerRef.to(owner, self._bell)
+        self._owner = OwnerRef.to(owner, self._bell.ring)
         self._opening = trio.CancelScope()
         self._stop = trio.Event()
         self._opened: Future[trio.lowlevel.TrioToken] = Future()
@@ -176,6 +176,10 @@ class LoopThread(Generic[S]):
         self._jobs: set[LoopJob[Any]] = set()
         self._turn = threading.Lock()  # held by a thread of the caller's that has the session
         self._holder = 0
+        # Threads of one stream share a turn: their number, and that stream.
+        self._sharing = threading.Lock()
+        self._sharers, self._shared_by = set[int](), object()
+        self._callers = set[int]()  # threads that have a turn alone, or wait for one
         self._is_closing = self._has_ended = False
         self.is_inherited = False
         # A daemon, so that the interpreter, when it ends, gets to close it.
@@ -220,7 +224,7 @@ class LoopThread(Generic[S]):
         InternalError
             If an exception of plait's own has closed it.
         """
-        ref = None if owner is None else OwnerRef.to(owner, self._bell)
+        ref = None if owner is None else OwnerRef.to(owner, self._bell.ring)
         job = LoopJob(function, self, place, ref)
         try:
             self.claim(job)
@@ -262,23 +266,60 @@ class LoopThread(Generic[S]):
         if self.is_inherited:
             raise forked_session_error()
         thread = threading.get_ident()
-        if thread in (self._holder, self._thread.ident):
+        if thread in (self._holder, self._thread.ident) or self._sharers:
             self.check_outside()
         if self._busy or self._breakdown is not None:
             return None
-        with self._turn:  # of a lock that is held like this, Ctrl-C at any moment lets go
-            try:
-                self._holder = thread
-                return None if self._busy or self._is_closing else function()
-            finally:
-                self._holder = 0  # or this thread would be taken for the next one to hold it
+        self._callers.add(thread)  # first this, then look: threads that share a turn do so, too
+        try:
+            if self._sharers:
+                return None
+            with self._turn:  # of a lock that is held like this, Ctrl-C at any moment lets go
+                try:
+                    self._holder = thread
+                    return None if self._busy or self._is_closing else function()
+                finally:
+                    self._holder = 0  # or this thread would be taken for the next one to hold it
+        finally:
+            self._callers.discard(thread)
+
+    def join_turn(self, stream: object) -> bool:
+        """Have this thread share a turn with other threads of a stream until `leave_turn`.
+
+        False if the loop, or another thread, works with the session or waits for it.
+        """
+        thread = threading.get_ident()
+        with self._sharing:
+            if self._busy or self._is_closing or self._breakdown is not None or self.is_inherited:
+                return False
+            is_first = not self._sharers
+            if not is_first and self._shared_by is not stream:
+                return False
+            self._sharers.add(thread)
+            if is_first:
+                if self._callers or not self._turn.acquire(blocking=False):
+                    self._sharers.discard(thread)
+                    return False
+                self._shared_by = stream
+        if self._busy:  # since the turn was taken the loop waits for its end
+            self.leave_turn()
+            return False
+        return True
+
+    def leave_turn(self) -> None:
+        """Share the turn no more; the last thread gives it back."""
+        with self._sharing:
+            self._sharers.discard(threading.get_ident())
+            if not self._sharers:
+                self._turn.release()
 
     def check_outside(self) -> None:
         """Raise SessionError in a function that an item calls on a thread that has the session.
 
         It would wait for itself.
         """
-        if threading.get_ident() in (self._holder, self._thread.ident):
+        thread = threading.get_ident()
+        if thread in (self._holder, self._thread.ident) or thread in self._sharers:
             raise SessionError(
                 "a function that an item calls would wait for the session of that item",
                 fix="open another session for what it runs, or submit() it",
@@ -343,6 +384,7 @@ class LoopThread(Generic[S]):
     def give_up(self) -> None:
         """Leave the loop to the parent of this process, which was forked."""
         self.is_inherited = True
+        self._sharing = threading.Lock()
         self._bell.mute()
 
     def _work(self) -> None:

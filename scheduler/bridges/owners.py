@@ -26,16 +26,19 @@ _NOTHING: tuple[Any, ...] = (list, (), {}, None)
 
 
 class OwnerRef(weakref.ref[object]):
-    """A weak reference that rings a bell when its object is collected."""
+    """A weak reference that calls `ring` when its object is collected."""
 
     __slots__ = ("ring",)
     ring: Callable[[], object]
 
     @classmethod
-    def to(cls, owner: object, bell: Bell) -> OwnerRef:
-        """Return a reference to `owner`; it must outlive the owner to ring."""
+    def to(cls, owner: object, ring: Callable[[], object]) -> OwnerRef:
+        """Return a reference to `owner`; it must outlive the owner to ring.
+
+        `ring` must run no bytecode: Ctrl-C could strike it.
+        """
         made = cls(owner, _call_ring)
-        made.ring = bell.ring
+        made.ring = ring
         return made
 
 

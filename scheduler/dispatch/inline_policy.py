@@ -60,6 +60,9 @@ STREAMED_ON_LOOP = InlineLimit(64, 64, 64)
 STREAMED = InlineLimit(512, 512, 512)
 """Whoever waits for the next result holds up only threads that use the same session."""
 
+ON_STREAM_THREADS = InlineLimit(8192, 8192, 8192)
+"""Other users of the session wait for the items that are under way on threads of a stream."""
+
 WAITED = InlineLimit(32, 512, 32)
 """So does a thread that waits for this item alone."""
 
@@ -73,7 +76,11 @@ DOUBTFUL = 64
 """A run that is unusually long is looked into if it took longer, in hand-overs."""
 
 MEMORY = 8
-"""About so many runs are remembered."""
+"""The number of runs that are remembered, about."""
+
+FIRST = 3
+"""The number of runs after the first for which shorter ones count for half: the first one may have
+loaded what the others use."""
 
 SLOW_NS = 10_000_000
 """A Python function that takes longer was slow. One that is quick is held up for less than that: by
@@ -103,7 +110,16 @@ class Estimates:
         Kernels need not have been seen for an item to be brief: for one that is the only one.
     """
 
-    __slots__ = ("_brief_ns", "_doubtful_ns", "_ns", "_patience", "_quick_ns", "_trials", "_unseen")
+    __slots__ = (
+        "_brief_ns",
+        "_doubtful_ns",
+        "_first",
+        "_ns",
+        "_patience",
+        "_quick_ns",
+        "_trials",
+        "_unseen",
+    )
 
     def __init__(
         self, seconds: Sequence[float], surprising: Collection[int] = (), *, believes: bool = False
@@ -118,6 +134,7 @@ class Estimates:
         self._patience = dict.fromkeys(surprising, TRIALS)
         self._trials = [0] * len(self._ns)
         self._unseen = set(surprising if believes else range(len(self._ns)))
+        self._first = [0] * len(self._ns)
 
     def note(self, step: int, ns: int) -> None:
         """Take note of how long a run took."""
@@ -129,8 +146,14 @@ class Estimates:
             self._distrust(step)
         elif self._trials[step] > 0:
             self._trials[step] -= 1
-        self._ns[step] += (min(ns, most) - before) // MEMORY
-        self._unseen.discard(step)
+        if step in self._unseen:
+            self._unseen.discard(step)
+            if ns > most:
+                self._ns[step], self._first[step] = ns, FIRST
+                return
+        weight = 2 if self._first[step] > 0 and ns < before else MEMORY
+        self._first[step] -= 1
+        self._ns[step] += (min(ns, most) - before) // weight
 
     def is_quick(self, step: int) -> bool:
         """True when a step is likely to be over sooner than another thread would be awake."""

@@ -2,9 +2,10 @@
 
 Here: the thread that asks for a result runs the item's steps, one after the other. On lanes: items
 are handed over, several at a time, and the thread that asks can work at earlier results meanwhile.
-Which is faster depends on the machine, its load, the source and the consumer. So each way is timed
-over some items in a row, from one result to the next. The other way is tried again now and then,
-unless it could not gain the cost of the hand-overs. Callers pass the time; nothing reads a clock.
+Which is faster depends on the machine, its load, the source and the consumer. The first way is the
+one that should be faster, given the time of an item and the cost of a hand-over. Then each way is
+timed over some items in a row, from one result to the next. The other way is tried again now and
+then, unless it could not be faster. Callers pass the time; nothing reads a clock.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ LEAST_STAY, MOST_STAY = 4, 256
 
 GAIN_HAND_OVERS = 3
 """Lanes are tried if they could save this number of hand-overs for each item: they cost two."""
+
+OVERLAP = 0.75
+"""Items are tried here again if on lanes one took longer than this part of its time on one thread:
+then lanes hardly work at the same time."""
 
 TRIAL = 2
 """Windows for which a way is tried."""
@@ -66,6 +71,8 @@ class WayChoice:
         Items that could run at the same time on lanes.
     most_ns : int
         Items whose steps take longer on one thread do not run here.
+    longest_ns : int
+        If items take longer than this, those after a refused one are refused, too.
     read_item_ns : callable
         Returns how long the steps of an item take on one thread, lately; 0 if that is not known.
     memory : WayMemory, optional
@@ -77,6 +84,8 @@ class WayChoice:
     ----------
     is_here : bool
         True for the thread that asks, False for lanes.
+    is_refused : bool
+        True for lanes because an item was refused.
     left : int
         Results until `advance` is to be called.
     """
@@ -85,15 +94,16 @@ class WayChoice:
         "_is_trial",
         "_lanes",
         "_least_ns",
+        "_longest_ns",
         "_memory",
         "_most_ns",
         "_patience",
         "_read_item_ns",
         "_since_ns",
         "_skipped",
-        "_waits",
         "_window",
         "is_here",
+        "is_refused",
         "left",
     )
 
@@ -105,9 +115,11 @@ class WayChoice:
         read_item_ns: Callable[[], int],
         memory: WayMemory | None = None,
         *,
+        longest_ns: int = 0,
         starts_here: bool = True,
     ) -> None:
         self._most_ns = most_ns
+        self._longest_ns = max(most_ns, longest_ns)
         self._read_item_ns = read_item_ns
         self._lanes = lanes
         self._skipped = in_flight  # they were admitted the other way, or fill the lanes
@@ -124,14 +136,17 @@ class WayChoice:
     def refuse(self) -> None:
         """Use lanes for some items: the last one could not run here."""
         self._use(False)
-        self._waits, self.left = True, self._patience
+        self.is_refused, self.left = True, self._patience
         self._patience = min(2 * self._patience, MOST_PATIENCE)
 
     def advance(self, now_ns: int) -> None:
         """Begin or end a window, or a time without one."""
-        if self._waits:
-            if 0 < self._read_item_ns() < self._most_ns:
-                self._use(self._memory.is_here)
+        if self.is_refused:
+            memory, item_ns = self._memory, self._read_item_ns()
+            if 0 < item_ns < self._longest_ns:
+                if not memory.costs:
+                    memory.is_here = not self._may_gain(item_ns, item_ns)
+                self._use(memory.is_here and item_ns < self._most_ns)
             else:  # lanes would be idle until the others have ended, for nothing
                 self.refuse()
         elif not self._since_ns:
@@ -168,7 +183,7 @@ class WayChoice:
                 memory.is_here = self.is_here
             else:
                 self._use(memory.is_here)
-        elif self._may_gain(cost_ns, here_ns) if self.is_here else 0 < here_ns < self._most_ns:
+        elif self._may_gain(cost_ns, here_ns) if self.is_here else self._may_lose(cost_ns, here_ns):
             self._is_trial = True
             memory.windows = TRIAL
             self._use(not self.is_here)
@@ -180,11 +195,15 @@ class WayChoice:
         gain_ns = cost_ns - self._least_on_lanes_ns(cost_ns, here_ns)
         return gain_ns > GAIN_HAND_OVERS * get_hand_over_ns()
 
+    def _may_lose(self, cost_ns: float, here_ns: int) -> bool:
+        """Return whether an item here could take less time than on lanes."""
+        return 0 < here_ns < self._most_ns and cost_ns > OVERLAP * here_ns
+
     def _least_on_lanes_ns(self, cost_ns: float, here_ns: int) -> float:
         """Return the time from one result to the next if hand-overs were free."""
         others_ns = max(0.0, cost_ns - here_ns)  # of the source, the consumer and the session
         return max(others_ns, here_ns / self._lanes)
 
     def _use(self, is_here: bool) -> None:
-        self.is_here, self._waits = is_here, False
+        self.is_here, self.is_refused = is_here, False
         self._since_ns, self.left = 0, self._skipped

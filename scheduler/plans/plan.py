@@ -211,6 +211,12 @@ class Plan:
         return self.max_in_flight * self.variants
 
     @property
+    def has_own_devices(self) -> bool:
+        """True if replicas share no device, so that each may run on a thread of its own."""
+        replicated = {names[0] for names in self.replicas if len(set(names)) == self.variants}
+        return self.variants > 1 and replicated.issuperset(self.devices)
+
+    @property
     def every_device(self) -> tuple[str, ...]:
         """The devices that a session opens, replicas included."""
         return list_devices(self.devices, self.replicas)

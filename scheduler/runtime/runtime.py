@@ -10,14 +10,12 @@ from typing import Any
 
 import trio
 
-from ...devices.errors import UnsupportedNodeError
 from ...devices.forking import give_up_in_children
 from ...graph.errors import all_told
-from ...graph.nested import acts_outside
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
 from ..dispatch.hand_over import measure_hand_over
-from ..dispatch.inline_policy import ON_LOOP, Estimates, InlineLimit
+from ..dispatch.inline_policy import ON_LOOP, InlineLimit
 from ..dispatch.way_choice import WayMemory
 from ..errors import forked_session_error
 from ..planner.known_values import evaluate_known
@@ -34,19 +32,17 @@ from .faults.watch import Watch
 from .items.completion import ItemCompletion
 from .items.device_io import borrowed
 from .items.feeds import own_feeds
-from .items.inline import run_steps
+from .items.inline_runner import InlineRunner
 from .items.input_staging import InputStagingPool
-from .items.item import ItemRun, Results, copies
+from .items.item import ItemRun, Results
 from .items.keys import Keys
 from .items.launcher import ItemLauncher
 from .items.staged_run import StagedRunner
 from .items.under_way import ItemsUnderWay
 from .opened.fetch_plan_cache import ALL, FetchPlanCache
 from .opened.open_devices import OpenDevices
-from .opened.open_plan import OpenPlan
 from .opened.open_plans import OpenPlans
 from .opened.shape_plan_cache import ShapePlanCache
-from .opened.slot import Slot
 from .recorder import Recorder
 from .status import Status, count_subgraph_runs, device_status, memory_status
 from .streaming.row_batches import RowBatches
@@ -157,7 +153,9 @@ class Runtime:
         self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
         self._admissions = Admissions(self._breakdown)
         self.way_memory = WayMemory()
-        self._estimates: Estimates | None = None  # of the plan that an item was last looked at for
+        self._inline = InlineRunner(
+            self._open_plans, self.variables, self.recorder, recovery, self._driver
+        )
         self.is_inherited = False
         self.needs_its_loop = True
 
@@ -175,7 +173,8 @@ class Runtime:
     @property
     def item_ns(self) -> int:
         """How long the steps of an item take on one thread, lately; 0 if that is not known."""
-        return 0 if self._estimates is None else self._estimates.total_ns
+        estimates = self._inline.estimates
+        return 0 if estimates is None else estimates.total_ns
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
         """Count an item that has ended, and tell observers."""
@@ -343,11 +342,13 @@ class Runtime:
         marks: Timestamps,
         fetched: frozenset[str],
         limit: InlineLimit = ON_LOOP,
+        variant: int | None = None,
     ) -> Results | None:
         """Run an item on this thread that is likely to be over within a limit.
 
         None, and nothing has happened, where that is not so or other items are under way. May be
-        called on any thread while the loop has nothing to do with the session.
+        called on any thread while the loop has nothing to do with the session. Several threads may
+        call it at the same time, each for another variant.
 
         Raises
         ------
@@ -359,92 +360,9 @@ class Runtime:
         if self._breakdown.error is not None:
             raise self._breakdown.error.again()
         shape_plans = self._fetch_plans.find(fetched)
-        if shape_plans is None or not shape_plans.may_run_at_once:
+        if shape_plans is None:
             return None
-        arrays = shape_plans.check(inputs)
-        count = shape_plans.count(max_in_flight)
-        slots, arrays = shape_plans.peek(count, arrays, 0)
-        one_off = None
-        if slots is None:
-            slots = shape_plans.one_off(count, arrays, 0)
-            one_off = None if slots is None else slots.one_off
-        slot = None if slots is None else slots.resting
-        if slot is None:
-            return None
-        assert slots is not None
-        if one_off is not None:
-            if not one_off.may_run_at_once:
-                return None
-        elif slot.calls is None:
-            is_one = shape_plans.plan.is_static or slots.open_plan.stages is not None
-            shape_plans.may_run_at_once = not is_one  # nor for any item
-            return None
-        open_plan = slots.open_plan
-        # On one lane nothing runs side by side: to stay on this thread loses nothing.
-        self._estimates = open_plan.estimates
-        longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
-        has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
-        if has_state and not self.variables.may_run_here(slot, open_plan):
-            return None
-        if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
-            return None
-        # A device of this session alone is idle when the session is.
-        held = None
-        if open_plan.given is not None:
-            held = open_plan.given.hold()
-            if held is None:  # it works for another session
-                return None
-        try:
-            if one_off is None:
-                self._open_plans.hit()
-            else:
-                begin_ns = self._driver.now_ns()
-                slot = one_off.shorten(slot, slots.following, arrays)
-                marks.prepare("binding", begin_ns, self._driver.now_ns())
-                self._open_plans.count(was_bound=False)
-            return self._run_calls(open_plan, slot, arrays, marks)
-        except UnsupportedNodeError as error:
-            assert slots is not None
-            is_new = self._recovery.note_refusals(open_plan.plan, error)
-            if not is_new or any(map(acts_outside, open_plan.plan.graph.nodes)):
-                raise
-            self._open_plans.replace(slots)
-            return None  # it starts again, on another plan
-        finally:
-            if held is not None:
-                held.release()
-
-    def _run_calls(
-        self,
-        open_plan: OpenPlan,
-        slot: Slot,
-        arrays: Mapping[str, Array],
-        marks: Timestamps,
-    ) -> Results:
-        assert slot.calls is not None
-        marks.admitted_ns = self._driver.now_ns()
-        for name, target in slot.feeds.targets.items():
-            target[...] = arrays[name]  # lanes rest: nobody waits for the interpreter
-        if open_plan.hands_on:
-            self.variables.read_here(slot)
-        marks.fed_ns = self._driver.now_ns()
-        times, error = open_plan.no_times[:], None
-        try:
-            run_steps(slot.calls, open_plan.estimates, times)
-            marks.finished_ns = self._driver.now_ns()
-            results = copies(slot.results)
-            if open_plan.keeps:
-                self.variables.commit_now(slot, open_plan)
-            elif open_plan.hands_on:
-                self.variables.commit_here(slot)
-            return results
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            marks.landed_ns = self._driver.now_ns()
-            trace = open_plan.outlines, times, open_plan.pools
-            self.recorder.record((trace,), marks, error is not None)
+        return self._inline.run(shape_plans, inputs, max_in_flight, marks, limit, variant)
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between
     async def admit(

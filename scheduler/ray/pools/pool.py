@@ -173,6 +173,7 @@ class Pool:
         marks: Timestamps,
         fetched: frozenset[str],
         limit: InlineLimit = ON_LOOP,
+        variant: int | None = None,
     ) -> None:
         """Leave that to the replicas."""
 

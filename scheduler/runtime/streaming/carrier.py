@@ -81,6 +81,7 @@ class Carrier(Protocol):
         marks: Timestamps,
         fetched: frozenset[str],
         limit: InlineLimit = ON_LOOP,
+        variant: int | None = None,
     ) -> Results | None:
         """Run an item on this thread that is likely to keep within a limit; None if it is not."""
         ...

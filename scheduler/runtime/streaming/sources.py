@@ -162,18 +162,29 @@ class Puller:
 
     def run(self, on_release: Callable[[Item], object] | None = None) -> Item | None:
         """Run what was pulled, and return what came of it; None where it is to be handed over."""
-        assert self.pulled is not None
-        index, marks, inputs = self.pulled
-        results, error = None, None
+        pulled, results, error = self.pulled, None, None
+        assert pulled is not None
+        _, marks, inputs = pulled
         try:
             results = self._run_now(inputs, marks)
         except Exception as failure:
             error = failure
-            if isinstance(failure, InternalError):  # all that follow would fail with it
-                self.is_exhausted, self.error = True, failure.again()
         if results is None and error is None:
             return None
         self.pulled = None
+        return self.make_item(pulled, results, error, on_release)
+
+    def make_item(
+        self,
+        pulled: Pulled,
+        results: Results | None,
+        error: BaseException | None,
+        on_release: Callable[[Item], object] | None = None,
+    ) -> Item:
+        """Return the result of an item that is handed out now."""
+        index, marks, _ = pulled
+        if isinstance(error, InternalError):  # all that follow would fail with it
+            self.is_exhausted, self.error = True, error.again()
         marks.taken_ns = self._now_ns()
         every = (marks,)
         release = partial(mark_release, every, self._now_ns, on_release)

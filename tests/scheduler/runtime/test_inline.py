@@ -17,9 +17,8 @@ from patience import WAIT_S
 from plait.devices.cpu import CpuDevice
 from plait.scheduler.bridges.inline import RUNS_ALONE
 from plait.scheduler.dispatch.inline_policy import SLOW_NS, WAITED, WAITED_ALONE, Estimates
-from plait.scheduler.runtime import runtime
 from plait.scheduler.runtime.events import ItemDone
-from plait.scheduler.runtime.items import inline
+from plait.scheduler.runtime.items import inline, inline_runner
 from plait.scheduler.runtime.items.inline import MOST_STEPS
 
 BRIEF_NS = 150_000
@@ -118,7 +117,7 @@ def test_what_an_item_copies_counts_as_its_time(
         here.append(True)
         run_steps(*arguments)
 
-    monkeypatch.setattr(runtime, "run_steps", noted)
+    monkeypatch.setattr(inline_runner, "run_steps", noted)
     with pl.BlockingSession(plan) as session:
         assert session.run(feeds)["y"].sum() == kib << 8
     assert bool(here) is waited

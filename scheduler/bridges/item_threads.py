@@ -1,0 +1,67 @@
+"""Threads that run whole items of a stream, each on a replica of the plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from .owners import OwnerRef
+
+T = TypeVar("T")
+
+
+class ItemThreads(Generic[T]):
+    """A pool of threads that take items from one queue.
+
+    A thread that ends an item begins the next one in the queue at once, without a wake-up.
+    Threads start when they are first needed. All methods are for one thread.
+
+    Parameters
+    ----------
+    count : int
+    run : callable
+        Runs an item on a replica, given both; does not raise.
+    owner : object
+        The threads end when it is collected, so `run` must not refer to it.
+    """
+
+    def __init__(self, count: int, run: Callable[[int, T], object], owner: object) -> None:
+        self._count = count
+        self._queue: SimpleQueue[T | None] = SimpleQueue()
+        self._is_closed = threading.Event()
+        self._run_items = partial(_run_items, self._queue, self._is_closed, run)
+        self._threads: list[threading.Thread] = []
+        self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
+
+    def put(self, item: T, under_way: int) -> None:
+        """Queue an item; `under_way` earlier ones are queued or running."""
+        replica = len(self._threads)
+        if replica < self._count and replica <= under_way:
+            thread = threading.Thread(
+                target=self._run_items, args=(replica,), name=f"plait-stream:{replica}", daemon=True
+            )
+            thread.start()
+            self._threads.append(thread)
+        self._queue.put(item)
+
+    def close(self) -> None:
+        """Drop the items in the queue, wait for the others, and end the threads."""
+        self._is_closed.set()
+        self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+
+
+def _run_items(
+    queue: SimpleQueue[T | None],
+    is_closed: threading.Event,
+    run: Callable[[int, T], object],
+    replica: int,
+) -> None:
+    while (item := queue.get()) is not None and not is_closed.is_set():
+        run(replica, item)
+        del item  # before the next wait: it refers to inputs and results
+    queue.put(None)  # for the next thread

@@ -1,0 +1,170 @@
+"""Items that run wholly on the thread that asks for them, or on a thread of a stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ....devices.errors import UnsupportedNodeError
+from ....graph.nested import acts_outside
+from ....graph.tensor import Array
+from ...dispatch.inline_policy import Estimates, InlineLimit
+from ...profile.timestamps import Timestamps
+from ..faults.recovery import Recovery
+from ..opened.open_plan import OpenPlan
+from ..opened.open_plans import OpenPlans
+from ..opened.shape_plan_cache import ShapePlanCache
+from ..opened.slot import Slot
+from ..recorder import Recorder
+from ..variables.variables import Variables
+from ..virtual_time import VirtualTimeDriver
+from .inline import run_steps
+from .item import Results, copies
+
+
+class InlineRunner:
+    """Runs an item while lanes rest and the loop has nothing to do with the session.
+
+    Parameters
+    ----------
+    open_plans : OpenPlans
+    variables : Variables
+    recorder : Recorder
+    recovery : Recovery
+    driver : VirtualTimeDriver
+
+    Attributes
+    ----------
+    estimates : Estimates or None
+        Those of the plan that an item was last considered for.
+    """
+
+    def __init__(
+        self,
+        open_plans: OpenPlans,
+        variables: Variables,
+        recorder: Recorder,
+        recovery: Recovery,
+        driver: VirtualTimeDriver,
+    ) -> None:
+        self._open_plans = open_plans
+        self._variables = variables
+        self._recorder = recorder
+        self._recovery = recovery
+        self._driver = driver
+        self._lock = threading.Lock()  # of threads that run items at the same time
+        self.estimates: Estimates | None = None
+
+    def run(
+        self,
+        shape_plans: ShapePlanCache,
+        inputs: Mapping[str, Any],
+        max_in_flight: int,
+        marks: Timestamps,
+        limit: InlineLimit,
+        variant: int | None,
+    ) -> Results | None:
+        """Run an item that is likely to be over within a limit; None, before it began, otherwise.
+
+        Parameters
+        ----------
+        variant : int, optional
+            That of the calling thread, while other threads may run items on other variants.
+
+        Raises
+        ------
+        FeedError, KernelError, DeviceError, SessionError
+            If it cannot start, or fails.
+        """
+        if not shape_plans.may_run_at_once:
+            return None
+        arrays = shape_plans.check(inputs)
+        count = shape_plans.count(max_in_flight)
+        one_off = None
+        with self._lock:
+            slots, arrays = shape_plans.peek(count, arrays, variant or 0)
+            if slots is None:
+                slots = shape_plans.one_off(count, arrays, variant or 0)
+                one_off = None if slots is None else slots.one_off
+        slot = None if slots is None else slots.resting
+        if slot is None:
+            return None
+        assert slots is not None
+        if one_off is not None:
+            if not one_off.may_run_at_once:
+                return None
+        elif slot.calls is None:
+            is_one = shape_plans.plan.is_static or slots.open_plan.stages is not None
+            shape_plans.may_run_at_once = not is_one  # nor for any item
+            return None
+        open_plan = slots.open_plan
+        self.estimates = open_plan.estimates
+        longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
+        has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
+        if variant is not None and (has_state or open_plan.ordered.claims):
+            return None
+        if has_state and not self._variables.may_run_here(slot, open_plan):
+            return None
+        if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
+            return None
+        # A device of this session alone is idle when the session is.
+        held = None
+        if open_plan.given is not None:
+            held = open_plan.given.hold()
+            if held is None:  # it works for another session
+                return None
+        try:
+            if one_off is not None:
+                begin_ns = self._driver.now_ns()
+                slot = one_off.shorten(slot, slots.following, arrays)
+                marks.prepare("binding", begin_ns, self._driver.now_ns())
+            return self._run_calls(open_plan, slot, arrays, marks, is_bound=one_off is None)
+        except UnsupportedNodeError as error:
+            is_new = self._recovery.note_refusals(open_plan.plan, error)
+            if not is_new or any(map(acts_outside, open_plan.plan.graph.nodes)):
+                raise
+            self._open_plans.replace(slots)
+            return None  # it starts again, on another plan
+        finally:
+            if held is not None:
+                held.release()
+
+    def _run_calls(
+        self,
+        open_plan: OpenPlan,
+        slot: Slot,
+        arrays: Mapping[str, Array],
+        marks: Timestamps,
+        *,
+        is_bound: bool,
+    ) -> Results:
+        assert slot.calls is not None
+        marks.admitted_ns = self._driver.now_ns()
+        for name, target in slot.feeds.targets.items():
+            target[...] = arrays[name]  # lanes rest: the interpreter is not needed elsewhere
+        if open_plan.hands_on:
+            self._variables.read_here(slot)
+        marks.fed_ns = self._driver.now_ns()
+        times, error = open_plan.no_times[:], None
+        try:
+            run_steps(slot.calls, open_plan.estimates, times)
+            marks.finished_ns = self._driver.now_ns()
+            results = copies(slot.results)
+            if open_plan.keeps:
+                self._variables.commit_now(slot, open_plan)
+            elif open_plan.hands_on:
+                self._variables.commit_here(slot)
+            return results
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            marks.landed_ns = self._driver.now_ns()
+            trace = open_plan.outlines, times, open_plan.pools
+            with self._lock:
+                if is_bound:
+                    self._open_plans.hit()
+                else:
+                    self._open_plans.count(was_bound=False)
+                self._recorder.record((trace,), marks, error is not None)

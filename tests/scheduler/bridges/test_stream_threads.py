@@ -1,0 +1,223 @@
+"""Streams of items that run on threads, each on a replica."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from threading import Barrier, Event
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from patience import WAIT_S
+from plait.scheduler.bridges.blocking_session import loop_of
+from plait.scheduler.bridges.inline import StreamHere
+from plait.scheduler.dispatch.inline_policy import Estimates
+from plait.scheduler.plans.plan import Plan
+
+Array = np.ndarray[Any, Any]
+Item = dict[str, Array]
+numbers = count()
+
+
+@pytest.fixture(autouse=True)
+def _all_items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StreamHere, "uses_threads", property(lambda here: here.threads > 0))
+    monkeypatch.setattr(StreamHere, "is_due", property(lambda here: not here.threads))
+    monkeypatch.setattr(StreamHere, "__call__", lambda *_: None)
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_: True)
+
+
+class Called:
+    """The function of a step: notes where it runs; waits, raises or calls as a test says."""
+
+    __name__ = "called"
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.wait_at: dict[float, Event | Barrier] = {}
+        self.raise_at: set[float] = set()
+        self.inside: Any = None
+
+    def __call__(self, x: Array) -> Array:
+        value = float(x[0])
+        self.threads.append(threading.current_thread().name)
+        if value in self.wait_at:
+            self.wait_at[value].wait(WAIT_S)
+        if self.inside is not None:
+            self.inside()
+        if value in self.raise_at:
+            raise ValueError(f"{value:g} is refused")
+        return x + 1
+
+
+def make_operator(function: Called) -> Any:
+    def call(x: Array) -> Array:
+        return function(x)
+
+    return pl.operator(name=f"test_stream_threads.called_{next(numbers)}")(call)
+
+
+def make_plan(function: Called, lanes: int = 2, **options: Any) -> Plan:
+    builder = pl.GraphBuilder("called")
+    called = make_operator(function)
+    builder.output("y", builder.call(called, builder.input("x", "float32", (2,))))
+    return pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"], **options)
+
+
+def make_items(number: int) -> Iterator[Item]:
+    """Yield items in one array, which is written again and again."""
+    fed = {"x": np.zeros(2, np.float32)}
+    for value in range(number):
+        fed["x"].fill(value)
+        yield fed
+
+
+def is_on_threads(function: Called) -> bool:
+    return {name.split(":")[0] for name in function.threads} == {"plait-stream"}
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(2, 4), st.booleans())
+def test_each_item_has_its_result_in_order_if_asked_for(
+    number: int, in_flight: int, lanes: int, ordered: bool
+) -> None:
+    function = Called()
+    with pl.BlockingSession(make_plan(function, lanes)) as session:
+        with session.stream(
+            make_items(number), max_in_flight=in_flight, ordered=ordered
+        ) as results:
+            found = [(one.index, float(one["y"][1])) for one in results]
+        assert session.status().done == number
+    assert (found if ordered else sorted(found)) == [(n, n + 1) for n in range(number)]
+    assert is_on_threads(function) or not number
+
+
+def test_several_items_run_at_the_same_time() -> None:
+    function = Called()
+    function.wait_at = dict.fromkeys((0.0, 1.0, 2.0), Barrier(3))
+    with pl.BlockingSession(make_plan(function, 3, max_in_flight=2)) as session:
+        assert len(session.map(make_items(3))) == 3
+    assert len(set(function.threads)) == 3
+
+
+def test_failures_stay_with_their_item_or_are_raised() -> None:
+    function = Called()
+    function.raise_at = {2.0}
+    with pl.BlockingSession(make_plan(function)) as session:
+        errors = [one.error for one in session.stream(make_items(5))]
+        assert [error is not None for error in errors] == [False, False, True, False, False]
+        with pytest.raises(pl.KernelError, match="2 is refused"):
+            session.map(make_items(5), on_error="raise")
+        assert session.status().failed == 2
+
+
+def test_an_item_that_another_thread_runs_meanwhile_goes_first() -> None:
+    """Its thread has the session then, so items of the stream go through the loop."""
+    function = Called()
+    function.wait_at[3.0] = reached = Barrier(2)
+    found: list[float] = []
+
+    def run_another(session: pl.BlockingSession) -> None:
+        reached.wait(WAIT_S)
+        found.append(float(session.run({"x": np.full(2, 70, np.float32)})["y"][0]))
+
+    with pl.BlockingSession(make_plan(function)) as session:
+        other = threading.Thread(target=run_another, args=(session,))
+        other.start()
+        assert [one["y"][0] for one in session.map(make_items(60))] == list(range(1, 61))
+        other.join(WAIT_S)
+    assert found == [71]
+
+
+def test_two_streams_of_a_session_take_turns() -> None:
+    with pl.BlockingSession(make_plan(Called(), max_in_flight=3)) as session:
+        pairs = zip(session.stream(make_items(50)), session.stream(make_items(50)), strict=True)
+        assert all(one["y"][0] == other["y"][0] == n + 1 for n, (one, other) in enumerate(pairs))
+
+
+def test_a_function_may_not_wait_for_the_session_that_runs_it() -> None:
+    function = Called()
+    with pl.BlockingSession(make_plan(function)) as session:
+        function.inside = partial(session.run, {"x": np.zeros(2, np.float32)})
+        (only,) = session.stream(make_items(1))
+        assert "would wait for the session" in str(only.error)
+
+
+def test_a_closed_stream_waits_for_items_that_run_and_drops_others() -> None:
+    function = Called()
+    going_on = Event()
+    function.wait_at = dict.fromkeys((2.0, 3.0), going_on)
+    with pl.BlockingSession(make_plan(function, max_in_flight=8)) as session:
+        results = session.stream(make_items(50))
+        assert [next(results)["y"][0], next(results)["y"][0]] == [1, 2]
+        going_on.set()
+        results.close()
+        assert list(results) == []
+        ran = len(function.threads)
+        assert ran < 25
+        assert len(session.map(make_items(4))) == 4, "the session goes on"
+    assert len(function.threads) == ran + 4
+
+
+def test_the_threads_of_a_stream_that_is_dropped_end() -> None:
+    with pl.BlockingSession(make_plan(Called())) as session:
+        results = session.stream(make_items(50))
+        next(results)
+        threads = [one for one in threading.enumerate() if one.name.startswith("plait-stream")]
+        assert threads
+        del results
+        gc.collect()
+        for one in threads:
+            one.join(WAIT_S)
+            assert not one.is_alive()
+
+
+def test_closing_the_session_ends_its_streams() -> None:
+    session = pl.BlockingSession(make_plan(Called(), max_in_flight=4))
+    results = session.stream(make_items(10**9))
+    next(results)
+    session.close()
+    with pytest.raises(pl.SessionError, match="closed"), suppress(StopIteration):
+        while True:
+            next(results)
+
+
+def test_what_the_source_raises_comes_after_what_it_gave() -> None:
+    def failing() -> Iterator[Item]:
+        yield from make_items(5)
+        raise OSError("torn")
+
+    found: list[float] = []
+    with pl.BlockingSession(make_plan(Called())) as session:
+        with pytest.raises(OSError, match="torn"):
+            found.extend(float(one["y"][0]) for one in session.stream(failing()))
+    assert found == [1, 2, 3, 4, 5]
+
+
+def test_an_item_of_a_session_that_is_busy_goes_to_the_loop() -> None:
+    function = Called()
+    with pl.BlockingSession(make_plan(function)) as session:
+        loop_of(session).claim(function)
+        assert len(session.map(make_items(7))) == 7
+        loop_of(session).leave(function)
+    assert not any(name.startswith("plait-stream") for name in function.threads)
+
+
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu:0..1", "compiled"]])
+def test_plans_whose_items_share_a_device_have_no_threads(devices: list[str]) -> None:
+    function = Called()
+    builder = pl.GraphBuilder("called")
+    called = make_operator(function)
+    x = builder.input("x", "float32", (2,))
+    builder.output("y", builder.op("Relu", builder.call(called, x), name="relu"))
+    plan = pl.plan(builder.build(), devices, pin={"relu": devices[-1].split(":")[0]})
+    with pl.BlockingSession(plan) as session:
+        assert len(session.map(make_items(5))) == 5
+    assert not any(name.startswith("plait-stream") for name in function.threads)
