@@ -27,8 +27,8 @@ from measure import save
 from plait.graph.tensor import Array
 from plait.scheduler.profile import Record
 from plait.scheduler.simulation.lanes import USUAL
-from plait.scheduler.tuning.calibration import calibrated
-from plait.scheduler.tuning.contention import Disturbance, beginning, work
+from plait.scheduler.tuning.calibration import calibrate
+from plait.scheduler.tuning.contention import Disturbance, extract_beginning, measure_items
 from quiet import Watch, wait_until_quiet
 from real_models import REAL_MODELS
 
@@ -109,13 +109,13 @@ async def measured(
         for plan in ways:
             session = await stack.enter_async_context(pl.Session(plan, measure=True))
             costs.append(Runner(session, feeds, ITEMS, 1))
-            part = pl.plan(beginning(plan), plan.devices, passes=())
+            part = pl.plan(extract_beginning(plan), plan.devices, passes=())
             alone.append(await stack.enter_async_context(pl.Session(part)))
         for case in cases:
             session = await stack.enter_async_context(pl.Session(case.plan))
             real.append(Runner(session, feeds, case.items, case.max_in_flight))
-        first = {name: feeds[name] for name in beginning(ways[0]).inputs}
-        disturbance = Disturbance([partial(work, session, first) for session in alone])
+        first = {name: feeds[name] for name in extract_beginning(ways[0]).inputs}
+        disturbance = Disturbance([partial(measure_items, session, first) for session in alone])
         await disturbance.warm_up()
         runners, disturbances, draw = [*costs, *real], [], random.Random(1)
         for _ in range(ROUNDS):
@@ -128,7 +128,7 @@ async def measured(
         found = pl.Costs()
         for runner, plan in zip(costs, ways, strict=True):
             found = found.merged(pl.Costs.from_profile(runner.profile(), plan))
-        shared = disturbance.contention() if len(alone) > 1 else 0.0
+        shared = disturbance.estimate() if len(alone) > 1 else 0.0
         shared = USUAL.contention if shared is None else shared
         return found, shared, [runner.makespan_s() for runner in real], disturbances
 
@@ -167,7 +167,7 @@ def compare(model: str, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
     graph = pl.load(REAL_MODELS[model].path())
     cases = list(cases_of(graph, devices, feeds))
     costs, shared, real, disturbances = trio.run(measured, graph, devices, cases, feeds)
-    costs = calibrated(cases[0].plan).merged(costs)
+    costs = calibrate(cases[0].plan).merged(costs)
     if costs.loop is not None:
         costs = replace(costs, loop=costs.loop._replace(contention=shared))
     for case, real_s in zip(cases, real, strict=True):

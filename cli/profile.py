@@ -76,7 +76,7 @@ def profile(
     from ..scheduler.costs import Costs
     from ..scheduler.planner.simulate import plan_items_in_flight
     from ..scheduler.profile.table import summarize, write_table
-    from ..scheduler.tuning.calibration import completed
+    from ..scheduler.tuning.calibration import complete_costs
     from .stream import save_trace
 
     for path in (trace, html, request.costs):
@@ -118,7 +118,7 @@ def profile(
         alone = plan_items_in_flight(static, 1)
         if alone is not static:
             measured = _measured(alone, make_item, count, "measuring").profile or measured
-        found = completed(Costs.from_profile(measured, alone), alone, first, print_note)
+        found = complete_costs(Costs.from_profile(measured, alone), alone, first, print_note)
         known.merged(found).save(file)
         print_note(f"wrote {file}")
     if html is not None:

@@ -20,7 +20,7 @@ from gpu.target import Target
 from plait.devices import Device
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.tuning.calibration import completed
+from plait.scheduler.tuning.calibration import complete_costs
 
 GOAL = 1.05
 WARM = 2
@@ -63,7 +63,7 @@ def _compared(
     device, shapes = target.make(), {name: value.shape for name, value in feeds.items()}
     gpu = pl.plan(graph, [device, "cpu"], shapes=shapes, strategy="preference")
     cpu = pl.plan(graph, ["cpu"], shapes=shapes)
-    costs = completed(_costs(cpu, feeds).merged(_costs(gpu, feeds)), gpu, feeds)
+    costs = complete_costs(_costs(cpu, feeds).merged(_costs(gpu, feeds)), gpu, feeds)
     both: list[str | Device] = [device, "cpu"]
     priced = partial(pl.plan, graph, shapes=shapes, costs=costs)
     plans = {"GPU": priced(both, strategy="preference"), "CPU": priced("cpu"), "both": priced(both)}

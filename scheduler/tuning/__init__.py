@@ -1,4 +1,4 @@
-"""Tuning: plans that are measured, not only predicted, and the fastest of them taken."""
+"""Tuning: measure several plans and choose the fastest."""
 
 from .search import tune
 from .tuned import Tuned

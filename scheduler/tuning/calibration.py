@@ -1,10 +1,9 @@
-"""Calibration: short streams that tell what passes between steps on this machine.
+"""Calibration: measure the latency between steps on this machine by short streams.
 
-How long threads and processes take to wake up, what the loop does for an item, and how much cores
-disturb each other depends on the machine, and hardly on the model. So it is measured with graphs
-made for it, on the devices of a plan that compute on the host. Whoever else is busy there only adds
-to what is found: figures are those of runs that nothing seems to have added to, and there are none
-where no runs agree before `LIMIT_S` is over.
+The wake-up time of threads and processes, the loop's work for an item, and the slowdown of cores by
+each other depend on the machine and hardly on the model. So they are measured with graphs built for
+it, on the devices of a plan that compute on the host. Other load can only lengthen a run: the
+figures come from the shortest runs, and are missing if no runs agree within `LIMIT_S`.
 """
 
 from __future__ import annotations
@@ -33,41 +32,41 @@ from ..profile import Profile, Record
 from ..profile.overheads import measure_hops, measure_loop
 from ..runtime.session import Session
 from ..simulation.lanes import USUAL
-from .contention import contention
+from .contention import measure_plan_contention
 from .trial import stream_items
 
 ITEMS, WARM_UP, ROUNDS, MOST_ROUNDS = 16, 3, 4, 64
-TOURED = 3
-"""Of more devices the first ones stand for the others."""
+MOST_DEVICES = 3
+"""At most this many devices are measured; they stand for the others."""
 
 ROWS, DEPTH, COLUMNS = 1024, 256, 64
-"""As much as models work on at a time: whoever wakes up finds nothing of his in the caches."""
+"""Sizes as in models, so that caches are cold for a device that wakes up."""
 
 
 Stream: TypeAlias = Callable[[int, int], Awaitable[Sequence[Record]]]
-"""Runs so many items, so many of them in flight, and returns their records."""
+"""Called with numbers of items and of items in flight; returns the items' records."""
 
 
-def completed(
+def complete_costs(
     costs: Costs, planned: Plan, feeds: Mapping[str, Array], note: Note = lambda _: None
 ) -> Costs:
-    """Return measured costs, and behind them what calibration finds on the devices of a plan.
+    """Add the figures of calibration on the devices of a plan to measured costs, which win.
 
-    What cannot be found, as no runs agree, stays what is built in, and `note` is told.
+    A figure for which no runs agree keeps its default, and `note` is called with a sentence.
 
     Raises
     ------
     KernelError, DeviceError
         If the model or a device fails.
     """
-    found = calibrated(planned, note)
-    shared = contention(planned, _computing(planned)[:TOURED], feeds)
+    found = calibrate(planned, note)
+    shared = measure_plan_contention(planned, _list_host_devices(planned)[:MOST_DEVICES], feeds)
     if shared is None:
-        note(_unmeasured("how much busy cores disturb each other"))
+        note(_describe_failure("how much busy cores disturb each other"))
         shared = USUAL.contention
     known = costs.loop
     if found.loop is not None:
-        # A profile's items may have been waiting for whoever used the session.
+        # A profile's items may have waited for the user of the session.
         feed, land = found.loop.feed_s, found.loop.land_s
         known = Loop(
             feed if known is None else min(known.feed_s, feed),
@@ -79,40 +78,40 @@ def completed(
     return found.merged(replace(costs, loop=known))
 
 
-def _unmeasured(what: str) -> str:
+def _describe_failure(figure: str) -> str:
     return (
-        f"{what} could not be measured, since no runs agreed: is the machine very busy? What is "
-        "built in stays"
+        f"{figure} could not be measured, since no runs agreed: is the machine very busy? The "
+        "default stays"
     )
 
 
-def calibrated(planned: Plan, note: Note = lambda _: None) -> Costs:
-    """Return what is found of the host and of a plan's devices there, nothing of nodes.
+def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
+    """Measure hops and loop times of a plan's devices on the host; costs of nodes are not included.
 
     Raises
     ------
     DeviceError
         If a device fails.
     """
-    here = _computing(planned)
+    here = _list_host_devices(planned)
     if not here:
         return Costs()
-    names = [one if isinstance(one, str) else one.name for one in here][:TOURED]
-    tour = _tour(names)
+    names = [one if isinstance(one, str) else one.name for one in here][:MOST_DEVICES]
+    tour = _build_tour(names)
     pins = {node.name: node.name.partition("/")[2] for node in tour.nodes}
     toured = plan(tour, here, pin=pins, passes=())
 
     async def run() -> Costs:
         async with Session(toured) as session:
-            return await measure_ways(toured, partial(_stream, session), note)
+            return await measure_overheads(toured, partial(_stream, session), note)
 
     return trio.run(run)
 
 
-async def measure_ways(
+async def measure_overheads(
     toured: Plan, stream: Stream, note: Note, clock: Clock = perf_counter_ns
 ) -> Costs:
-    """Return what passes between steps by streams of one item and of several, which take turns."""
+    """Measure hops and loop times by streams of one item and of several, in alternation."""
     counts = 1, 1 + len(toured.devices)
     records: dict[int, list[Record]] = {count: [] for count in counts}
     started = clock()
@@ -125,14 +124,14 @@ async def measure_ways(
         for count in counts:
             records[count] += await stream(ITEMS, count)
         alone, together = (Profile(tuple(records[count]), ()) for count in counts)
-        found, missing = _ways(toured, alone, together)
-    for what in missing:
-        note(_unmeasured(what))
+        found, missing = _estimate_costs(toured, alone, together)
+    for figure in missing:
+        note(_describe_failure(figure))
     return found
 
 
-def _ways(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
-    """Return what is known by now, and what is not."""
+def _estimate_costs(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[str]]:
+    """Return the costs that the runs so far agree on, and the figures they do not."""
     in_a_row = {
         pair: hop
         for pair, hop in measure_hops(together, toured, undisturbed).items()
@@ -148,21 +147,21 @@ def _ways(toured: Plan, alone: Profile, together: Profile) -> tuple[Costs, list[
     return found, missing + (["what the loop takes"] if found.loop is None else [])
 
 
-def _computing(planned: Plan) -> list[str | Device]:
-    """Return the devices of a plan that compute on the host, as `plan` takes them."""
+def _list_host_devices(planned: Plan) -> list[str | Device]:
+    """Return the devices of a plan that compute on the host, as arguments of `plan`."""
     return [
         device if name in planned.request.given else name
         for name, device in planned.prototypes.items()
-        if name in planned.devices and _takes_part(device)
+        if name in planned.devices and _can_calibrate(device)
     ]
 
 
-def _takes_part(device: Device) -> bool:
+def _can_calibrate(device: Device) -> bool:
     return computes_here(device) and device.capabilities.runs_python
 
 
-def _tour(names: Sequence[str]) -> Graph:
-    """Return a chain that goes from every device to every other one; nodes name their device."""
+def _build_tour(names: Sequence[str]) -> Graph:
+    """Build a chain with a hop for each ordered pair of devices; nodes are named by device."""
     stops = [name for pair in permutations(names, 2) for name in pair] or list(names)
     builder = GraphBuilder("tour")
     last = builder.input("x", "float32", (1, 1))
@@ -178,7 +177,6 @@ def _tour(names: Sequence[str]) -> Graph:
 
 
 async def _stream(session: Session, items: int, in_flight: int) -> Sequence[Record]:
-    """Run items through a session, and return their records."""
     graph = session.plan.graph
     feeds = {name: np.zeros(graph.tensors[name].static_shape, np.float32) for name in graph.inputs}
     await stream_items(session, [feeds], items, in_flight)

@@ -1,11 +1,10 @@
 """Contention among devices of the host that run a model at the same time.
 
-Cores share caches, memory and, on some machines, what computes. How much that costs depends on the
-kernels. So a model's own kernels, from its beginning on, are run by each device alone and then by
-all at once, in turns. Whoever else is busy on the machine only adds to what a round takes; so
-rounds are short enough to fit between two moments at which the system gives a core to somebody
-else, and the shortest of many count, if several agree. No more devices are busy at once than there
-are cores: what they lose by sharing these follows from their number.
+Cores share caches, memory and, on some machines, arithmetic units; the cost depends on the kernels.
+So each device runs the first kernels of a model alone, then all run them at once, in alternation.
+Other load can only lengthen a round. So rounds are shorter than a time slice of the system, and the
+shortest of many count, if several agree. At most as many devices run as there are cores: the loss
+by sharing cores follows from the number of devices.
 """
 
 from __future__ import annotations
@@ -32,16 +31,15 @@ from ..dispatch.core_shares import equal_cores
 from ..errors import PlanError
 from ..planner.api import plan
 from ..plans.plan import Plan
-from ..profile import Record
 from ..runtime.session import Session
 from .trial import stream_items
 
 WARM_UP, MOST_ITEMS = 8, 64
 ROUND_S = UNDISTURBED_S / 2
-"""For how long each device computes in a round, about."""
+"""Approximate duration of a round."""
 
 Work: TypeAlias = Callable[[int], Awaitable[int]]
-"""Runs so many items on a device, and returns for how many ns it worked."""
+"""Runs a number of items on a device, and returns its busy time in ns."""
 
 
 class Disturbance:
@@ -50,14 +48,14 @@ class Disturbance:
     Parameters
     ----------
     works : sequence of Work
-        Of one device each; no more than there are cores.
+        One per device; at most as many as there are cores.
 
     Attributes
     ----------
     alone : list of list of float
-        For each device, by rounds, how long it worked on an item when all others were idle.
+        Per device and round, its busy time per item in ns while the others were idle.
     together : list of list of float
-        The same when all were busy.
+        Likewise, while all were busy.
     """
 
     def __init__(self, works: Sequence[Work]) -> None:
@@ -67,9 +65,12 @@ class Disturbance:
         self._items = [1] * len(works)
 
     async def warm_up(self) -> float:
-        """Run some items on each, and see how many make up a round, which is as long for all.
+        """Choose each device's items per round, so that rounds take all equally long.
 
-        Return for how many seconds each device works in one.
+        Returns
+        -------
+        float
+            The duration of a round in seconds.
         """
         runs = [[await work(1) for work in self._works] for _ in range(WARM_UP)]
         each = [max(1, min(spent)) for spent in zip(*runs, strict=True)]
@@ -86,11 +87,11 @@ class Disturbance:
             for index in range(len(self._works)):
                 nursery.start_soon(self._run, index, self.together)
 
-    def contention(self) -> float | None:
+    def estimate(self) -> float | None:
         """Return the share that each busy device adds to the time of another one.
 
-        None where too few rounds were about as short as the shortest, or all at once took no less
-        than one after the other: that is how long cores that others had were waited for.
+        None if too few rounds were about as short as the shortest, or if running at once took as
+        long as running in sequence: then the devices waited for cores that other processes had.
         """
         alone = [agreed(rounds) for rounds in self.alone]
         known = [ns for ns in alone if ns is not None]
@@ -111,55 +112,53 @@ class Disturbance:
 
 
 async def measure_contention(works: Sequence[Work], clock: Clock = perf_counter_ns) -> float | None:
-    """Return the share that each busy device adds to the time of another one.
-
-    None where that cannot be told.
-    """
+    """Return the share that each busy device adds to the time of another one, if rounds agree."""
     found = Disturbance(works)
     if await found.warm_up() > UNDISTURBED_S:
         return None
     started = clock()
     for turn in range(MOST_REPEATS):
         is_late = clock() - started > LIMIT_S * 1e9
-        if turn >= REPEATS and (is_late or found.contention() is not None):
+        if turn >= REPEATS and (is_late or found.estimate() is not None):
             break
         await found.round()
-    return found.contention()
+    return found.estimate()
 
 
-def contention(
+def measure_plan_contention(
     planned: Plan, devices: Sequence[str | Device], feeds: Mapping[str, Array]
 ) -> float | None:
-    """Return by what share a model's kernels take longer for each other device that is busy.
+    """Return the share that each other busy device adds to the time of a model's kernels.
 
-    None where that cannot be told: a device cannot run the model, its first kernels take too long,
-    or the machine was so busy that no rounds were alike.
+    None if a device cannot run the model, if its first kernels take too long, or if the machine was
+    too busy for rounds to agree.
 
     Raises
     ------
     KernelError, DeviceError
-        If the model fails, or a device does.
+        If the model or a device fails.
     """
     at_once = devices[: core_count()]
     if len(at_once) < 2:
         return 0.0
-    graph = beginning(planned)
+    graph = extract_beginning(planned)
     feeds = {name: feeds[name] for name in graph.inputs}
     try:
-        each = [plan(graph, [_sharing(one, len(at_once))], passes=()) for one in at_once]
+        each = [plan(graph, [_limit_threads(one, len(at_once))], passes=()) for one in at_once]
     except PlanError:
         return None
 
     async def run() -> float | None:
         async with AsyncExitStack() as stack:
             sessions = [await stack.enter_async_context(Session(one)) for one in each]
-            return await measure_contention([partial(work, one, feeds) for one in sessions])
+            works = [partial(measure_items, session, feeds) for session in sessions]
+            return await measure_contention(works)
 
     return trio.run(run)
 
 
-def _sharing(device: str | Device, count: int) -> str | Device:
-    """Return a device with the share of the cores that it has in a session of so many."""
+def _limit_threads(device: str | Device, count: int) -> str | Device:
+    """Give a device the share of the cores that it has in a session of `count` devices."""
     if not isinstance(device, str):
         return device
     try:
@@ -168,8 +167,8 @@ def _sharing(device: str | Device, count: int) -> str | Device:
         return device
 
 
-def beginning(planned: Plan) -> Graph:
-    """Return as many of a model's first nodes as are predicted to make up a round."""
+def extract_beginning(planned: Plan) -> Graph:
+    """Extract the first nodes of a model, which are predicted to take about `ROUND_S`."""
     graph, costs = planned.whole, planned.costs
     if not graph.is_static:
         return graph
@@ -181,11 +180,8 @@ def beginning(planned: Plan) -> Graph:
     return graph.extract(graph.nodes[:count], graph.name) if fits else graph
 
 
-async def work(session: Session, feeds: Mapping[str, Array], items: int) -> int:
-    """Run items one by one; return for how many ns devices worked, whatever passed in between."""
+async def measure_items(session: Session, feeds: Mapping[str, Array], items: int) -> int:
+    """Run items one by one, and return the busy time of the devices in ns, without the gaps."""
     await stream_items(session, [feeds], items, in_flight=1)
-    return sum(map(_worked_ns, session.profile().records[-items:]))
-
-
-def _worked_ns(record: Record) -> int:
-    return sum(span.ended_ns - span.started_ns for span in record.spans())
+    spans = (span for record in session.profile().records[-items:] for span in record.spans())
+    return sum(span.ended_ns - span.started_ns for span in spans)

@@ -1,9 +1,8 @@
-"""Tuning: measure each device, make plans from the measurements, run them, and take the fastest.
+"""Tuning: measure each device, make plans from the measurements, run them, and choose the fastest.
 
-A plan is only as good as its costs: nodes are measured one by one, but then run together with
-others and disturb each other. So the real time of each plan is measured too, and fed back, until
-this gives no new plan. The chosen plan is the fastest of all that ran, so it is never slower than
-a device that can run everything alone.
+Costs are measured node by node, but nodes that run at the same time slow each other down. So each
+plan is measured as a whole too, and its figures feed the next round, until planning repeats itself.
+The fastest plan of all that ran is chosen: it is never slower than one device that runs everything.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from .tuned import Tuned
 
 MOST_ROUNDS = 3
 TURNS = 3
-"""Of every trial; those that are compared take turns."""
+"""Turns per trial; trials that are compared alternate."""
 
 SAME = 0.01
-"""By what share a plan must be faster than one that was tried before, which is simpler."""
+"""Share by which a plan must be faster than an earlier trial, which is simpler."""
 
 WAITING = 2
-"""Items of a stream that wait ready while each core has one."""
+"""Items in flight of a stream beyond one per core."""
 
 Devices = str | Device | Iterable[str | Device]
 Progress = Callable[[str], object]
@@ -67,7 +66,7 @@ def tune(
     """Find the fastest plan for this machine, by running items.
 
     Each device is measured alone. Plans are then made from these costs, run, and measured again,
-    until there is no new plan, in at most three rounds. The best single device is also tried with
+    until a plan repeats, in at most three rounds. The best single device is also tried with
     more threads, and for streams (``"throughput"``) as replicas. Plans on several devices that
     `plan` would consider are tried even if they are not predicted to be faster.
 
@@ -82,7 +81,7 @@ def tune(
     costs : Costs or path, optional
         Earlier measurements.
     objective : {"latency", "throughput"}, default "latency"
-        What to minimize: the time of one item, or the time per item of a stream.
+        The quantity to minimize: the time of one item, or the time per item of a stream.
     max_in_flight : int, optional
         The number of items in flight in a stream: by default two more than there are cores, and 1
         for ``"latency"``.
@@ -94,7 +93,7 @@ def tune(
     Raises
     ------
     PlanError
-        If there is no plan, or tuning decides one of the options itself.
+        If planning fails, or tuning decides one of the options itself.
     SessionError
         If called in a trio task, which it would block.
     KernelError, DeviceError, FeedError
@@ -137,7 +136,7 @@ def tune(
         shapes = [{n: np.shape(item[n]) for n in graph.inputs if n in item} for item in items]
         if all(one == shapes[0] for one in shapes):
             options["shapes"] = shapes[0]
-    tuning = _Tuning(graph, listed, items, is_streamed, options, progress or _be_quiet)
+    tuning = _Tuning(graph, listed, items, is_streamed, options, progress or (lambda _: None))
     return block_on(
         lambda: tuning.run(costs),
         "plait.tune()",
@@ -145,13 +144,9 @@ def tune(
     )
 
 
-def _be_quiet(_: str) -> None:
-    """Report no progress."""
-
-
 @dataclass
 class _Tuning:
-    """A tuning under way."""
+    """The state of one call of `tune`."""
 
     graph: Graph
     devices: Sequence[str | Device]
@@ -164,10 +159,10 @@ class _Tuning:
 
     async def run(self, given: Costs | str | os.PathLike[str] | None) -> Tuned:
         costs = make_costs(given, {}) if given is not None else Costs()
-        # Each alone first: a split is planned with what nodes took on every device.
+        # Each alone first: a split is planned with the costs of nodes on every device.
         await self._compare(self._singles(costs), [])
         for trial in self.trials:
-            costs = await self._learned(costs, trial)
+            costs = await self._measure_costs(costs, trial)
         rounds = 0
         for rounds in range(1, MOST_ROUNDS + 1):
             made = self._plan(self.devices, costs=costs)
@@ -175,7 +170,7 @@ class _Tuning:
                 break
             trial = self._trial(f"auto, round {rounds}", made)
             await self._compare([trial], self._champion)
-            costs = await self._learned(costs, self.trials[-1])
+            costs = await self._measure_costs(costs, self.trials[-1])
         await self._compare([*self._variations(costs)], self._champion)
         if self.is_streamed:
             await self._compare(self._replicas(costs), self._champion)
@@ -183,17 +178,17 @@ class _Tuning:
         return Tuned(best.plan, costs, tuple(self.trials), best, rounds, tuple(self.notes))
 
     def _singles(self, costs: Costs) -> list[Trial]:
-        """Return everything on each device, and what it lacks on others."""
+        """Make a trial per device, with the nodes that it does not support on the others."""
         found: list[Trial] = []
         for device in self.devices:
-            name = _name(device)
+            name = _name_device(device)
             try:
                 made, share = self._plan([device], costs=costs), "all"
-            except PlanError:  # it lacks some of it, or other devices are pinned to
+            except PlanError:  # it does not support all nodes, or a pin names another device
                 others = (one for one in self.devices if one is not device)
                 try:
                     made = self._plan([device, *others], costs=costs, strategy="preference")
-                except PlanError:  # and auto will say why, if it cannot do better
+                except PlanError:  # the plan on all devices raises the reason, if that fails too
                     continue
                 share = "most" if len({*made.assignment.values()}) > 1 else "all"
             if any(_is_same(made, trial.plan) for trial in found):
@@ -202,7 +197,7 @@ class _Tuning:
         return found
 
     def _variations(self, costs: Costs) -> Iterator[Trial]:
-        """Yield the best single device on other threads, and for streams in other numbers."""
+        """Yield the best single device with other threads, and for streams as replicas."""
         best = min(self.trials, key=lambda trial: trial.seconds, default=None)
         used = set() if best is None else {*best.plan.assignment.values()}
         names = [one for one in self.devices if isinstance(one, str) and used <= {one, f"{one}:0"}]
@@ -211,18 +206,18 @@ class _Tuning:
         (name,), (first,) = names, used
         prototype = find(name)
         scales = isinstance(prototype, Scaling)
-        # One item on all cores may beat several that share them; which, only running them tells.
+        # One item on all cores may beat several that share them; only running both shows which.
         if scales and self.is_streamed and self.options["max_in_flight"] > 1:
             made = self._plan([name], costs=costs, max_in_flight=1)
             yield self._trial(f"all on {name}, one item at a time", made)
-        known = shares_of_cores(best.plan)[first]
-        on_threads = (
+        current = _describe_threads(prototype, shares_of_cores(best.plan)[first])
+        varied = (
             one
-            for one in _on_threads(name)
-            if not scales or _threads_text(one, core_count()) != _threads_text(prototype, known)
+            for one in _vary_threads(name)
+            if not scales or _describe_threads(one, core_count()) != current
         )
         ranges = list_ranges(name, self.options["max_in_flight"]) if self.is_streamed else ()
-        for devices in (*on_threads, *ranges):
+        for devices in (*varied, *ranges):
             try:
                 made = self._plan([devices], costs=costs)
             except PlanError:  # such as that items must not pass each other
@@ -230,10 +225,10 @@ class _Tuning:
             if made.replicas and self._is_tried(made):
                 continue
             is_priced = scales or isinstance(devices, str)
-            yield Trial(_label(devices), made, self.is_streamed, is_priced=is_priced)
+            yield Trial(_label_trial(devices), made, self.is_streamed, is_priced=is_priced)
 
     def _replicas(self, costs: Costs) -> list[Trial]:
-        """Return what each scaling device supports on replicas of it, the rest on others'."""
+        """Make trials with replicas of each device that scales, other nodes on the others'."""
         found: list[Trial] = []
         for device in self.devices:
             others = [one for one in self.devices if one is not device]
@@ -246,7 +241,7 @@ class _Tuning:
                 note = f"no replicas of {' and '.join(used)}: {why}"
                 self.notes += [note] if note not in self.notes else []
             for one in (
-                plan_on_replicas(made) if _name(device) in list_scaling(made.request) else ()
+                plan_on_replicas(made) if _name_device(device) in list_scaling(made.request) else ()
             ):
                 if not self._is_tried(one, *found):
                     ranges = ", ".join(name for name in one.device_names if ".." in name)
@@ -262,24 +257,24 @@ class _Tuning:
     def _trial(self, name: str, made: Plan) -> Trial:
         return Trial(name, made, self.is_streamed)
 
-    async def _learned(self, costs: Costs, trial: Trial) -> Costs:
-        """Return costs with what a plan's parts take; nothing is known where values decide."""
+    async def _measure_costs(self, costs: Costs, trial: Trial) -> Costs:
+        """Add the measured costs of a plan's parts, unless shapes depend on values."""
         if not trial.plan.is_static:
             return costs
         self.progress(f"measuring the nodes of {trial.name}")
-        return costs.merged(await trial.costs(self.feeds))
+        return costs.merged(await trial.measure_costs(self.feeds))
 
     async def _compare(self, new: Sequence[Trial], known: Sequence[Trial]) -> None:
-        """Run plans in turns, among them those that are to be compared with."""
+        """Run new and known trials in alternation."""
         if not new:
             return
         self.trials += new
         compared = [*known, *new]
-        # In turns: a machine that becomes warm or busy does so for all of them.
+        # A machine that becomes warm or busy then slows all of them down.
         for turn in range(1, TURNS + 1):
             for place, trial in enumerate(compared):
                 self.progress(f"running {trial.name}, turn {turn} of {TURNS}")
-                compared[place] = after = await trial.turned(self.feeds)
+                compared[place] = after = await trial.run_turn(self.feeds)
                 self.trials[self.trials.index(trial)] = after
 
     @property
@@ -288,28 +283,29 @@ class _Tuning:
 
     @property
     def _best(self) -> Trial:
-        """The fastest trial; of those that hardly differ the first, which is the simplest."""
+        """The first trial that is about as fast as the fastest: the simplest."""
         least = min(trial.seconds for trial in self.trials)
         return next(one for one in self.trials if one.seconds <= least * (1 + SAME))
 
 
 def _is_same(made: Plan, other: Plan) -> bool:
-    """True when two plans run the same nodes on the same devices, whatever these are called."""
-    return _parts(made) == _parts(other) and _replicas_in_use(made) == _replicas_in_use(other)
+    """Return whether two plans run the same nodes on the same devices; names do not count."""
+    same_parts = _count_parts(made) == _count_parts(other)
+    return same_parts and _select_replicas(made) == _select_replicas(other)
 
 
-def _parts(plan: Plan) -> Counter[tuple[str, str]]:
-    # A node that one plan fuses and takes apart again for its device has another name then.
+def _count_parts(plan: Plan) -> Counter[tuple[str, str]]:
+    # By digest: a node that was fused and split again for a device has another name.
     return Counter((part.device, digest(part.graph)) for part in plan.subgraphs)
 
 
-def _replicas_in_use(plan: Plan) -> set[tuple[str, ...]]:
+def _select_replicas(plan: Plan) -> set[tuple[str, ...]]:
     used = planned_for(plan)
     return {names for names in plan.replicas if names[0] in used}
 
 
-def _on_threads(name: str) -> Iterator[Device]:
-    """Yield a device on all cores, spinning and asleep if it can, and then on one as well."""
+def _vary_threads(name: str) -> Iterator[Device]:
+    """Yield a device on all cores; if it scales, spinning, not spinning, and with one thread."""
     cores = core_count()
     if cores == 1:
         return
@@ -325,17 +321,17 @@ def _on_threads(name: str) -> Iterator[Device]:
             continue
 
 
-def _threads_text(device: Device, cores: int) -> str:
+def _describe_threads(device: Device, cores: int) -> str:
     if isinstance(device, Scaling):
         return device.computes_on(cores)
     return counted(core_count(), "thread")
 
 
-def _name(device: str | Device) -> str:
+def _name_device(device: str | Device) -> str:
     return device if isinstance(device, str) else getattr(device, "name", repr(device))
 
 
-def _label(device: str | Device) -> str:
+def _label_trial(device: str | Device) -> str:
     if isinstance(device, str):
         return f"all on {device}"
-    return f"all on {device.name}, {_threads_text(device, core_count())}"
+    return f"all on {device.name}, {_describe_threads(device, core_count())}"

@@ -1,8 +1,7 @@
-"""Trials: a plan that is run for what it really takes.
+"""Trials: plans that are run and timed.
 
-On a machine that others use as well, what they do only ever adds to a time, and comes and goes. So
-trials take turns, each in a session of its own that has the machine to itself, and the turn that
-was disturbed least counts.
+Other load on the machine can only lengthen a run, and it varies. So trials alternate, each turn in
+a session of its own while no other one is open, and the shortest turn counts.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ FEWEST, MOST = 5, 200
 """Items of a turn."""
 
 TURN_S = 0.2
-"""For how long a turn runs, about, if its items are not too few or too many."""
+"""Approximate duration of a turn, within the limits of its items."""
 
 
 Items: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class TimedTurn(NamedTuple):
-    """One session's time with a plan.
+    """The times of one session with a plan.
 
     Attributes
     ----------
     latencies_s : tuple of float
-        Of every item, the shortest first.
+        Sorted.
     wall_s : float
         From the first admission to the last landing.
     """
@@ -45,7 +44,6 @@ class TimedTurn(NamedTuple):
 
     @property
     def median_s(self) -> float:
-        """The median latency."""
         return self.latencies_s[len(self.latencies_s) // 2]
 
     @property
@@ -56,20 +54,20 @@ class TimedTurn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A plan, and what it took in some turns.
+    """A plan and the times of its turns.
 
     Attributes
     ----------
     name : str
-        How the plan was come by.
+        Describes the plan in tables, such as "all on cpu".
     plan : Plan
     is_streamed : bool
-        True where items were streamed, `Plan.in_flight` at a time, and not run one by one.
+        True if items are streamed, `Plan.in_flight` at a time; False if they run one by one.
     is_priced : bool
-        False where the devices have other options than when their nodes were measured.
+        False if the devices have other options than when their nodes were measured.
     turns : tuple of TimedTurn
     profile : Profile or None
-        Of the turn that was disturbed least.
+        Profile of the best turn.
     """
 
     name: str
@@ -81,36 +79,36 @@ class Trial:
 
     @property
     def seconds(self) -> float:
-        """What counts: the median latency, or seconds per item, of the least disturbed turn."""
-        return min(map(self._counts, self.turns), default=math.inf)
+        """The median latency, or for streams the seconds per item, of the best turn."""
+        return min(map(self._score, self.turns), default=math.inf)
 
-    def _counts(self, turn: TimedTurn) -> float:
+    def _score(self, turn: TimedTurn) -> float:
         return turn.s_per_item if self.is_streamed else turn.median_s
 
     @property
     def best(self) -> TimedTurn:
-        """The turn that was disturbed least."""
-        return min(self.turns, key=self._counts)
+        """The shortest turn."""
+        return min(self.turns, key=self._score)
 
     @property
     def items_per_s(self) -> float:
-        """Items per second of that turn."""
+        """Items per second of the best turn."""
         return 1 / self.best.s_per_item if self.best.wall_s else 0.0
 
     def latency_s(self, quantile: float) -> float:
-        """Return a quantile of the latencies of that turn."""
+        """Return a quantile of the latencies of the best turn."""
         every = self.best.latencies_s
         return every[min(int(quantile * len(every)), len(every) - 1)]
 
-    async def turned(self, feeds: Items) -> Trial:
-        """Return the trial with one more turn."""
+    async def run_turn(self, feeds: Items) -> Trial:
+        """Run one more turn, and return the trial with it."""
         profile = await run_items(self.plan, feeds, is_streamed=self.is_streamed)
-        turn = _turn(profile.records)
-        best = profile if self._counts(turn) < self.seconds else self.profile
+        turn = _measure_turn(profile.records)
+        best = profile if self._score(turn) < self.seconds else self.profile
         return replace(self, turns=(*self.turns, turn), profile=best)
 
-    async def costs(self, feeds: Items) -> Costs:
-        """Return what nodes, subgraphs and copies take, one item at a time."""
+    async def measure_costs(self, feeds: Items) -> Costs:
+        """Measure nodes, subgraphs and copies, one item at a time."""
         wholes = None if self.is_streamed else self.profile
         if wholes is None:
             wholes = await run_items(self.plan, feeds, is_streamed=False)
@@ -121,36 +119,35 @@ class Trial:
 async def run_items(
     plan: Plan, feeds: Items, *, is_streamed: bool, measure: bool = False
 ) -> Profile:
-    """Return the profile of a session's items, without those that warm it up."""
-    at_once = plan.in_flight if is_streamed else 1
+    """Run items in a session of their own, and return the profile of those after the warm-up."""
+    in_flight = plan.in_flight if is_streamed else 1
     async with Session(plan, measure=measure) as session:
-        await _run(session, feeds, WARM_UP * at_once, at_once)
+        await _run(session, feeds, WARM_UP * in_flight, in_flight)
         known = session.profile().records
-        warm = _turn(known[-at_once:])
+        warm = _measure_turn(known[-in_flight:])
         seconds = warm.s_per_item if is_streamed else warm.median_s
-        fewest = max(FEWEST, 2 * at_once)
+        fewest = max(FEWEST, 2 * in_flight)
         count = min(MOST, max(fewest, math.ceil(TURN_S / max(seconds, 1e-9))))
-        await _run(session, feeds, count, at_once)
+        await _run(session, feeds, count, in_flight)
         profile = session.profile()
     return replace(profile, records=profile.records[-count:])
 
 
-async def _run(session: Session, feeds: Items, count: int, at_once: int) -> None:
-    if at_once == 1:
+async def _run(session: Session, feeds: Items, count: int, in_flight: int) -> None:
+    if in_flight == 1:
         for item in islice(cycle(feeds), count):
             await session.run(item)
         return
-    await stream_items(session, feeds, count, at_once)
+    await stream_items(session, feeds, count, in_flight)
 
 
 async def stream_items(session: Session, feeds: Items, count: int, in_flight: int) -> None:
-    """Stream `count` items, in turns; raises the error of one that fails."""
     async with session.stream(islice(cycle(feeds), count), max_in_flight=in_flight) as results:
         async for item in results:
-            _ = item.outputs  # a failure is raised here
+            _ = item.outputs  # raises the error of a failed item
 
 
-def _turn(records: Sequence[Record]) -> TimedTurn:
+def _measure_turn(records: Sequence[Record]) -> TimedTurn:
     latencies = sorted(record.landed_ns - record.admitted_ns for record in records)
     first = min(record.admitted_ns for record in records)
     wall = max(record.landed_ns for record in records) - first

@@ -1,4 +1,4 @@
-"""The result of tuning: the plan, the costs, and the times of all plans that were tried."""
+"""The result of tuning: the plan, the costs, and the times of all trials."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Tuned:
     best : Trial
         The trial of `plan`.
     rounds : int
-        How many times plans were made from the measurements so far.
+        The number of plans made from measurements.
     notes : tuple of str
-        What was not tried, with the reasons.
+        The variants that were not tried, with the reasons.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class Tuned:
     notes: tuple[str, ...] = ()
 
     def table(self) -> str:
-        """Return a table of the trials with the choice marked, and what was not tried."""
+        """Return a table of the trials with the chosen one marked, and the notes."""
         rows = [_COLUMNS, *(self._row(trial) for trial in self.trials)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = (
@@ -85,9 +85,9 @@ class Tuned:
                     "name": trial.name,
                     "devices": list(trial.plan.device_names),
                     "subgraphs": len(trial.plan.subgraphs),
-                    "in_flight": _in_flight(trial),
+                    "in_flight": _count_in_flight(trial),
                     "replicas": trial.plan.variants,
-                    "threads": _threads(trial.plan),
+                    "threads": _count_threads(trial.plan),
                     "items_per_s": trial.items_per_s,
                     "latency_ms": {f"p{q}": trial.latency_s(q / 100) * 1e3 for q in (50, 99)},
                     "seconds": trial.seconds,
@@ -120,13 +120,13 @@ class Tuned:
             trial.name,
             ",".join(trial.plan.device_names),
             str(len(trial.plan.subgraphs)),
-            str(_in_flight(trial)),
+            str(_count_in_flight(trial)),
             str(trial.plan.variants),
-            ",".join(map(str, _threads(trial.plan).values())) or "-",
+            ",".join(map(str, _count_threads(trial.plan).values())) or "-",
             f"{trial.items_per_s:.4g}",
             seconds_text(trial.latency_s(0.5)),
             seconds_text(trial.latency_s(0.99)),
-            _predicted_text(seconds, trial.is_streamed),
+            _format_prediction(seconds, trial.is_streamed),
         )
 
     def __str__(self) -> str:
@@ -140,18 +140,18 @@ class Tuned:
         return f"<pre>{escape(self.table())}</pre>"
 
 
-def _predicted_text(seconds: float | None, is_rate: bool) -> str:
+def _format_prediction(seconds: float | None, is_rate: bool) -> str:
     if seconds is None:
         return "-"
     return f"{1 / seconds:.4g} items/s" if is_rate and seconds else seconds_text(seconds)
 
 
-def _in_flight(trial: Trial) -> int:
+def _count_in_flight(trial: Trial) -> int:
     return trial.plan.in_flight if trial.is_streamed else 1
 
 
-def _threads(plan: Plan) -> dict[str, int]:
-    """Return on how many threads each device computes that has nodes and works on the host."""
+def _count_threads(plan: Plan) -> dict[str, int]:
+    """Return the number of threads of each device with nodes that computes on the host."""
     shares = shares_of_cores(plan)
     found: dict[str, int] = {}
     for name in sorted(planned_for(plan) & shares.keys()):

@@ -18,8 +18,13 @@ import trio
 from machines import chain
 from plait.scheduler.costs.figures import LOOP, Loop
 from plait.scheduler.profile import PlanTimes, Record
-from plait.scheduler.tuning.calibration import measure_ways
-from plait.scheduler.tuning.contention import Disturbance, Work, beginning, measure_contention
+from plait.scheduler.tuning.calibration import measure_overheads
+from plait.scheduler.tuning.contention import (
+    Disturbance,
+    Work,
+    extract_beginning,
+    measure_contention,
+)
 
 SLICE_NS = 4_000_000
 KNOWN = pl.Costs(
@@ -97,7 +102,7 @@ def ways(load: int, jitter: float = 0.15) -> tuple[pl.Costs, list[str]]:
     pins = {f"n{i}": "cpu" if i % 4 < 2 else "worker:0" for i in range(8)}
     plan = pl.plan(chain(8, side=256), ["cpu", "worker:0"], pin=pins, passes=())
     machine, notes = Machine(plan, Core(load, jitter)), list[str]()
-    return trio.run(measure_ways, plan, machine.stream, notes.append, machine.clock), notes
+    return trio.run(measure_overheads, plan, machine.stream, notes.append, machine.clock), notes
 
 
 @pytest.mark.parametrize("load", [2, 4, 16])
@@ -194,7 +199,7 @@ def test_a_round_takes_all_devices_as_long() -> None:
 def test_large_models_are_run_from_their_beginning_on_only() -> None:
     costs, pins = pl.Costs().scaled("Relu", 10), {"*": "cpu"}
     large = pl.plan(chain(50, 512), ["cpu", "worker:0"], pin=pins, passes=(), costs=costs)
-    few, all_ = beginning(large), beginning(pl.plan(chain(3), ["cpu"], passes=()))
+    few, all_ = extract_beginning(large), extract_beginning(pl.plan(chain(3), ["cpu"], passes=()))
     assert 0 < len(few.nodes) < 50
     assert few.inputs == ("x",)
     assert len(all_.nodes) == 3

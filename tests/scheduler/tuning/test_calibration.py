@@ -8,7 +8,7 @@ import pytest
 from machines import chain
 from plait.devices.sim import SimDevice
 from plait.scheduler.costs.figures import LOOP, Loop
-from plait.scheduler.tuning.calibration import calibrated, completed
+from plait.scheduler.tuning.calibration import calibrate, complete_costs
 
 FEEDS = {"x": np.zeros((64, 64), np.float32)}
 
@@ -17,7 +17,7 @@ FEEDS = {"x": np.zeros((64, 64), np.float32)}
 def test_two_devices_tell_all_ways_between_them() -> None:
     plan = pl.plan(chain(2), ["cpu", "worker:0"], pin={"*": "cpu"})
     notes: list[str] = []
-    found = calibrated(plan, notes.append)
+    found = calibrate(plan, notes.append)
     for way in ((LOOP, "cpu"), ("cpu", "worker:0"), ("worker:0", "cpu")):
         assert is_found_or_told(way, found, notes)
     assert all(0 <= seconds < 1 for seconds in found.hops.values())
@@ -32,7 +32,7 @@ def is_found_or_told(way: tuple[str, str], found: pl.Costs, notes: list[str]) ->
 @pytest.mark.slow
 def test_devices_are_told_to_disturb_each_other_by_rounds_of_the_model() -> None:
     plan = pl.plan(chain(2), ["cpu", "worker:0"], pin={"*": "cpu"})
-    found = completed(pl.Costs(loop=Loop(1e-5, 1e-5)), plan, FEEDS)
+    found = complete_costs(pl.Costs(loop=Loop(1e-5, 1e-5)), plan, FEEDS)
     assert found.loop is not None
     assert 0 <= found.loop.contention < 1
 
@@ -41,7 +41,7 @@ def test_what_was_measured_with_a_model_stands_in_front() -> None:
     plan = pl.plan(chain(2), ["cpu"])
     notes: list[str] = []
     known = pl.Costs(hops={(LOOP, "cpu"): 0.5}, loop=Loop(0.0, 9.0))
-    found = completed(known, plan, FEEDS, notes.append)
+    found = complete_costs(known, plan, FEEDS, notes.append)
     assert found.hops[LOOP, "cpu"] == 0.5
     assert is_found_or_told(("cpu", LOOP), found, notes)
     assert found.loop is not None
@@ -52,4 +52,4 @@ def test_what_was_measured_with_a_model_stands_in_front() -> None:
 
 def test_devices_that_are_no_part_of_the_host_are_left_alone() -> None:
     plan = pl.plan(chain(2), [SimDevice("sim:a")])
-    assert calibrated(plan) == pl.Costs()
+    assert calibrate(plan) == pl.Costs()
