@@ -13,6 +13,7 @@ from ...graph.tensor import Array
 from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps
+from ..runtime.items.inline_runner import Share
 from ..runtime.items.item import Item, Results
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled, Puller, SourceItem
@@ -129,9 +130,12 @@ class BlockingResults:
 
     @property
     def _may_pull(self) -> bool:
-        """False where the next item is to run here, once those that were handed over are done."""
-        is_idle = not (self._queue or self._at_loop or self._on_threads)
-        return is_idle or not self._here.is_due
+        """False where the next item goes another way, once earlier ones are through theirs."""
+        here = self._here
+        if here.is_due:
+            return not (self._queue or self._at_loop or self._on_threads)
+        # The loop must not get it before items that threads may yet refuse.
+        return not self._on_threads or here.uses_threads
 
     def _pull(self) -> Item | None:
         """Ask the source for an item; return it if it could run here."""
@@ -180,13 +184,15 @@ class BlockingResults:
         self._on_threads -= 1
         room, pending.room = pending.room, {}
         if pending.results is None and pending.error is None:
-            self._here.refuse()
+            self._here.leave_threads()
             position, marks, inputs = pending.pulled
             self._at_loop[self._bridge.put(inputs, position, marks)] = pending
         else:
             results, error = pending.results, pending.error
             pending.item = self._puller.make_item(pending.pulled, results, error, self._room.leave)
             self._settle(pending)
+        if not self._on_threads:
+            self._here.are_threads_refused = False
         self._bridge.take_back(room)
         if self._puller.is_exhausted:
             self._end()
@@ -221,12 +227,16 @@ class _Pending:
 
 
 def _run(
-    here: StreamHere, deliver: Callable[[_Pending], object], replica: int, pending: _Pending
+    here: StreamHere,
+    deliver: Callable[[_Pending], object],
+    replica: int,
+    pending: _Pending,
+    begin: Callable[[], object],
 ) -> None:
     """Run an item on a thread of the stream."""
     _, marks, inputs = pending.pulled
     try:
-        pending.results = here.run_on(replica, inputs, marks)
+        pending.results = here.run_on(Share(replica, begin), inputs, marks)
     except BaseException as error:  # the stream waits for it
         pending.error = error
     deliver(pending)

@@ -8,10 +8,12 @@ from threading import Lock, get_ident
 from time import perf_counter_ns
 from typing import Any
 
+from ...graph.state import variables_of
 from ..dispatch.inline_policy import ON_STREAM_THREADS, InlineLimit
 from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
+from ..runtime.items.inline_runner import Share
 from ..runtime.items.item import Results, to_values
 from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
@@ -73,6 +75,8 @@ class StreamHere:
     ----------
     threads : int
         The number of threads that may run items at the same time; 0 if none may.
+    are_threads_refused : bool
+        True after an item had to be handed over to the loop, until no thread has an item.
     """
 
     def __init__(self, loop: LoopThread[Any], options: StreamOptions, limit: InlineLimit) -> None:
@@ -80,7 +84,9 @@ class StreamHere:
         plan = loop.session.plan
         self._may_run = is_plain and may_run_here(loop.session)
         self._carrier = carrier_of(loop.session) if self._may_run else None
-        self.threads = plan.variants if self._may_run and plan.has_own_devices else 0
+        can_share = self._may_run and plan.has_own_devices and not variables_of(plan.graph)
+        self.threads = plan.variants if can_share else 0
+        self.are_threads_refused = False
         lanes = len(plan.every_device)
         self._ways = WayChoice(
             options.max_in_flight,
@@ -103,7 +109,10 @@ class StreamHere:
     @property
     def uses_threads(self) -> bool:
         """True when the next item is for a thread of the stream."""
-        return self.threads > 0 and not (self._ways.is_here or self._ways.is_refused)
+        ways = self._ways
+        if self.are_threads_refused or ways.is_here or ways.is_refused:
+            return False
+        return self.threads > 0
 
     def note(self) -> None:
         """Note that a result was handed out."""
@@ -112,8 +121,8 @@ class StreamHere:
         if not ways.left:
             ways.advance(perf_counter_ns())
 
-    def refuse(self) -> None:
-        """Note that an item could not run on a thread of the stream."""
+    def leave_threads(self) -> None:
+        """Hand items over to the loop for some time: one could not run on a thread."""
         if not self._ways.is_refused:
             self._ways.refuse()
 
@@ -130,19 +139,25 @@ class StreamHere:
             self._ways.refuse()
         return results
 
-    def run_on(self, replica: int, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
-        """Run an item on a replica, on a thread of the stream; None if it has to be handed over."""
-        if self._carrier is None or not self._loop.join_turn(self):
+    def run_on(self, share: Share, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
+        """Run an item on a thread of the stream; None if it has to be handed over to the loop.
+
+        Then so do all items after it, as they keep their order.
+        """
+        if self._carrier is None or self.are_threads_refused or not self._loop.join_turn(self):
+            self.are_threads_refused = True
             return None
         carrier, error, results = self._carrier, None, None
         try:
             limit = ON_STREAM_THREADS
-            results = carrier.run_at_once(inputs, 1, marks, self._names, limit, replica)
+            results = carrier.run_at_once(inputs, 1, marks, self._names, limit, share)
         except BaseException as failure:
             error = failure
             raise
         finally:
-            if results is not None or error is not None:
+            if results is None and error is None:
+                self.are_threads_refused = True
+            else:
                 with self._counting:
                     carrier.announce(marks, error)
             self._loop.leave_turn()

@@ -6,11 +6,13 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from threading import Lock
+from typing import Generic, TypeAlias, TypeVar
 
 from .owners import OwnerRef
 
 T = TypeVar("T")
+Run: TypeAlias = Callable[[int, T, Callable[[], object]], object]
 
 
 class ItemThreads(Generic[T]):
@@ -23,16 +25,17 @@ class ItemThreads(Generic[T]):
     ----------
     count : int
     run : callable
-        Runs an item on a replica, given both; does not raise.
+        Runs an item on a replica, given both, and a function that it calls when the next item may
+        begin; does not raise.
     owner : object
         The threads end when it is collected, so `run` must not refer to it.
     """
 
-    def __init__(self, count: int, run: Callable[[int, T], object], owner: object) -> None:
+    def __init__(self, count: int, run: Run[T], owner: object) -> None:
         self._count = count
         self._queue: SimpleQueue[T | None] = SimpleQueue()
         self._is_closed = threading.Event()
-        self._run_items = partial(_run_items, self._queue, self._is_closed, run)
+        self._run_items = partial(_run_items, self._queue, Lock(), self._is_closed, run)
         self._threads: list[threading.Thread] = []
         self._owner = OwnerRef.to(owner, partial(self._queue.put, None))
 
@@ -55,13 +58,35 @@ class ItemThreads(Generic[T]):
             thread.join()
 
 
+class _Begin:
+    """Releases a lock, when it is first called."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock: Lock | None = lock
+
+    def __call__(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+
 def _run_items(
     queue: SimpleQueue[T | None],
+    beginning: Lock,
     is_closed: threading.Event,
-    run: Callable[[int, T], object],
+    run: Run[T],
     replica: int,
 ) -> None:
-    while (item := queue.get()) is not None and not is_closed.is_set():
-        run(replica, item)
+    while True:
+        beginning.acquire()  # items begin in order
+        begin = _Begin(beginning)
+        item = queue.get()
+        if item is None or is_closed.is_set():
+            queue.put(None)  # for the next thread
+            begin()
+            return
+        run(replica, item, begin)
+        begin()
         del item  # before the next wait: it refers to inputs and results
-    queue.put(None)  # for the next thread

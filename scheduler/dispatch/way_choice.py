@@ -152,8 +152,7 @@ class WayChoice:
         elif not self._since_ns:
             self._since_ns, self.left = now_ns, self._window
         else:
-            if self.is_here:
-                self._patience = LEAST_PATIENCE
+            self._patience = LEAST_PATIENCE
             cost_ns = (now_ns - self._since_ns) / self._window
             self._since_ns, self.left = now_ns, self._window
             self._end_window(cost_ns)

@@ -32,7 +32,7 @@ from .faults.watch import Watch
 from .items.completion import ItemCompletion
 from .items.device_io import borrowed
 from .items.feeds import own_feeds
-from .items.inline_runner import InlineRunner
+from .items.inline_runner import InlineRunner, Share
 from .items.input_staging import InputStagingPool
 from .items.item import ItemRun, Results
 from .items.keys import Keys
@@ -342,13 +342,13 @@ class Runtime:
         marks: Timestamps,
         fetched: frozenset[str],
         limit: InlineLimit = ON_LOOP,
-        variant: int | None = None,
+        share: Share | None = None,
     ) -> Results | None:
         """Run an item on this thread that is likely to be over within a limit.
 
         None, and nothing has happened, where that is not so or other items are under way. May be
         called on any thread while the loop has nothing to do with the session. Several threads may
-        call it at the same time, each for another variant.
+        call it at the same time, each with a share of its own.
 
         Raises
         ------
@@ -362,7 +362,7 @@ class Runtime:
         shape_plans = self._fetch_plans.find(fetched)
         if shape_plans is None:
             return None
-        return self._inline.run(shape_plans, inputs, max_in_flight, marks, limit, variant)
+        return self._inline.run(shape_plans, inputs, max_in_flight, marks, limit, share)
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between
     async def admit(

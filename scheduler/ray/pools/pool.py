@@ -20,6 +20,7 @@ from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
 from ...runtime.items.feeds import check_feeds
+from ...runtime.items.inline_runner import Share
 from ...runtime.items.input_staging import InputStagingPool
 from ...runtime.items.item import ItemRun
 from ...runtime.items.keys import Keys
@@ -173,7 +174,7 @@ class Pool:
         marks: Timestamps,
         fetched: frozenset[str],
         limit: InlineLimit = ON_LOOP,
-        variant: int | None = None,
+        share: Share | None = None,
     ) -> None:
         """Leave that to the replicas."""
 

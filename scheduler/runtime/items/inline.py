@@ -1,13 +1,14 @@
-"""Items that are over sooner than another thread would be awake, run where they are asked for.
+"""The steps of an item on one thread, where that takes less time than to wake another thread.
 
-Where nothing else is under way in a session, its own devices rest and all memory is free. An item
-of few and brief steps then needs no lane, no turn and nobody who counts its steps: whoever has the
-session runs them in the plan's order, and nobody else can come in between. Several devices do not
-work side by side then, which for so short a time is no loss: to hand a step over takes longer.
+While no other item of the session is under way, its lanes rest and all memory is free. An item of
+few and brief steps then needs no lane, no slot and no count of its steps: the thread that has the
+session runs them in the plan's order. Threads of a stream do so side by side, each on a replica.
+Several devices do not work at the same time for one item then, which costs less than a hand-over.
 """
 
 from __future__ import annotations
 
+import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
@@ -16,7 +17,9 @@ from typing import TypeAlias
 from ....graph.tensor import Array
 from ...costs.host import HOST_BYTES_PER_S, INLINE_BYTES
 from ...dispatch.inline_policy import SLOW_NS, Estimates
+from ...dispatch.item_order import Ordered
 from ...dispatch.preemption import REFRESH_NS, meter
+from ..opened.region_guard import OrderGuard
 
 Call: TypeAlias = Callable[[], object]
 """Runs a step on the calling thread; its lane rests."""
@@ -25,16 +28,54 @@ MOST_STEPS = 32
 """Items of more steps go through the lanes."""
 
 
-def run_steps(calls: Sequence[Call], estimates: Estimates, times: array[int]) -> None:
+class OrderedTurn:
+    """The place of an item in the order of items, on a thread that other items do not need.
+
+    Parameters
+    ----------
+    order : OrderGuard
+    ordered : Ordered
+        The steps that follow the order.
+    """
+
+    def __init__(self, order: OrderGuard, ordered: Ordered) -> None:
+        self._order, self._ordered = order, ordered
+        self._ticket = order.admit(ordered)
+
+    def wait(self, step: int) -> None:
+        """Block until earlier items are through a step."""
+        if step in self._ordered.claims:
+            may_start = threading.Event()
+            if not self._order.claim(self._ticket, step, may_start.set):
+                may_start.wait()
+
+    def complete(self, step: int) -> None:
+        """Let later items continue after a step."""
+        if step in self._ordered.releases:
+            self._order.complete(self._ticket, step)
+
+    def leave(self) -> None:
+        """Let later items continue after all steps."""
+        self._order.leave(self._ticket)
+
+
+def run_steps(
+    calls: Sequence[Call],
+    estimates: Estimates,
+    times: array[int],
+    turn: OrderedTurn | None = None,
+) -> None:
     """Run the steps of an item one after the other, and note when each ran in its `times`.
 
     Raises
     ------
     KernelError, DeviceError
-        What the first one raises that fails.
+        The error of the first step that fails.
     """
     place = 0
     for step, call in enumerate(calls):
+        if turn is not None:
+            turn.wait(step)
         started = ended = perf_counter_ns()
         if started - meter.read_at_ns > REFRESH_NS:
             meter.refresh()
@@ -48,6 +89,8 @@ def run_steps(calls: Sequence[Call], estimates: Estimates, times: array[int]) ->
             raise
         ended = times[place + 2] = perf_counter_ns()
         estimates.note(step, ended - started)
+        if turn is not None:
+            turn.complete(step)
         place += 3
 
 

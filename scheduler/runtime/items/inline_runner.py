@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
 from ....graph.nested import acts_outside
@@ -19,8 +19,23 @@ from ..opened.slot import Slot
 from ..recorder import Recorder
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
-from .inline import run_steps
+from .inline import OrderedTurn, run_steps
 from .item import Results, copies
+
+
+class Share(NamedTuple):
+    """The part of a thread in running the items of a stream.
+
+    Attributes
+    ----------
+    variant : int
+        Each thread has its own.
+    begin : callable
+        Called when an item has its place in the order of items: the next one may be admitted.
+    """
+
+    variant: int
+    begin: Callable[[], object]
 
 
 class InlineRunner:
@@ -63,14 +78,14 @@ class InlineRunner:
         max_in_flight: int,
         marks: Timestamps,
         limit: InlineLimit,
-        variant: int | None,
+        share: Share | None,
     ) -> Results | None:
         """Run an item that is likely to be over within a limit; None, before it began, otherwise.
 
         Parameters
         ----------
-        variant : int, optional
-            That of the calling thread, while other threads may run items on other variants.
+        share : Share, optional
+            That of the calling thread, if others may run items at the same time.
 
         Raises
         ------
@@ -81,11 +96,11 @@ class InlineRunner:
             return None
         arrays = shape_plans.check(inputs)
         count = shape_plans.count(max_in_flight)
-        one_off = None
+        one_off, variant = None, 0 if share is None else share.variant
         with self._lock:
-            slots, arrays = shape_plans.peek(count, arrays, variant or 0)
+            slots, arrays = shape_plans.peek(count, arrays, variant)
             if slots is None:
-                slots = shape_plans.one_off(count, arrays, variant or 0)
+                slots = shape_plans.one_off(count, arrays, variant)
                 one_off = None if slots is None else slots.one_off
         slot = None if slots is None else slots.resting
         if slot is None:
@@ -102,9 +117,7 @@ class InlineRunner:
         self.estimates = open_plan.estimates
         longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
         has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
-        if variant is not None and (has_state or open_plan.ordered.claims):
-            return None
-        if has_state and not self._variables.may_run_here(slot, open_plan):
+        if has_state and (share is not None or not self._variables.may_run_here(slot, open_plan)):
             return None
         if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
             return None
@@ -114,19 +127,27 @@ class InlineRunner:
             held = open_plan.given.hold()
             if held is None:  # it works for another session
                 return None
+        turn = None
+        if share is not None:
+            if open_plan.ordered.claims:
+                turn = OrderedTurn(open_plan.lanes.order, open_plan.ordered)
+            share.begin()
         try:
             if one_off is not None:
                 begin_ns = self._driver.now_ns()
                 slot = one_off.shorten(slot, slots.following, arrays)
                 marks.prepare("binding", begin_ns, self._driver.now_ns())
-            return self._run_calls(open_plan, slot, arrays, marks, is_bound=one_off is None)
+            return self._run_calls(open_plan, slot, arrays, marks, turn, is_bound=one_off is None)
         except UnsupportedNodeError as error:
             is_new = self._recovery.note_refusals(open_plan.plan, error)
-            if not is_new or any(map(acts_outside, open_plan.plan.graph.nodes)):
+            acts = any(map(acts_outside, open_plan.plan.graph.nodes))
+            if not is_new or acts or turn is not None:  # later items may have passed it
                 raise
             self._open_plans.replace(slots)
             return None  # it starts again, on another plan
         finally:
+            if turn is not None:
+                turn.leave()
             if held is not None:
                 held.release()
 
@@ -136,6 +157,7 @@ class InlineRunner:
         slot: Slot,
         arrays: Mapping[str, Array],
         marks: Timestamps,
+        turn: OrderedTurn | None,
         *,
         is_bound: bool,
     ) -> Results:
@@ -148,7 +170,7 @@ class InlineRunner:
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         try:
-            run_steps(slot.calls, open_plan.estimates, times)
+            run_steps(slot.calls, open_plan.estimates, times, turn)
             marks.finished_ns = self._driver.now_ns()
             results = copies(slot.results)
             if open_plan.keeps:

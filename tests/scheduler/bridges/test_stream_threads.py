@@ -27,9 +27,13 @@ Item = dict[str, Array]
 numbers = count()
 
 
+def may_use_threads(here: StreamHere) -> bool:
+    return here.threads > 0 and not here.are_threads_refused
+
+
 @pytest.fixture(autouse=True)
 def _all_items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StreamHere, "uses_threads", property(lambda here: here.threads > 0))
+    monkeypatch.setattr(StreamHere, "uses_threads", property(may_use_threads))
     monkeypatch.setattr(StreamHere, "is_due", property(lambda here: not here.threads))
     monkeypatch.setattr(StreamHere, "__call__", lambda *_: None)
     monkeypatch.setattr(Estimates, "are_brief", lambda *_: True)
@@ -58,11 +62,11 @@ class Called:
         return x + 1
 
 
-def make_operator(function: Called) -> Any:
+def make_operator(function: Called, **options: Any) -> Any:
     def call(x: Array) -> Array:
         return function(x)
 
-    return pl.operator(name=f"test_stream_threads.called_{next(numbers)}")(call)
+    return pl.operator(name=f"test_stream_threads.called_{next(numbers)}", **options)(call)
 
 
 def make_plan(function: Called, lanes: int = 2, **options: Any) -> Plan:
@@ -116,6 +120,66 @@ def test_failures_stay_with_their_item_or_are_raised() -> None:
         with pytest.raises(pl.KernelError, match="2 is refused"):
             session.map(make_items(5), on_error="raise")
         assert session.status().failed == 2
+
+
+def make_ordered_plan(function: Called, last: Called, lanes: int = 2) -> Plan:
+    """Return a plan for a function and one that is called in the order of items."""
+    builder = pl.GraphBuilder("ordered")
+    ordered = make_operator(last, ordered=True)
+    called = builder.call(make_operator(function), builder.input("x", "float32", (2,)))
+    builder.output("y", builder.call(ordered, called))
+    return pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"])
+
+
+class Seen(Called):
+    """The function of an ordered step: notes its values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[float] = []
+
+    def __call__(self, x: Array) -> Array:
+        self.values.append(float(x[0]))
+        return super().__call__(x)
+
+
+@given(
+    st.integers(1, 30), st.integers(2, 4), st.sets(st.integers(0, 29)), st.sets(st.integers(1, 30))
+)
+def test_ordered_steps_follow_the_items_also_after_failures(
+    number: int, lanes: int, failing: set[int], failing_later: set[int]
+) -> None:
+    function, last = Called(), Seen()
+    function.raise_at, last.raise_at = set(map(float, failing)), set(map(float, failing_later))
+    with pl.BlockingSession(make_ordered_plan(function, last, lanes)) as session:
+        found = [one.error is None for one in session.stream(make_items(number), max_in_flight=7)]
+    assert last.values == [n + 1 for n in range(number) if n not in failing]
+    assert found == [n not in failing and n + 1 not in failing_later for n in range(number)]
+    assert is_on_threads(function)
+
+
+def test_a_later_item_waits_before_its_ordered_step() -> None:
+    function, last = Called(), Seen()
+    later = Event()
+    function.wait_at[0.0] = later
+    with pl.BlockingSession(make_ordered_plan(function, last)) as session:
+        results = session.stream(make_items(6))
+        function.inside = lambda: later.set() if len(function.threads) > 1 else None
+        assert len(list(results)) == 6
+    assert last.values == [1, 2, 3, 4, 5, 6]
+
+
+def test_ordered_steps_keep_their_order_where_items_go_through_the_loop_in_between() -> None:
+    function, last = Called(), Seen()
+    with pl.BlockingSession(make_ordered_plan(function, last)) as session:
+        for index, one in enumerate(session.stream(make_items(90), max_in_flight=5)):
+            assert one["y"][0] == index + 2
+            if index % 10 == 4:
+                loop_of(session).claim(function)  # as if another thread waited for an item
+            elif index % 10 == 7:
+                loop_of(session).leave(function)
+    assert last.values == [n + 1 for n in range(90)]
+    assert {name.split(":")[0] for name in function.threads} > {"plait-stream"}
 
 
 def test_an_item_that_another_thread_runs_meanwhile_goes_first() -> None:
@@ -189,7 +253,7 @@ def test_closing_the_session_ends_its_streams() -> None:
             next(results)
 
 
-def test_what_the_source_raises_comes_after_what_it_gave() -> None:
+def test_an_error_of_the_source_comes_after_its_items() -> None:
     def failing() -> Iterator[Item]:
         yield from make_items(5)
         raise OSError("torn")
