@@ -18,7 +18,7 @@ import plait as pl
 from measure import quantiles, save
 from plait.graph.tensor import Array
 from plait.scheduler.ray import Cluster, RayNode
-from plait.scheduler.ray.actors import ActorPlacement, result
+from plait.scheduler.ray.actors import ActorPlacement, wait_result
 from plait.scheduler.ray.host import Host
 
 MB = 1 << 18
@@ -75,11 +75,11 @@ def gap_s(cluster: Cluster) -> float:
 def call_ms(cluster: Cluster) -> dict[str, float]:
     """Return how long a bare call takes, in ms."""
     actor = cluster.start(Host, "bare", placing=ActorPlacement({"gpu": "a"}))
-    result(actor.call("hello"))
+    wait_result(actor.call("hello"))
     spent = []
     for _ in range(ITEMS):
         start = time.perf_counter()
-        result(actor.call("clock_ns"))
+        wait_result(actor.call("clock_ns"))
         spent.append(1e3 * (time.perf_counter() - start))
     actor.kill()
     return quantiles(spent)

@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias
 OnResult: TypeAlias = Callable[[Any, BaseException | None], object]
 
 Ref: TypeAlias = Any
-"""Stands for a value that the cluster keeps as long as somebody here holds it."""
+"""A reference to a value that the cluster keeps; it is freed with the last reference here."""
 
 
 LOOK_S = 0.2
-"""How often whoever waits for an answer looks whether it is given up."""
+"""Interval in which a caller that waits for an answer checks for cancellation."""
 
 
 class Pending(Protocol):
@@ -34,26 +34,26 @@ class Actor(Protocol):
     """An object in a process of its own, somewhere in the cluster."""
 
     def call(self, method: str, *arguments: Any) -> Pending:
-        """Call a method; arguments that are `Ref` arrive as what they stand for."""
+        """Call a method; arguments of type `Ref` arrive as the values they refer to."""
         ...
 
     def kill(self) -> None:
-        """End its process, whatever it does; every call that is under way fails."""
+        """End its process at once; all calls in flight fail."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ActorPlacement:
-    """Where an actor may run.
+    """Requirements of an actor on its node.
 
     Attributes
     ----------
     select : Mapping of str to str
         Labels that the node must have.
     num_cpus, num_gpus : float
-        What of a node it takes for itself.
+        The share of the node that is reserved for it.
     resources : Mapping of str to float
-        More of what it takes, by the cluster's own names.
+        Further resources that it reserves, by the cluster's own names.
     """
 
     select: Mapping[str, str] = field(default_factory=dict)
@@ -66,11 +66,11 @@ class ActorSystem(Protocol):
     """A cluster, joined."""
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> Actor:
-        """Start an actor, when a node has room for it; does not wait for that."""
+        """Start an actor as soon as a node has room for it, without waiting."""
         ...
 
     def put(self, value: Any) -> Ref:
-        """Have the cluster keep a value."""
+        """Store a value in the cluster."""
         ...
 
     def nodes(self) -> list[dict[str, Any]]:
@@ -78,24 +78,24 @@ class ActorSystem(Protocol):
         ...
 
     def leave(self) -> None:
-        """Leave the cluster: what was started in it by this process ends."""
+        """Leave the cluster, and end the actors that this process has started in it."""
         ...
 
 
-def result(
+def wait_result(
     pending: Pending,
     timeout_s: float = math.inf,
     *,
-    given_up: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """Wait for a call's answer and return it, unless it is given up meanwhile.
+    """Wait for a call's answer and return it.
 
     Raises
     ------
     TimeoutError
-        If there is none in time, or it is given up; the call goes on.
+        After `timeout_s`, or once `is_cancelled()`; the call itself continues.
     BaseException
-        What the call raised.
+        If the call raised it.
     """
     answered = threading.Event()
     found: list[tuple[Any, BaseException | None]] = []
@@ -107,7 +107,7 @@ def result(
     pending.on_result(take)
     deadline_s = time.monotonic() + timeout_s
     while not answered.wait(max(0.0, min(LOOK_S, deadline_s - time.monotonic()))):
-        if time.monotonic() >= deadline_s or given_up():
+        if time.monotonic() >= deadline_s or is_cancelled():
             raise TimeoutError(f"no answer in {timeout_s:g} s")
     value, error = found.pop()
     if error is None:

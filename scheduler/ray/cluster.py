@@ -1,7 +1,4 @@
-"""A cluster that this process has joined, or has started on this machine.
-
-`cluster`, which says which one and how it is joined, is `plait.ray.cluster`.
-"""
+"""A cluster that this process has joined, or has started on this machine: `plait.ray.cluster`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from .actors import Actor, ActorPlacement, ActorSystem
 from .engine import RayEngine, load_ray
 from .host import Host
 from .nodes import LocalNodes, RayNode
-from .payload import payload_of
+from .payload import make_payload
 from .pools.blocking_pool import BlockingReplicaPool, ReplicaArguments
 from .pools.replicas import ReplicaPool
 from .remote.device import RayDevice
@@ -92,7 +89,7 @@ class Cluster:
         num_gpus: float = 0,
         resources: Mapping[str, float] | None = None,
     ) -> RemoteHost:
-        """Declare a host, whose devices are then named ``"ray:name/..."``.
+        """Declare a host; its devices are then named ``"ray:name/..."``.
 
         Parameters
         ----------
@@ -117,7 +114,7 @@ class Cluster:
         placing = ActorPlacement(dict(select or {}), num_cpus, num_gpus, dict(resources or {}))
         with self._lock:
             known = self._hosts.get(name)
-            # One that has ended leaves its name to others.
+            # The name of a closed host is free.
             if known is not None and not known.is_closed:
                 if known.placing == placing:
                     return known
@@ -150,7 +147,7 @@ class Cluster:
         with self._lock:
             known = self._hosts.get(host)
         if known is None or known.is_closed:
-            # Nobody has declared it: any node that is labelled so will do.
+            # An undeclared host may run on any node with its label.
             known = self.host(host, select={HOST_LABEL: host})
         return RayDevice(known, kind)
 
@@ -212,7 +209,7 @@ class Cluster:
             return await trio.to_thread.run_sync(starting)
 
         return ReplicaPool(
-            payload_of(plan, devices, planning),
+            make_payload(plan, devices, planning),
             start,
             self.engine.put,
             n=n,
@@ -253,13 +250,13 @@ class Cluster:
         return self._owned().add(node)
 
     def remove_node(self, number: int) -> None:
-        """End such a node at once; everything that runs there is lost."""
+        """End a node that was started here at once; everything that runs there is lost."""
         self._owned().remove(number)
 
     def __enter__(self) -> Cluster:
         if self._engine is not None:
             raise DeviceUnavailableError("the cluster is joined already", fix="make another one")
-        # Before any process is started: without the package there would be nobody to end it.
+        # Fails before a process is started that could not be ended without the package.
         load_ray()
         try:
             if self.address == "local":
@@ -273,7 +270,7 @@ class Cluster:
         return self
 
     def _start_nodes(self) -> None:
-        # Beside other nodes the head runs nothing: actors are to be where they were asked for.
+        # With other nodes, the head offers no CPUs: actors run on the nodes that were asked for.
         head = RayNode(num_cpus=0) if self._nodes else RayNode(num_cpus=core_count())
         self._local = LocalNodes(head, self.inline_limit, self.start_timeout_s)
         for node in self._nodes:
@@ -288,7 +285,7 @@ class Cluster:
         self._leave()
 
     async def __aenter__(self) -> Cluster:
-        return await to_its_end(self.__enter__)
+        return await finish_on_thread(self.__enter__)
 
     async def __aexit__(
         self,
@@ -296,14 +293,14 @@ class Cluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await to_its_end(self._leave)
+        await finish_on_thread(self._leave)
 
     def _leave(self) -> None:
-        # Entering may have failed before it was one of them.
+        # Entering may have failed before the cluster was added.
         if self in _entered:
             _entered.remove(self)
         with self._lock:
-            # Closed outside of the lock: a host takes a while to end.
+            # Closed outside of the lock, since that takes a while.
             hosts, self._hosts = self._hosts, {}
         for host in hosts.values():
             host.close()
@@ -331,7 +328,7 @@ def find(name: str) -> RayDevice:
     Raises
     ------
     DeviceUnavailableError
-        If there is none.
+        If no cluster is entered.
     """
     if not _entered:
         raise DeviceUnavailableError(
@@ -345,8 +342,8 @@ _entered: list[Cluster] = []
 """The clusters that this process has entered and not left, the latest last."""
 
 
-async def to_its_end(function: Callable[[], T]) -> T:
-    """Call a function on a thread; when this is cancelled, the function ends all the same."""
+async def finish_on_thread(function: Callable[[], T]) -> T:
+    """Call a function on a thread, and wait for it even if cancelled."""
     if sniffio.current_async_library() == "trio":
         with trio.CancelScope(shield=True):
             return await trio.to_thread.run_sync(function)

@@ -1,6 +1,6 @@
 """The interface to Ray: joins a cluster, starts actors and calls them.
 
-No other file imports it, but nodes.py, which starts clusters.
+Only this file and nodes.py, which starts clusters, import Ray.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REACHED_S = 10.0
 
 
 class RayEngine:
-    """Ray.
+    """The `ActorSystem` of Ray.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class RayEngine:
 
     def _join(self, address: str, loopback: bool) -> None:
         check_reached(address)
-        with _signals_kept(), _only_loopback(loopback), _quiet():
+        with _restore_signals(), _restrict_to_loopback(loopback), _suppress_warnings():
             try:
                 self._ray.init(
                     address=address,
@@ -67,19 +67,18 @@ class RayEngine:
                     at=f"address {address!r}",
                     fix='see that it runs (`ray status`), or start one here: cluster("local")',
                 ) from error
-            except BaseException:  # Ctrl-C, in the middle of it
+            except BaseException:  # such as Ctrl-C
                 self._ray.shutdown()
                 raise
 
     def start(self, kind: type, *arguments: Any, placing: ActorPlacement) -> RayActor:
-        """Start an actor; does not wait until it runs."""
         try:
-            made = self._class_of(kind).options(
+            made = self._make_class(kind).options(
                 num_cpus=placing.num_cpus,
                 num_gpus=placing.num_gpus,
                 resources=dict(placing.resources),
                 label_selector=dict(placing.select),
-                max_restarts=0,  # who starts an actor sees to what becomes of its work
+                max_restarts=0,  # plait restarts actors and repeats their work itself
                 max_task_retries=0,
             )
         except (TypeError, ValueError) as error:
@@ -89,18 +88,16 @@ class RayEngine:
             ) from error
         return RayActor(self._ray, made.remote(*arguments))
 
-    def _class_of(self, kind: type) -> Any:
-        """Return what Ray makes of a class; it never forgets one that it has made."""
+    def _make_class(self, kind: type) -> Any:
+        # Cached, since Ray never frees a remote class.
         if kind not in self._classes:
             self._classes[kind] = self._ray.remote(kind)
         return self._classes[kind]
 
     def put(self, value: Any) -> Ref:
-        """Have the cluster keep a value."""
         return self._ray.put(value)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the nodes that are alive."""
         return [
             {"id": node["NodeID"], "labels": node["Labels"], "resources": node["Resources"]}
             for node in self._ray.nodes()
@@ -110,36 +107,34 @@ class RayEngine:
     def leave(self) -> None:
         """Leave the cluster, unless this process had joined it before."""
         if self._joined:
-            with _quiet():
+            with _suppress_warnings():
                 self._ray.shutdown()
 
 
 class RayActor:
-    """An actor of Ray's."""
+    """The `Actor` of Ray."""
 
     def __init__(self, ray: ModuleType, handle: Any) -> None:
         self._ray = ray
         self._handle = handle
 
     def call(self, method: str, *arguments: Any) -> RayPending:
-        """Call a method."""
         return RayPending(self._ray, getattr(self._handle, method).remote(*arguments))
 
     def kill(self) -> None:
-        """End its process."""
         with suppress(Exception):  # it is dead, or the cluster is
             self._ray.kill(self._handle)
 
 
 class RayPending:
-    """A call of Ray's."""
+    """The `Pending` of Ray."""
 
     def __init__(self, ray: ModuleType, ref: Any) -> None:
         self._ray = ray
         self._ref = ref
 
     def on_result(self, callback: OnResult) -> None:
-        """Call back, on a thread of Ray's."""
+        """Call `callback` on a thread of Ray's."""
         exceptions = self._ray.exceptions
 
         def done(future: Any) -> None:
@@ -147,13 +142,13 @@ class RayPending:
             if error is None:
                 callback(future.result(), None)
             else:
-                callback(None, _translated(error, exceptions))
+                callback(None, _translate_error(error, exceptions))
 
         self._ref.future().add_done_callback(done)
 
 
 def check_reached(address: str) -> None:
-    """Raise DeviceUnavailableError if nothing listens there: Ray would try for some minutes."""
+    """Raise DeviceUnavailableError if nothing listens there; Ray itself would retry for minutes."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or "://" in address:
         return  # Ray's own names, such as auto
@@ -167,8 +162,8 @@ def check_reached(address: str) -> None:
         ) from error
 
 
-def node_here() -> str:
-    """Return the id of the node that this process is on; without one, the machine's name."""
+def get_node_id() -> str:
+    """Return the id of this process's node, or without Ray the name of the machine."""
     ray = sys.modules.get("ray")
     if ray is None or not ray.is_initialized():
         return socket.gethostname()
@@ -176,23 +171,23 @@ def node_here() -> str:
 
 
 def load_ray() -> ModuleType:
-    """Return Ray.
+    """Import Ray.
 
     Raises
     ------
     DeviceUnavailableError
         If it is not installed, or does not load.
     """
-    # Else Ray takes the devices away from processes that ask for none, once they start.
+    # Without this, Ray hides the GPUs from processes that reserve none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     missing, fix = "the package 'ray' is not installed", how_to_install("ray")
-    with _quiet():
+    with _suppress_warnings():
         ray: ModuleType = import_extra("ray", missing, fix, DeviceUnavailableError)
     return ray
 
 
-def _translated(error: BaseException, exceptions: Any) -> BaseException:
-    """Return what an exception of Ray's means here; what a method raised is returned as it is."""
+def _translate_error(error: BaseException, exceptions: Any) -> BaseException:
+    """Return our error for one of Ray's, or the error that a method raised."""
     if isinstance(error, exceptions.TaskCancelledError):
         return CancelledWorkError("the call was cancelled")
     if isinstance(error, exceptions.RayTaskError):
@@ -207,8 +202,8 @@ def _translated(error: BaseException, exceptions: Any) -> BaseException:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out what Ray warns of: errors are raised."""
+def _suppress_warnings() -> Iterator[None]:
+    """Suppress warnings of Ray, which raises for errors."""
     logger = logging.getLogger("ray")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -221,8 +216,8 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Put back what is done on SIGTERM, which Ray changes."""
+def _restore_signals() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -234,8 +229,8 @@ def _signals_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _only_loopback(wanted: bool) -> Iterator[None]:
-    """Have Ray take 127.0.0.1 for what it is: it would look for the machine's outer address."""
+def _restrict_to_loopback(wanted: bool) -> Iterator[None]:
+    """Keep Ray from replacing 127.0.0.1 by the machine's outer address."""
     constants: Any = importlib.import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = before and not wanted

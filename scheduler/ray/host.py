@@ -1,4 +1,4 @@
-"""A host: the one actor that plait runs on nodes of a cluster. Its methods are called from afar."""
+"""A host: the one actor that plait runs on nodes of a cluster. The driver calls its methods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ...devices import names
 from ...version import VERSION
-from .engine import node_here
+from .engine import get_node_id
 from .nodes import INLINE_LIMIT
 from .pools.serving_sessions import Asked, Described, ServingSessions
 from .remote.serving_devices import Answer as DevicesAnswer
@@ -34,13 +34,13 @@ class Host:
         self._sessions = ServingSessions()
 
     async def hello(self) -> dict[str, Any]:
-        """Say who is there: versions, process, node, devices, and how much it sends inline."""
+        """Return versions, process, node, devices, and the limit of values sent inline."""
         return {
             "plait": VERSION,
             "python": platform.python_version(),
             "numpy": np.__version__,
             "pid": os.getpid(),
-            "node": node_here(),
+            "node": get_node_id(),
             "devices": self._names,
             "inline_limit": int(os.environ.get(INLINE_LIMIT, 100 << 10)),
         }
@@ -50,38 +50,38 @@ class Host:
         return time.perf_counter_ns()
 
     async def stay(self) -> None:
-        """Never answer: whoever has called fails as soon as the host is lost."""
+        """Never answer, so that the call fails as soon as the host is lost."""
         await asyncio.get_running_loop().create_future()
 
     async def echo(self, value: Any) -> Any:
-        """Return what was sent, for measuring."""
+        """Return the argument, to measure the connection."""
         return value
 
     async def ask_devices(self, what: str, *arguments: Any) -> DevicesAnswer:
-        """Do something that takes long, as `ServingDevices.ask` does."""
+        """See `ServingDevices.ask`."""
         return await self._devices.ask(what, *arguments)
 
     async def command_devices(self, call: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Have devices work, as `ServingDevices.command` does."""
+        """See `ServingDevices.command`."""
         return await self._devices.command(call)
 
     async def open_session(self, *packed: Any) -> Described | None:
-        """Open a session, as `ServingSessions.open` does."""
+        """See `ServingSessions.open`."""
         return await self._sessions.open(*packed)
 
     async def run_items(self, asked: Sequence[Asked]) -> tuple[Any, ...]:
-        """Run items, as `ServingSessions.run` does; plain tuples are pickled faster."""
+        """See `ServingSessions.run`. Returns plain tuples, which are pickled faster."""
         outcomes, *work = await self._sessions.run(asked)
         return tuple(map(tuple, outcomes)), *work
 
     async def cancel_items(self, numbers: Sequence[int]) -> None:
-        """Give up items, as `ServingSessions.cancel` does."""
+        """See `ServingSessions.cancel`."""
         await self._sessions.cancel(numbers)
 
     async def close_session(self) -> None:
-        """Close the session, as `ServingSessions.close` does."""
+        """See `ServingSessions.close`."""
         await self._sessions.close()
 
     def close(self) -> None:
-        """Close the devices, where the process is to live on."""
+        """Close the devices of a process that lives on."""
         self._devices.close()

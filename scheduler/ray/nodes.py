@@ -1,7 +1,7 @@
 """Nodes of a cluster on this machine: a process that starts and ends them.
 
-It owns all of their processes, which end when it does, however that comes about: the kernel sees to
-it. It ends when its parent asks for it, or is gone.
+All of their processes are its children, and the kernel ends them with it, even if it is killed. It
+ends when its parent asks for it or is gone.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ...devices.errors import DeviceUnavailableError
 from ...devices.worker.launch import module_path
 
 FOLDERS = "/tmp"
-"""Where the folders of clusters are: sockets lie there, whose paths have 107 characters at most."""
+"""Parent of the clusters' folders; it is short, since paths of sockets are limited to 107 bytes."""
 
 LOOPBACK = "127.0.0.1"
 INLINE_LIMIT = "RAY_max_direct_call_object_size"
-"""What a node is told by its environment: up to how many bytes values go with their calls."""
+"""Variable of a node's environment: the largest number of bytes of a value sent with its call."""
 END_S = 15.0
 """How long the nodes may take to end, before they are killed."""
 
@@ -43,9 +43,9 @@ class RayNode:
     Attributes
     ----------
     labels : Mapping of str to str
-        What `select` asks for.
+        The labels that `select` matches.
     num_cpus, num_gpus : int
-        What Ray gives to actors that ask for some.
+        The numbers that actors can reserve.
     store_bytes : int
         Shared memory for values that are not sent inline.
     """
@@ -56,7 +56,7 @@ class RayNode:
     store_bytes: int = 128 << 20
 
     def options(self) -> dict[str, Any]:
-        """Return what Ray calls all of that."""
+        """Return the arguments of Ray's `Cluster.add_node`."""
         return {
             "labels": dict(self.labels),
             "num_cpus": self.num_cpus,
@@ -79,12 +79,11 @@ class LocalNodes:
     Attributes
     ----------
     address : str
-        Of the cluster.
 
     Raises
     ------
     DeviceUnavailableError
-        If the head does not start; nothing is left of it.
+        If the head does not start; all that was started has ended then.
     """
 
     def __init__(self, head: RayNode, inline_limit: int, timeout_s: float) -> None:
@@ -115,7 +114,7 @@ class LocalNodes:
                     text=True,
                     pass_fds=(theirs,),
                     start_new_session=True,  # Ctrl-C reaches this process alone, which decides
-                    env=_environment(self._folder, inline_limit),
+                    env=_make_environment(self._folder, inline_limit),
                 )
         finally:
             os.close(theirs)
@@ -135,11 +134,11 @@ class LocalNodes:
         return int(self._ask({"add": node.options()})["node"])
 
     def remove(self, number: int) -> None:
-        """End a node at once: whatever runs there is lost."""
+        """End a node at once; everything that runs there is lost."""
         self._ask({"remove": number})
 
     def close(self) -> None:
-        """End all nodes; nothing is left of them."""
+        """End all nodes, and remove their folder."""
         process = self._process
         if process is not None:
             assert process.stdin is not None
@@ -150,7 +149,7 @@ class LocalNodes:
             except subprocess.TimeoutExpired:
                 pass
             finally:
-                process.kill()  # if it lives: the kernel ends what it has started with it
+                process.kill()  # if it lives: the kernel ends its children with it
                 process.wait()
             self._process = None
         self._answers.close()
@@ -196,7 +195,7 @@ class LocalNodes:
         return None
 
 
-def _environment(folder: str, inline_limit: int) -> dict[str, str]:
+def _make_environment(folder: str, inline_limit: int) -> dict[str, str]:
     return {
         **os.environ,
         "RAY_TMPDIR": folder,
@@ -224,7 +223,7 @@ def main(folder: str, inline_limit: int, answers_fd: int, parent: int) -> None:
             answers.flush()
     finally:
         nodes.close()
-        if os.getppid() != parent:  # nobody else is left to do it
+        if os.getppid() != parent:  # which would remove it
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -237,8 +236,7 @@ class _Nodes:
         self._nodes: dict[int, Any] = {}
         self._count = 0
         self._settings = {
-            # A node that is gone refuses five checks in 5 s, not in half a minute; one that is busy
-            # answers late, and is not gone.
+            # A dead node fails five checks in 5 s, not 30 s; a busy one only answers late.
             "health_check_period_ms": 1000,
             "health_check_timeout_ms": 30_000,
             "health_check_failure_threshold": 5,
@@ -249,7 +247,7 @@ class _Nodes:
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         ((what, value),) = request.items()
         if what == "head":
-            # Each process of Ray's takes two seconds to start; these do nothing for local nodes.
+            # Each process of Ray's takes two seconds to start; local nodes do not need these.
             spared = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
             self._add(value, **spared, _system_config=self._settings)
             return {"address": self._cluster.address}
@@ -262,15 +260,15 @@ class _Nodes:
         self._cluster.shutdown()
 
     def _add(self, options: Mapping[str, Any], **more: Any) -> int:
-        # From the main thread: the kernel ends what a thread has started when that one ends.
+        # On the main thread: the kernel ends the children of a thread when the thread ends.
         node = self._cluster.add_node(node_ip_address=LOOPBACK, **options, **more)
         self._count += 1
         self._nodes[self._count] = node
         return self._count
 
 
-def labels_of(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what is said of nodes where none fits."""
+def describe_labels(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe the labels of nodes for the error if no node fits."""
     shown = []
     for node in nodes:
         own = {k: v for k, v in node["labels"].items() if not k.startswith("ray.io/")}

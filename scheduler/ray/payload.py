@@ -21,65 +21,65 @@ from ..plans.plan import Plan
 from ..reports.plan_file import dump_plan, read_plan
 from ..reports.requirements import get_options
 
-ORIGIN = "what the pool sent"
+ORIGIN = "the plan that the pool sent"
 
 _OF_THE_GRAPH = ("shapes", "bounds", "max_in_flight", "passes")
-"""What of the arguments of `plan` is no matter of devices."""
+"""Arguments of `plan` that do not depend on devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPayload:
-    """A plan, or a graph and what to plan it for.
+    """A plan, or a graph with the arguments for planning it on hosts.
 
     Attributes
     ----------
     plan : Plan
-        What a driver knows of it: what is fed and fetched, and how many items are in flight.
+        The driver's plan, for inputs, outputs and the number of items in flight.
     graph : Graph or None
-        What hosts plan.
+        The graph that hosts plan.
     planning : Mapping of str to object
-        The arguments with which they do.
+        Their arguments of `plait.plan`.
     """
 
     plan: Plan
     graph: Graph | None = None
     planning: Mapping[str, Any] | None = None
 
-    def packed(self, put: Callable[[Any], Any]) -> tuple[Any, ...]:
-        """Return the arguments of `unpacked`; `put` has the cluster keep the largest of them."""
+    def pack(self, put: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """Return the arguments of `unpack_plan`; `put` stores the largest one in the cluster."""
         data = dump_plan(self.plan) if self.graph is None else dump_bytes(self.graph)
         nodes = (node for _, _, node in all_nodes(self.plan.fed))
         sources = dict.fromkeys(source for node in nodes for source in sources_of(node))
-        # Plans in files do not carry all of them; hosts trust whoever drives them.
+        # Plan files lack some options for safety; hosts trust their driver.
         options = {} if self.graph is not None else get_options(self.plan.prototypes)
         sent = put(np.frombuffer(data, np.uint8))
         return sent, [tuple(one) for one in sources], self.planning, options
 
 
-def payload_of(
-    what: Plan | Graph, devices: str | Sequence[str] | None, planning: Mapping[str, Any] | None
+def make_payload(
+    model: Plan | Graph, devices: str | Sequence[str] | None, planning: Mapping[str, Any] | None
 ) -> SessionPayload:
-    """Return what is to be sent.
+    """Make the payload for hosts.
 
     Raises
     ------
     PlanError
-        If hosts cannot make a plan of that.
+        If hosts cannot make a plan of the arguments.
     """
-    if isinstance(what, Plan):
+    if isinstance(model, Plan):
         if devices is not None or planning is not None:
             raise PlanError(
                 "a plan is for the devices that it was made for",
                 fix="leave devices= and planning= out, or give a graph, which hosts plan",
             )
-        if what.ends.devices:
+        if model.ends.devices:
             raise _on_devices_error()
         return SessionPayload(
-            replace(what, source=None)
+            replace(model, source=None)
         )  # hosts know no tensors that passes removed
-    if not isinstance(what, Graph):
+    if not isinstance(model, Graph):
         raise PlanError(
-            f"replicas run a Plan or Graph, not a {type(what).__name__}",
+            f"replicas run a Plan or Graph, not a {type(model).__name__}",
             fix="cluster.replicas(plan(graph, devices=...))",
         )
     if devices is None:
@@ -91,21 +91,23 @@ def payload_of(
     if arguments.get("inputs_on") or arguments.get("outputs_on"):
         raise _on_devices_error()
     known = {name: arguments[name] for name in _OF_THE_GRAPH if name in arguments}
-    return SessionPayload(make_plan(what, "cpu", **known), what, {**arguments, "devices": devices})
+    return SessionPayload(
+        make_plan(model, "cpu", **known), model, {**arguments, "devices": devices}
+    )
 
 
-def unpacked(
+def unpack_plan(
     data: Array,
     sources: Sequence[Source],
     planning: Mapping[str, Any] | None = None,
     options: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> Plan:
-    """Return the plan that was sent, or made here; constants stay where they lie in `data`.
+    """Read the plan, or plan the graph; constants are views of `data`.
 
     Raises
     ------
     PlaitError
-        If that cannot be.
+        If that fails.
     """
     import_sources([Source(*one) for one in sources])
     if planning is None:

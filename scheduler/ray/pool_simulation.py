@@ -1,7 +1,7 @@
-"""Simulates a pool of many hosts, with the code that deals items in real pools.
+"""Simulation of a pool of many hosts, with the `LoadBalancer` of real pools.
 
-A driver takes time for each call, item and byte, and so does its link; hosts of several kinds work
-at items. Who gets what is decided by `LoadBalancer`; what things take is a model.
+The times are a model: the driver and its link take time per call, item and byte, and hosts of
+several kinds take time per item.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUSY = 0.9
 
 @dataclass(frozen=True, slots=True)
 class HostKind:
-    """Hosts that are alike.
+    """A number of equal hosts.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class HostKind:
     item_s : float
         Seconds for an item.
     in_flight : int
-        Items that a host works at, at a time, each as fast as one alone.
+        Items that a host runs at a time, each as fast as one alone.
     spread : float
         The standard deviation of the logarithm of an item's time.
     straggling : float
@@ -52,7 +52,7 @@ class HostKind:
 
     @property
     def items_per_s(self) -> float:
-        """What all of them could do, were they never without items."""
+        """The rate of all hosts that are never idle."""
         slower = 1 + self.straggling * (self.straggler - 1)
         # The mean of a log-normal number is above its median, by this factor.
         mean_s = self.item_s * float(np.exp(self.spread**2 / 2)) * slower
@@ -68,11 +68,11 @@ class Driver:
     call_s, item_s : float
         Its time for a call and for each item in it, sending and receiving together.
     copy_bytes_per_s : float
-        How fast it writes values into messages, and reads them out.
+        Speed at which it writes values into messages and reads them.
     link_bytes_per_s : float
-        Of its link, in each direction.
+        Speed of its link, in each direction.
     trip_s : float
-        Until a message has arrived, beside its bytes.
+        Latency of a message without bytes.
     """
 
     call_s: float = 7e-4
@@ -84,21 +84,21 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class PoolSimulation:
-    """What came of it.
+    """The result of simulating a pool.
 
     Attributes
     ----------
     items : int
     seconds : float
-        Until the last result is handed out.
+        Until the last result is returned.
     possible_items_per_s : float
-        What the hosts could do, were they never without items.
+        The rate of hosts that are never idle.
     driver, link : float
-        The share of time in which a driver, and the busier direction of its link, works.
+        The share of time in which a driver, and the busier direction of its link, is busy.
     hosts : dict of str to float
-        The same for the hosts of each kind.
+        The busy share of the hosts of each kind.
     latency_s : tuple of float
-        The median and the 99th of 100, from when an item is let in until it is handed out.
+        Median and 99th percentile, from admission to return.
     """
 
     items: int
@@ -111,17 +111,17 @@ class PoolSimulation:
 
     @property
     def items_per_s(self) -> float:
-        """How many items are handed out in a second."""
+        """Results per second."""
         return self.items / self.seconds
 
     @property
     def limit(self) -> str:
-        """What it waits for: ``"hosts"``, ``"driver"``, ``"link"``, or ``"order"`` of results.
+        """The bottleneck: ``"hosts"``, ``"driver"``, ``"link"``, or ``"order"`` of results.
 
-        Hosts are the limit if they do nearly all that they could; those that are always at work may
-        be the slow ones, which the others wait for.
+        Hosts are the limit if their total rate is nearly the possible one. Their busy shares do not
+        show that: slow hosts may be always busy while the others wait for them.
         """
-        # Asked first: a driver that is busy too does not matter where hosts do all they can.
+        # Hosts come first: at their full rate, a busy driver does not matter.
         if self.items_per_s >= BUSY * self.possible_items_per_s:
             return "hosts"
         if max(self.driver, self.link) < BUSY:
@@ -130,7 +130,7 @@ class PoolSimulation:
 
 
 MOST_ITEMS = 1_000_000
-"""Of a driver; beyond that many, a simulation takes minutes."""
+"""The limit of items per driver: more take minutes to simulate."""
 
 Work = Callable[[], None]
 
@@ -148,27 +148,26 @@ def simulate_pool(
     ordered: bool = True,
     seed: int = 0,
 ) -> PoolSimulation:
-    """Predict how a stream of items goes over many hosts.
+    """Predict throughput and latency of a stream of items on many hosts.
 
     Parameters
     ----------
     hosts : sequence of HostKind
     driver : Driver, optional
     items : int
-        All of them are there at the start.
+        The number of items; all are available at the start.
     feed_bytes, result_bytes : int
-        Of an item.
+        Size of an item's inputs, and of its outputs.
     max_in_flight : int, optional
-        Items between the first that is not handed out and the last that was let in; four for each
-        that hosts can work at when left out.
+        Items admitted and not yet returned; by default four times as many as the hosts can run.
     window : int, optional
-        Items that a host may have; four times what it works at when left out.
+        Items that a host may have; by default four times as many as it runs at a time.
     drivers : int
         Shards: each driver has a share of items and hosts, a link and an order of its own.
     ordered : bool
-        Whether results are handed out in the order of the items.
+        Whether results are returned in the order of the items.
     seed : int
-        Of what items take, where that is spread.
+        Seed of the spread of item times.
 
     Returns
     -------
@@ -177,7 +176,7 @@ def simulate_pool(
     Raises
     ------
     PlanError
-        If an argument makes no sense.
+        If an argument is invalid.
 
     Examples
     --------
@@ -187,13 +186,13 @@ def simulate_pool(
     'hosts'
     """
     _check(hosts, items, drivers)
-    # One of several drivers that are alike, each with its share of hosts and items.
+    # Drivers are equal: one is simulated, with its share of hosts and items.
     shard = [replace(kind, count=ceil(kind.count / drivers)) for kind in hosts if kind.count]
     slots = sum(kind.count * kind.in_flight for kind in shard)
     pool = _Pool(shard, driver or Driver(), (feed_bytes, result_bytes), window, seed, ordered)
-    # More than run at once: calls are on their way, and results wait for their turn.
+    # More than run at once: calls travel, and results wait for their turn.
     pool.run(ceil(items / drivers), max_in_flight or 4 * slots)
-    return pool.found(items, sum(kind.items_per_s for kind in hosts))
+    return pool.summarize(items, sum(kind.items_per_s for kind in hosts))
 
 
 def _check(hosts: Sequence[HostKind], items: int, drivers: int) -> None:
@@ -207,7 +206,7 @@ def _check(hosts: Sequence[HostKind], items: int, drivers: int) -> None:
 
 
 class _Server:
-    """Something that does one thing after the other; with several hands, as many at a time."""
+    """A queue with one or several hands, each of which does one job at a time."""
 
     def __init__(self, clock: _Clock, hands: int = 1) -> None:
         self._clock = clock
@@ -216,7 +215,7 @@ class _Server:
         self.busy_s = 0.0
 
     def do(self, seconds: float, then: Work) -> None:
-        """Work for that long when what is in line is done, then call."""
+        """Queue a job of a duration, and call `then` at its end."""
         self._line.append((seconds, then))
         self._next()
 
@@ -234,7 +233,7 @@ class _Server:
 
 
 class _Clock:
-    """Time that jumps from one event to the next."""
+    """Simulated time, which jumps from one event to the next."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -242,13 +241,12 @@ class _Clock:
         self._count = 0
 
     def after(self, seconds: float, work: Work) -> None:
-        """Call later."""
         self._count += 1
-        # The count decides among events of one moment: the same run gives the same figures.
+        # The count orders simultaneous events, so that results are reproducible.
         heappush(self._events, (self.now + seconds, self._count, work))
 
     def run(self) -> None:
-        """Let time go on until nothing is left to come."""
+        """Process events until none is left."""
         while self._events:
             self.now, _, work = heappop(self._events)
             work()
@@ -284,7 +282,7 @@ class _Pool:
         self._handed: list[float] = []
 
     def run(self, items: int, max_in_flight: int) -> None:
-        """Let all items through."""
+        """Simulate all items."""
         self._items, self._most = items, max_in_flight
         self._landed = bytearray(items)
         self._next_out = self._ended = 0
@@ -293,8 +291,8 @@ class _Pool:
         self._clock.run()
         assert self._next_out == items, "every item comes back"
 
-    def found(self, items: int, possible: float) -> PoolSimulation:
-        """Return what came of it, for all drivers together."""
+    def summarize(self, items: int, possible: float) -> PoolSimulation:
+        """Return the result for all drivers together."""
         seconds = self._clock.now
         shares = {
             kind.name: sum(server.busy_s for of, server in self._hosts.values() if of is kind)
@@ -315,7 +313,7 @@ class _Pool:
         )
 
     def _admit(self) -> None:
-        # In an ordered stream items are alive until those before them are through, too.
+        # In an ordered stream, items also live until those before them are returned.
         gone = self._next_out if self._ordered else self._ended
         while len(self._let_in) < min(self._items, gone + self._most):
             self._balancer.put(len(self._let_in), self._feed_bytes, in_order=self._ordered)
@@ -344,7 +342,7 @@ class _Pool:
             server.do(self._item_s(kind), partial(self._worked, call, kind, left))
 
     def _item_s(self, kind: HostKind) -> float:
-        # Both numbers are drawn for each item, in an order that nothing else changes.
+        # Both numbers are drawn for each item, so that other parameters do not change the draw.
         slower = kind.straggler if self._random.random() < kind.straggling else 1.0
         return kind.item_s * slower * float(np.exp(self._random.normal() * kind.spread))
 
@@ -352,7 +350,7 @@ class _Pool:
         left[0] -= 1
         if not left[0]:
             seconds = len(call.items) * self._result_bytes / self._model.link_bytes_per_s
-            # The trip takes time, but no room on the link: others are sent meanwhile.
+            # The trip takes time but does not occupy the link.
             then = partial(self._back.do, seconds, partial(self._receive, call, kind))
             self._clock.after(self._model.trip_s, then)
 
@@ -365,7 +363,7 @@ class _Pool:
             self._landed[item] = 1
             self._ended += 1
             self._handed[item] = self._clock.now
-        # All that waited for this one are handed out now.
+        # Results that waited for this one are returned now.
         while self._next_out < self._items and self._landed[self._next_out]:
             if self._ordered:
                 self._handed[self._next_out] = self._clock.now

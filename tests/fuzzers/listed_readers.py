@@ -24,7 +24,7 @@ from plait.devices.worker.remote_errors import describe, rebuild
 from plait.graph.formats import load_operators
 from plait.graph.operator import unregister_operator
 from plait.scheduler.costs.first_use import _kept
-from plait.scheduler.ray.remote.serving_devices import _command
+from plait.scheduler.ray.remote.serving_devices import _read_command
 
 
 class Row(NamedTuple):
@@ -271,7 +271,7 @@ LISTED: dict[str, Row] = {
     "foreign nodes": Row(make_foreign_models, partial(pl.load, format="onnx")),
     "commands of Ray": Row(
         lambda: [json_bytes([1, 0, "run", [], 3, None, None, None])],
-        partial(read_json, _command),
+        partial(read_json, _read_command),
         ("read", "write", "copy"),
         "json",
     ),

@@ -36,7 +36,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.outbox = Outbox()
-        self.courses = CommandQueues(self, lambda _, outcome: self.outcomes.append(outcome))
+        self.queues = CommandQueues(self, lambda _, outcome: self.outcomes.append(outcome))
         self.outcomes: list[CommandOutcome] = []
         self.running: list[Launched] = []
         self.launched: list[Command] = []
@@ -67,9 +67,9 @@ class Rig:
             refused, call = self.outbox.next_call()
             for work, error in refused:
                 work.complete(error)
-            self.courses.add(call.commands)
-            self.courses.cancel(call.cancelled)
-            self.courses.note(call.noted)
+            self.queues.add(call.commands)
+            self.queues.cancel(call.cancelled)
+            self.queues.note(call.noted)
 
     def end_one(self, which: int, *, fails: bool) -> None:
         ready = [one for one in self.running if all(wait.done for wait in one.waits)]

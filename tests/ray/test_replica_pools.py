@@ -13,7 +13,7 @@ import trio
 from fake_hosts import FakeHost, FakeHosts, counting, doubled, item, items, pool_on, taken
 from plait.graph.operators.randomness import RANDOM_KEY
 from plait.graph.tensor import Array
-from plait.scheduler.ray.payload import payload_of
+from plait.scheduler.ray.payload import make_payload
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -310,7 +310,7 @@ async def test_items_bring_their_keys_whichever_replica_has_them(
             return host
 
     hosts = Hosts()
-    made = payload_of(pl.plan(builder.build()), None, None)
+    made = make_payload(pl.plan(builder.build()), None, None)
     async with ReplicaPool(made, hosts.start, hosts.put, n=2, seed=9) as pool:
         async with pool.stream(items(20)) as results:
             assert len([one async for one in results]) == 20

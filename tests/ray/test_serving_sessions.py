@@ -15,7 +15,7 @@ from patience import WAIT_S
 from plait.devices.worker.modules import Source
 from plait.devices.worker.remote_errors import rebuild
 from plait.graph.tensor import Array
-from plait.scheduler.ray.payload import payload_of
+from plait.scheduler.ray.payload import make_payload
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked, ServingSessions
 
 started = threading.Event()
@@ -45,7 +45,7 @@ def plan(max_in_flight: int = 1) -> pl.Plan:
 
 def shipped(one: pl.Plan) -> tuple[Any, ...]:
     """Return a plan as it arrives: read-only bytes, and where its functions are."""
-    return payload_of(one, None, None).packed(lambda value: value)
+    return make_payload(one, None, None).pack(lambda value: value)
 
 
 def asked(number: int, value: float, fetches: tuple[str, ...] | None = None) -> Asked:
@@ -134,20 +134,20 @@ def test_a_plan_that_cannot_be_opened_is_described() -> None:
 
     error = rebuild(asyncio.run(main()), "the host")
     assert isinstance(error, pl.ParseError)
-    assert "what the pool sent" in str(error)
+    assert "the plan that the pool sent" in str(error)
 
 
 def test_a_graph_is_planned_for_the_devices_of_the_host() -> None:
     b = pl.GraphBuilder("squares")
     x = b.input("x", "float32", (2,))
     b.output("y", b.op("Mul", x, x))
-    sent = payload_of(b.build(), ["formal", "cpu"], {"max_in_flight": 2})
+    sent = make_payload(b.build(), ["formal", "cpu"], {"max_in_flight": 2})
     assert sent.plan.devices == ("cpu",)
     assert sent.plan.in_flight == 2
 
     async def main() -> Answer:
         sessions = ServingSessions()
-        assert await sessions.open(*sent.packed(lambda value: value)) is None
+        assert await sessions.open(*sent.pack(lambda value: value)) is None
         session = sessions._loop.session if sessions._loop is not None else None
         assert session is not None
         assert session.plan.devices == ("formal", "cpu")
@@ -163,8 +163,8 @@ def test_devices_that_the_host_lacks_are_named() -> None:
     async def main() -> Any:
         b = pl.GraphBuilder("relu")
         b.output("y", b.op("Relu", b.input("x", "float32", (2,))))
-        sent = payload_of(b.build(), "no_such_device:3", None)
-        return await ServingSessions().open(*sent.packed(lambda value: value))
+        sent = make_payload(b.build(), "no_such_device:3", None)
+        return await ServingSessions().open(*sent.pack(lambda value: value))
 
     error = rebuild(asyncio.run(main()), "the host")
     assert isinstance(error, pl.DeviceUnavailableError)
@@ -184,7 +184,7 @@ def test_what_hosts_can_make_no_plan_of_is_refused(
     what: Any, devices: Any, planning: Any, message: str
 ) -> None:
     with pytest.raises(pl.PlanError, match=message):
-        payload_of(what, devices, planning)
+        make_payload(what, devices, planning)
 
 
 def test_a_module_that_is_missing_on_the_host_is_named() -> None:

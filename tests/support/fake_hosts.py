@@ -18,7 +18,7 @@ from plait.devices.errors import DeviceLostError, KernelError
 from plait.devices.worker.remote_errors import describe
 from plait.graph.tensor import Array
 from plait.scheduler.ray.actors import OnResult
-from plait.scheduler.ray.payload import payload_of
+from plait.scheduler.ray.payload import make_payload
 from plait.scheduler.ray.pools.replicas import ReplicaPool
 from plait.scheduler.ray.pools.serving_sessions import Answer, Asked, Outcome
 from plait.scheduler.runtime.streaming.stream import Results
@@ -240,5 +240,5 @@ class FakeHosts:
 
 def pool_on(hosts: FakeHosts, plan: pl.Plan | None = None, **options: Any) -> ReplicaPool:
     """Return a pool of hosts, of the plan that they compute unless it is another."""
-    what = payload_of(doubling() if plan is None else plan, None, None)
+    what = make_payload(doubling() if plan is None else plan, None, None)
     return ReplicaPool(what, hosts.start, hosts.put, **options)

@@ -9,20 +9,20 @@ from math import ceil, inf
 from ...errors import SessionError
 
 CROWDED_S = 1.0
-"""Items wait for so long before replicas are added: starting one takes about as long."""
+"""Replicas are added once items have waited for this time, about as long as a start takes."""
 
 IDLE_S = 60.0
-"""A replica has nothing to do for so long before it is given back."""
+"""A replica is stopped once it has been idle for this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Between how many replicas a pool may have, and when that changes.
+    """The limits of a pool's number of replicas, and the times after which it changes.
 
     Raises
     ------
     SessionError
-        If that makes no sense.
+        If the limits are invalid.
     """
 
     least: int
@@ -40,16 +40,16 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be done now, and when to look again.
+    """A decision about the number of replicas.
 
     Attributes
     ----------
     start : int
-        How many replicas are to be started.
+        The number of replicas to start.
     stop : tuple of str
-        Which are to be stopped.
+        The replicas to stop.
     again : float
-        At this moment, unless something happens before.
+        The time of the next decision, unless something changes before.
     """
 
     start: int = 0
@@ -58,7 +58,7 @@ class Change:
 
 
 class Autoscaler:
-    """Decides when replicas come and go; it is told the time.
+    """Decides when to start and stop replicas; reads no clock.
 
     Parameters
     ----------
@@ -78,21 +78,21 @@ class Autoscaler:
         room: int,
         idle: Mapping[str, float],
     ) -> Change:
-        """Return what to do.
+        """Decide which replicas to start and stop.
 
         Parameters
         ----------
         now : float
         count : int
-            How many replicas there are, those that are being started included.
+            The number of replicas, including those that are starting.
         starting : int
-            How many are being started: items that wait may be for them.
+            The number of starting replicas, which may take waiting items.
         waiting : int
-            How many items no replica has room for.
+            The number of items that no replica has room for.
         room : int
-            How many items a replica has room for.
+            The number of items that a replica has room for.
         idle : Mapping of str to float
-            The replicas that have nothing to do, and since when; those that are being started, too.
+            For each idle replica, including starting ones, the time since when it is.
         """
         size = self._size
         if not waiting:

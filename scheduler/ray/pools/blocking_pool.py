@@ -20,7 +20,7 @@ from .replicas import ReplicaPool
 
 
 class ReplicaArguments(TypedDict, total=False):
-    """The arguments of `Cluster.replicas`, but for the plan and how many."""
+    """The arguments of `Cluster.replicas` except the plan and the number."""
 
     devices: str | Sequence[str] | None
     planning: Mapping[str, Any] | None
@@ -65,14 +65,14 @@ class BlockingReplicaPool:
         *,
         deadline_s: float | None = None,
     ) -> Any:
-        """Run one item and return its outputs, or what is fetched, as `ReplicaPool.run` does.
+        """Run one item and return its outputs or the fetched tensors, as `ReplicaPool.run` does.
 
         Raises
         ------
         SessionError
-            If the pool is closed, or a trio task calls, which would be blocked.
+            If the pool is closed, or if called in a trio task, which it would block.
         PlaitError
-            Whatever running raises.
+            If the item fails.
         """
         check_no_trio()
         pool = self._loop.session
@@ -84,21 +84,21 @@ class BlockingReplicaPool:
     def stream(
         self, source: Iterable[SourceItem], **arguments: Unpack[StreamArguments]
     ) -> BlockingResults:
-        """Run the items of a source on all replicas; iterate over what is returned.
+        """Run the items of a source on all replicas, and return an iterator over the results.
 
         Parameters
         ----------
         source : iterable of Mapping
-            Asked for items on the thread that iterates, as by `BlockingSession.stream`.
+            Iterated on the thread that iterates over the results, as by `BlockingSession.stream`.
         **arguments
             As for `ReplicaPool.stream`. Results are always copies.
 
         Raises
         ------
         SessionError
-            If the pool is closed, a trio task calls, or the arguments make no sense.
+            If the pool is closed, a trio task calls, or the arguments are invalid.
         PlaitError
-            Whatever opening a stream raises.
+            If the stream cannot be opened.
         """
         check_no_trio()
         check_source(source, blocking=True)
@@ -106,13 +106,13 @@ class BlockingReplicaPool:
         return BlockingResults(self._loop, source, options, owner=self)
 
     def status(self) -> PoolStatus:
-        """Return what happens at this moment, as `ReplicaPool.status` does."""
+        """Return the present status, as `ReplicaPool.status` does."""
         check_no_trio()
         status: PoolStatus = self._loop.status().result()
         return status
 
     def close(self) -> None:
-        """End all replicas; what is under way is cancelled. Closing twice is allowed."""
+        """Cancel items in flight and end all replicas. May be called twice."""
         self._loop.close()
 
     def __enter__(self) -> BlockingReplicaPool:

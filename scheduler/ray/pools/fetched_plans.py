@@ -11,7 +11,7 @@ from ...runtime.opened.fetch_plan_cache import ALL, KEPT_FETCHES
 
 
 class FetchedPlans:
-    """Plans by what is fetched; used on the trio thread only.
+    """Plans by fetched tensors; used on the trio thread only.
 
     Parameters
     ----------
@@ -24,12 +24,12 @@ class FetchedPlans:
         self._found: dict[frozenset[str], Plan] = {}
 
     async def find(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for what is fetched, made now if need be.
+        """Return the plan for some tensors, planning on first use.
 
         Raises
         ------
         FetchError, PlanError, DeviceError
-            If there is none.
+            If planning fails.
         """
         if fetched == ALL:
             return self._whole

@@ -1,8 +1,8 @@
 """Deals items to replicas, call by call, without a clock, a task or a network.
 
-Replicas that are faster get more: each has room for what it works at, and for what keeps it busy
-while results and further items travel. Items that are small against a trip go several in a call.
-Where results are wanted in order, slow replicas are given those that are wanted late enough.
+Faster replicas get more items: a replica has room for those that it runs at a time, and for more
+that keep it busy while results and further items travel. Items that are short compared to a trip
+are grouped in calls. If results are wanted in order, slow replicas get items further back.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 from .replica_load import PoolCall, ReplicaLoad, ReplicaOrder
 
 CALL_BYTES = 8 << 20
-"""Of items that go together: larger values take another way through an engine, and a slower one."""
+"""The limit of grouped items' bytes: an engine transports larger values by a slower path."""
 
 LATER = 2.0
-"""By what factor a replica may be through later than the first one would, for whatever is next."""
+"""A replica gets the next item in order unless it ends later than the first one by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What became of the items of a replica that was lost.
+    """The items of a lost replica.
 
     Attributes
     ----------
     replayed : tuple of int
-        They wait again, before all that came later.
+        Items that wait again, before all later ones.
     failed : tuple of int
-        They have been run as often as they may.
+        Items that have used all of their replays.
     """
 
     replayed: tuple[int, ...] = ()
@@ -42,7 +42,7 @@ class LoadBalancer:
     Parameters
     ----------
     replays : int
-        How many times an item is dealt again after a replica that had it was lost.
+        The number of times an item is dealt again after the loss of its replica.
     """
 
     def __init__(self, replays: int) -> None:
@@ -50,9 +50,9 @@ class LoadBalancer:
         self._hands: dict[str, ReplicaLoad] = {}
         self._everyone = ReplicaOrder(self._hands, lambda hand: True)
         self._open = ReplicaOrder(self._hands, lambda hand: hand.takes_items)
-        self._rate = 0.0  # items in a second, of all replicas whose speed is known
-        self._queue: list[int] = []  # sorted: who is dealt again comes before those after it
-        self._nbytes: dict[int, int] = {}  # of items that wait, or are under way
+        self._rate = 0.0  # items per second of all replicas with known speed
+        self._queue: list[int] = []  # sorted: replayed items come before later ones
+        self._nbytes: dict[int, int] = {}  # of waiting and dealt items
         self._in_order: set[int] = set()
         self._where: dict[int, PoolCall] = {}
         self._lives: dict[int, int] = {}
@@ -60,29 +60,29 @@ class LoadBalancer:
 
     @property
     def waiting(self) -> int:
-        """How many items are with no replica."""
+        """The number of items that wait for a replica."""
         return len(self._queue)
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """Those that get items."""
+        """The names of replicas that get items."""
         return tuple(self._hands)
 
     def under_way(self, replica: str) -> int:
-        """Return how many items a replica has, those that nobody wants any more included."""
+        """Return the number of a replica's items, including cancelled ones."""
         return self._hands[replica].under_way
 
     def item_s(self, replica: str) -> float | None:
-        """Return how long an item takes a replica, once that is known."""
+        """Return a replica's time per item, once it is known."""
         return self._hands[replica].item_s
 
     def items(self, replica: str) -> tuple[int, ...]:
-        """Return the items of a replica that are still wanted."""
+        """Return the items of a replica that are not cancelled."""
         calls = self._hands[replica].calls.values()
         return tuple(item for call in calls for item in self._wanted(call))
 
     def put(self, item: int, nbytes: int = 0, *, in_order: bool = False) -> None:
-        """Let an item wait for a replica; it goes before those with higher numbers.
+        """Queue an item; it goes before those with higher numbers.
 
         Parameters
         ----------
@@ -97,22 +97,22 @@ class LoadBalancer:
         insort(self._queue, item)
 
     def join(self, replica: str, in_flight: int, window: int) -> None:
-        """Let a replica have items.
+        """Add a replica.
 
         Parameters
         ----------
         replica : str
         in_flight : int
-            How many it works at, at a time.
+            The number of items that it runs at a time.
         window : int
-            How many it may have, those that travel included.
+            The limit of its items, including those in transit.
         """
         assert replica not in self._hands, f"replica {replica} is here already"
         hand = self._hands[replica] = ReplicaLoad(replica, in_flight, max(1, window))
         self._note(hand)
 
     def lose(self, replica: str) -> Losses:
-        """Let a replica have no more; what it had is dealt again as often as that is allowed."""
+        """Remove a replica, and queue its items again unless they have used all replays."""
         hand = self._hands.pop(replica)
         self._rate -= hand.per_s
         replayed, failed = list[int](), list[int]()
@@ -128,7 +128,7 @@ class LoadBalancer:
         return Losses(tuple(replayed), tuple(failed))
 
     def drop(self, item: int) -> PoolCall | None:
-        """Forget an item that nobody wants any more; return the call it is in, if it is in one.
+        """Forget a cancelled item, and return its call, if it was dealt.
 
         Its place with the replica is free when that call is answered.
         """
@@ -139,24 +139,24 @@ class LoadBalancer:
         return call
 
     def deal(self) -> tuple[PoolCall, ...]:
-        """Give away as many items as there is room for, in calls that are to be made now."""
+        """Deal as many items as there is room for; return the calls to make."""
         made: list[PoolCall] = []
         while calls := self._round():
             made += calls
         return tuple(made)
 
     def answered(self, call: PoolCall, item_s: float | None = None) -> tuple[int, ...]:
-        """Take note that a call has ended; return those of its items that are still wanted.
+        """Record the end of a call; return its items that are not cancelled.
 
         Parameters
         ----------
         call : PoolCall
         item_s : float, optional
-            How long the replica took for an item, at the rate that it had lately.
+            The replica's time per item, at its recent rate.
         """
         hand = self._hands.get(call.replica)
         if hand is None or hand.calls.pop(call.number, None) is None:
-            return ()  # the replica was lost in between: all that it had is dealt with
+            return ()  # the replica was lost in between: `lose` has handled its items
         hand.under_way -= len(call.items)
         if item_s is not None:
             self._rate -= hand.per_s
@@ -182,19 +182,19 @@ class LoadBalancer:
         self._open.note(hand)
 
     def _round(self) -> list[PoolCall]:
-        """Give away items, in one call for each replica at the most."""
+        """Deal items, in at most one call per replica."""
         groups: dict[str, list[int]] = {}
         sizes: dict[str, int] = {}
         aside: list[ReplicaLoad] = []
         while (hand := self._open.take()) is not None:
             index = self._index_for(hand)
-            if index is None:  # nor is there anything for those that are later still
+            if index is None:  # nor does any item suit the slower ones
                 aside.append(hand)
                 break
             group, nbytes = groups.get(hand.name, []), self._nbytes[self._queue[index]]
             size = sizes.get(hand.name, 0) + nbytes
             few = len(group) + len(self._queue) < hand.batch // 2
-            if hand.calls and few:  # more will have gathered when one of these returns
+            if hand.calls and few:  # a larger group collects until one of its calls returns
                 aside.append(hand)
                 continue
             if group and (len(group) >= hand.batch or size > CALL_BYTES):
@@ -211,10 +211,10 @@ class LoadBalancer:
         return [self._call(name, items) for name, items in groups.items()]
 
     def _index_for(self, hand: ReplicaLoad) -> int | None:
-        """Return which of the items that wait a replica is given, if any.
+        """Return the place in the queue of the item for a replica, if any.
 
-        A slow one would hold up results that are wanted in order: it gets the first item that is
-        not wanted before it would be done, by the rate of all.
+        A slow replica would delay results that are wanted in order: it gets the first item that, by
+        the rate of all replicas, is due after this replica would be done.
         """
         if not self._queue:
             return None

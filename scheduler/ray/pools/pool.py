@@ -1,4 +1,4 @@
-"""The inside of a pool of replicas: items that were admitted, dealt, and come back."""
+"""The core of a pool of replicas: admits items, deals them, and handles answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """An item that was admitted and has not ended."""
+    """An admitted item that has not ended."""
 
     item_run: ItemRun
     inputs: dict[str, Array]
@@ -54,11 +54,11 @@ class Pool:
     plan : Plan
     manager : ReplicaManager
     window : int
-        How many items a replica may have.
+        The number of items that a replica may have.
     replays : int
-        How often an item is run again because its replica was lost.
+        How often an item is run again after the loss of its replica.
     keeps : bool
-        Whether a replica keeps what items leave there, so that none stands in for another.
+        Whether replicas keep variables, so that another replica cannot replace a lost one.
     announcer : Announcer
     keys : Keys
 
@@ -71,7 +71,7 @@ class Pool:
     dropped : int
         Items of live sources that there was no room for.
     ordered : set of int
-        The streams whose results are wanted in order, by number.
+        The numbers of the streams with ordered results.
     """
 
     def __init__(
@@ -107,30 +107,30 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """How many items no replica has."""
+        """The number of items that wait for a replica."""
         return self._balancer.waiting
 
     @property
     def in_flight(self) -> int:
-        """How many items were admitted and have not ended."""
+        """The number of admitted items that have not ended."""
         return len(self._entries)
 
     def under_way(self, replica: str) -> int:
-        """Return how many items a replica has."""
+        """Return the number of a replica's items."""
         return self._balancer.under_way(replica) if replica in self._balancer.replicas else 0
 
     def item_s(self, replica: str) -> float | None:
-        """Return how long an item takes there, once that is known."""
+        """Return a replica's time per item, once it is known."""
         return self._balancer.item_s(replica) if replica in self._balancer.replicas else None
 
     def _crowd(self) -> tuple[int, int]:
-        """Return how many items wait, and how many a replica has that is full."""
+        """Return the number of waiting items, and the average load of a replica."""
         waiting = self._balancer.waiting
         under_way = len(self._entries) - waiting
         return waiting, max(1, under_way // max(1, len(self._manager.ready)))
 
     def close(self) -> None:
-        """Cancel what is under way, and admit no more."""
+        """Cancel all items, and admit no more."""
         self._refusal = session_closed_error
         for entry in list(self._entries.values()):
             entry.item_run.cancel()
@@ -140,15 +140,15 @@ class Pool:
         await trio.lowlevel.checkpoint()
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
-        """Call what copies arrays, on a thread if they are large."""
+        """Call `copy`, on a thread if the arrays are large."""
         return copy() if are_small(arrays) else await trio.to_thread.run_sync(copy)
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return what is fed: arrays on devices do not travel."""
+        """Return the inputs unchanged: a pool accepts no arrays on devices."""
         return inputs
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        """Count an item that has ended, and tell observers."""
+        """Count an ended item, and notify observers."""
         self.done += 1
         self.failed += error is not None
         if self._announcer.is_heard:
@@ -161,7 +161,7 @@ class Pool:
     way_memory = None
 
     async def await_recovery(self) -> None:
-        """Wait for nothing: a pool holds items back by itself while it has no replica."""
+        """Do nothing: items wait in the pool while it has no replica."""
 
     def count_dropped(self) -> None:
         """Count an item of a live source that there was no room for."""
@@ -176,10 +176,10 @@ class Pool:
         limit: InlineLimit = ON_LOOP,
         share: Share | None = None,
     ) -> None:
-        """Leave that to the replicas."""
+        """Do nothing: items run on replicas."""
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for what is fetched; raises as `FetchedPlans.find`."""
+        """See `FetchedPlans.find`."""
         return await self._plans.find(fetched)
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str] = ALL) -> None:
@@ -192,7 +192,7 @@ class Pool:
         item_run: ItemRun,
         fetched: frozenset[str] = ALL,
     ) -> None:
-        """Let an item wait for a replica; callers see to it that there are not too many.
+        """Queue an item for a replica; callers limit their number.
 
         Raises
         ------
@@ -203,9 +203,9 @@ class Pool:
         arrays = check_feeds(plan.fed, inputs, plan.unneeded)
         if self._refusal is not None:
             raise self._refusal()
-        # Copied at once, since the caller may change them while the item waits, or runs again.
+        # Copied now, since the caller may change them while the item waits or is replayed.
         own = partial(self.spares.copy_into, arrays, self.spares.room_for(arrays))
-        entry = _Entry(item_run, await self.copying(arrays.values(), own), _names(fetched))
+        entry = _Entry(item_run, await self.copying(arrays.values(), own), _sort_names(fetched))
         if self._refusal is not None or item_run.cancelled:  # meanwhile
             raise session_closed_error() if self._refusal is None else self._refusal()
         self._put(entry)
@@ -219,12 +219,12 @@ class Pool:
         *,
         may_run_here: bool = True,
     ) -> bool:
-        """Do as `admit`, which has nothing to wait for."""
+        """Call `admit`, which never waits for room."""
         await self.admit(inputs, max_in_flight, item_run, fetched)
         return True
 
     async def drain(self, item_runs: set[ItemRun]) -> None:
-        """Cancel items; what of them has begun ends where it is, with nobody waiting for it."""
+        """Cancel items, without waiting for replicas that have begun them."""
         for item_run in list(item_runs):
             item_run.cancel()
         with trio.CancelScope(shield=True):
@@ -238,17 +238,17 @@ class Pool:
         self._entries[number] = entry
         item_run.age = number
         item_run.marks.admitted_ns = self.now_ns()
-        item_run.on_cancel = partial(self._give_up, number)
+        item_run.on_cancel = partial(self._cancel, number)
         # Small items travel several in a call, large ones alone.
         nbytes = sum(array.nbytes for array in entry.inputs.values())
         self._balancer.put(number, nbytes, in_order=item_run.marks.stream in self.ordered)
         self._deal()
 
     def _deal(self) -> None:
-        """Give away what there is room for."""
+        """Send as many items as there is room for."""
         for call in self._balancer.deal():
             replica = self._manager.replicas[call.replica]
-            # Nothing is idle that was just given work: the pool may shrink meanwhile.
+            # Marked busy now, so that the pool does not stop it meanwhile.
             replica.idle_since = inf
             asked = [self._asked(number) for number in call.items]
             replica.run(asked, partial(self._answered, call, replica))
@@ -263,13 +263,12 @@ class Pool:
     def _answered(
         self, call: PoolCall, replica: Replica, value: Any, error: BaseException | None
     ) -> None:
-        """Take what came of a call, and give away more."""
+        """Handle the answer to a call, and deal further items."""
         answer = None if error is not None else Answer(*value)
-        # A device of the host may be lost though the host answers: sessions there are of no use
-        # then.
-        loss = error if answer is None else lost_device(answer, replica.name)
+        # A host that answers may have lost a device: its session cannot run items any more.
+        loss = error if answer is None else find_lost_device(answer, replica.name)
         if isinstance(loss, DeviceLostError):
-            replica.lose(loss)  # all that it has is run again
+            replica.lose(loss)  # all of its items run again
             return
         item_s = None if answer is None else replica.item_s(answer)
         outcomes = {} if answer is None else {one[0]: Outcome(*one) for one in answer.outcomes}
@@ -277,7 +276,7 @@ class Pool:
             if number in outcomes:
                 self._land(number, outcomes[number], replica)
             else:
-                # An answer that leaves an item out must not leave somebody waiting for ever.
+                # Otherwise the caller of an item that the answer omits would wait forever.
                 self._fail(number, error or DeviceError(f"{replica.name!r} said nothing of it"))
         self._deal()
         if not self.under_way(replica.name):
@@ -285,10 +284,9 @@ class Pool:
             self._manager.look_again()
 
     def _land(self, number: int, outcome: Outcome, replica: Replica) -> None:
-        """End an item that a replica is through with."""
+        """End an item with the outcome from its replica."""
         replica.done += 1
-        # It works: what it took to start it is forgotten, and it may be started as often again.
-        replica.starts = 0
+        replica.starts = 0  # it works, so that a later loss has all attempts to start again
         item_run = self._pop(number)
         item_run.marks.finished_ns = self.now_ns()
         if outcome.error is not None:
@@ -302,13 +300,13 @@ class Pool:
                 item_run.finish(error=error)
             else:
                 item_run.marks.landed_ns = self.now_ns()
-                item_run.land(taken, None, _nothing)
+                item_run.land(taken, None, lambda: None)
 
-    def _give_up(self, number: int) -> None:
-        """End an item that was cancelled; what of it has begun is told to end."""
+    def _cancel(self, number: int) -> None:
+        """End a cancelled item, also on its replica."""
         call = self._balancer.drop(number)
         item_run = self._pop(number)
-        # Its replica goes on with the others of the call, and is told only to skip this one.
+        # The other items of the call go on.
         if call is not None and call.replica in self._manager.ready:
             self._manager.replicas[call.replica].cancel([number])
         item_run.finish(error=session_closed_error())
@@ -330,7 +328,7 @@ class Pool:
         self._deal()
 
     def _lose(self, replica: Replica, loss: DeviceLostError) -> None:
-        """Have what a replica had run again, where that may be."""
+        """Replay the items of a lost replica if they may run again, or fail them."""
         losses = self._balancer.lose(replica.name)
         for _ in losses.replayed:
             self._announcer.tell(ItemReplayed(replica.name))
@@ -342,7 +340,7 @@ class Pool:
             self._deal()
 
     def _fail_all(self, error: Exception) -> None:
-        """Fail what waits, and what comes: there is no replica for it."""
+        """Fail all present and future items, for lack of a replica."""
         kind = error if isinstance(error, PlaitError) else DeviceError(str(error))
         if self._refusal is not session_closed_error:
             self._refusal = kind.again
@@ -351,16 +349,12 @@ class Pool:
             self._fail(number, kind)
 
 
-def _names(fetched: frozenset[str]) -> tuple[str, ...] | None:
+def _sort_names(fetched: frozenset[str]) -> tuple[str, ...] | None:
     return tuple(sorted(fetched)) if fetched else None
 
 
-def _nothing() -> None:
-    """There is no slot to let go."""
-
-
 def lost_item_error(name: str, loss: DeviceLostError, replays: int) -> DeviceLostError:
-    """Return what an item fails with that is not run again, or not once more."""
+    """Return the error of an item that is not run again after its replica was lost."""
     fix = "it may have taken effect, so it is not run again: feed it again if that does no harm"
     if replays:
         fix = f"it ran {replays + 1} times, and no replica survived; see what ends them"
@@ -368,7 +362,7 @@ def lost_item_error(name: str, loss: DeviceLostError, replays: int) -> DeviceLos
 
 
 def lost_variables_error(name: str, loss: DeviceLostError) -> DeviceLostError:
-    """Return what all items fail with from now on."""
+    """Return the error of all items after the loss of a replica with variables."""
     return DeviceLostError(
         f"{name!r} was lost, and what the variables held there: {loss.what}",
         at=loss.at,
@@ -376,8 +370,8 @@ def lost_variables_error(name: str, loss: DeviceLostError) -> DeviceLostError:
     )
 
 
-def lost_device(answer: Answer, name: str) -> DeviceLostError | None:
-    """Return what a host says that has lost a device for good: another one may do better."""
+def find_lost_device(answer: Answer, name: str) -> DeviceLostError | None:
+    """Return the error of an answer from a host that has lost a device for good, if any."""
     for outcome in answer.outcomes:
         error = outcome[2]
         if error is not None and error[0][0][0] == DeviceLostError.__name__:

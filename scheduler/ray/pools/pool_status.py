@@ -14,9 +14,9 @@ class ReplicaStatus:
     Attributes
     ----------
     node : str
-        Where it runs; empty while there is no node for it.
+        Id of its node; empty until it has one.
     process : int
-        The host's; 0 while there is none.
+        Process id of its host; 0 until it has one.
     ready : bool
         False while it is being started.
     under_way : int
@@ -24,7 +24,7 @@ class ReplicaStatus:
     done : int
         Items that it has run.
     item_s : float or None
-        How long an item takes it, at the rate that it had lately.
+        Its time per item, at its recent rate.
     """
 
     node: str

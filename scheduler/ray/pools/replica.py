@@ -1,8 +1,7 @@
-"""One replica of a pool: a session on a host, on another host when that is lost.
+"""One replica of a pool: a session on a host, and on another host after a loss.
 
-A host that is lost is not waited for. Another one is started in its place, which is as good, for
-replicas keep nothing: an engine's own restarts begin only when it has noticed, which takes it half
-a minute where a link is cut.
+A lost host is replaced at once instead of by the engine's own restarts: the engine notices a cut
+link only after half a minute, and replicas have no state to preserve.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ StartHost: TypeAlias = Callable[[str], Awaitable[Actor]]
 """Starts a host for the replica of that name; returns before there is a node for it."""
 
 CLOSE_S = 2.0
-"""A host may take so long to close its session before it is killed."""
+"""Time for a host to close its session, before it is killed."""
 
 
 class Replica:
-    """Where some of a pool's items run; used on the trio thread only.
+    """A session that runs items of a pool; used on the trio thread only.
 
     Parameters
     ----------
@@ -36,22 +35,22 @@ class Replica:
     start : callable
         Starts a host.
     packed : tuple
-        What its session is opened with.
+        The arguments of `Host.open_session`.
     silence_s : float
-        A host that has been silent for so long is lost.
+        How long a host may be silent before it counts as lost.
 
     Attributes
     ----------
     starts : int
-        How many hosts were started in a row without an item that ended well.
+        The number of hosts started in a row without a successful item.
     idle_since : float
         Since when it has been without items; infinite while it has some.
     done : int
-        How many items it has run.
+        The number of items it has run.
     node : str
-        Where it runs; empty while that is not known.
+        Id of its node; empty until it is known.
     process : int
-        The host's; 0 while it is not known.
+        Process id of its host; 0 until it is known.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class Replica:
         Raises
         ------
         PlaitError
-            If there is none, or it refuses the plan.
+            If that fails, or the host refuses the plan.
         """
         self._loss, self._lost, self._seen = None, trio.Event(), (0.0, 0)
         self.node, self.process = "", 0
@@ -96,16 +95,15 @@ class Replica:
         self.idle_since = trio.current_time()
 
     def run(self, asked: Sequence[Asked], on_answer: OnResult) -> None:
-        """Have items run; `on_answer` gets an Answer, or why there is none, on the trio thread."""
+        """Run items; `on_answer` gets an Answer or an error, on the trio thread."""
         # Plain tuples: each object of a class costs a pickler ten times as much.
         self._call("run_items", (tuple(map(tuple, asked)),), on_answer)
 
     def cancel(self, numbers: Sequence[int]) -> None:
-        """Have items given up."""
         self._call("cancel_items", (tuple(numbers),), _ignore)
 
     def item_s(self, answer: Answer) -> float | None:
-        """Return how long an item took, of those that ended since the answer before."""
+        """Return the time per item since the previous answer, if any items ended."""
         busy_s, done = self._seen
         if answer.done <= done:  # it was overtaken by a later one
             return None
@@ -113,7 +111,7 @@ class Replica:
         return (answer.busy_s - busy_s) / (answer.done - done)
 
     def lose(self, loss: DeviceLostError) -> None:
-        """Take its host for lost."""
+        """Mark its host as lost."""
         if self._loss is None:
             self._loss = loss
             self._lost.set()
@@ -140,7 +138,7 @@ class Replica:
             host.kill()
 
     async def close(self) -> None:
-        """End its session and its host; not to be cancelled itself."""
+        """End its session and its host; shielded from cancellation."""
         if self._is_open and self._loss is None:
             with trio.move_on_after(CLOSE_S) as scope, suppress(Exception):
                 scope.shield = True
@@ -153,7 +151,7 @@ class Replica:
 
         def heard(value: Any, error: BaseException | None) -> None:
             if host is not self._host:
-                return  # it was lost in between: all that it had is dealt with
+                return  # the host was lost in between, and its items are handled
             self._heard = trio.current_time()
             if isinstance(error, DeviceLostError):
                 self.lose(error)
@@ -165,11 +163,11 @@ class Replica:
 
         try:
             host.call(method, *arguments).on_result(answered)
-        except Exception as error:  # an engine's own, such as for what it cannot send
+        except Exception as error:  # of the engine, such as for a value that it cannot send
             answered(None, error)
 
     async def _result(self, method: str, *arguments: Any) -> Any:
-        """Call a method and wait for what it returns."""
+        """Call a method and wait for its result."""
         answers: list[tuple[Any, BaseException | None]] = []
         came = trio.Event()
 

@@ -1,4 +1,4 @@
-"""The load and speed of each replica, and the order in which they are dealt items."""
+"""The load and speed of each replica, and the order in which they get items."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ CALL_S = 0.004
 """Work in one call, which costs a driver about 0.7 ms; see `benchmarks/bench_replicas.py`."""
 
 NO_TIME_S = 1e-9
-"""What stands for the time of items that no replica has been seen to do."""
+"""Stands for an unknown time per item."""
 
 ReplicaRank: TypeAlias = tuple[float, int, str]
-"""When a replica would be through with one more item, when it got one last, and its name."""
+"""When a replica would end one more item, when it got its last one, and its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PoolCall:
 
 @dataclass(slots=True)
 class ReplicaLoad:
-    """What one replica holds."""
+    """The items and the speed of one replica."""
 
     name: str
     in_flight: int
@@ -44,48 +44,48 @@ class ReplicaLoad:
 
     @property
     def per_s(self) -> float:
-        """How many items it does in a second; 0 while nobody knows."""
+        """Items per second; 0 while unknown."""
         return 1 / self.item_s if self.item_s else 0.0
 
     @property
     def batch(self) -> int:
-        """How many items go together at the most: half of all, so that others travel meanwhile."""
+        """The limit of items in a call: at most half of the window, so that calls overlap."""
         most = max(1, self.window // 2)
-        return 1 if self.item_s is None else _ratio(CALL_S, self.item_s, most)
+        return 1 if self.item_s is None else _count_items(CALL_S, self.item_s, most)
 
     @property
     def room(self) -> int:
-        """How many more items it may get."""
-        ahead = 1 if self.item_s is None else _ratio(AHEAD_S, self.item_s, self.window)
+        """The number of further items that it may get."""
+        ahead = 1 if self.item_s is None else _count_items(AHEAD_S, self.item_s, self.window)
         return min(self.window, self.in_flight + ahead) - self.under_way
 
     @property
     def takes_items(self) -> bool:
-        """True if it has room, and not so many calls that items had better gather for the next."""
+        """True if it has room, and so few calls that items need not collect for a larger one."""
         return self.room > 0 and len(self.calls) < max(2, ceil(self.window / self.batch))
 
     @property
     def place(self) -> ReplicaRank:
-        """Its place among others: those that nobody knows first, the about as fast are equals."""
+        """Its rank: unknown speeds first; speeds within a factor of about 1.4 are equal."""
         item_s = 2 ** round(log2(self.item_s)) if self.item_s else NO_TIME_S
         return item_s * max(self.in_flight, self.under_way + 1), self.dealt, self.name
 
     def learn(self, item_s: float) -> None:
-        """Take note of how long it took for an item."""
+        """Record its recent time per item."""
         self.item_s = item_s if self.item_s is None else (self.item_s + item_s) / 2
 
 
 class ReplicaOrder:
-    """Replicas by their places, first the one that would be through first.
+    """A heap of replicas by rank: first the one that would end the next item first.
 
-    Each change of a place is noted; what was noted before it is passed over.
+    Each change of a rank is pushed; outdated entries are skipped.
 
     Parameters
     ----------
-    hands : dict of str to Hand
-        All there are, by name; it may change.
+    hands : dict of str to ReplicaLoad
+        All replicas by name; it may change.
     counts : callable
-        Which of them are meant.
+        Whether a replica belongs to the order.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ReplicaOrder:
         self._heap: list[ReplicaRank] = []
 
     def note(self, hand: ReplicaLoad) -> None:
-        """Take note that a replica's place may be another one, or that it counts again."""
+        """Push a replica after a change of its rank, or when it counts again."""
         heappush(self._heap, hand.place)
         if len(self._heap) > 4 * len(self._hands) + 64:
             self._heap = [one.place for one in self._hands.values()]
@@ -112,13 +112,13 @@ class ReplicaOrder:
         return None
 
     def take(self) -> ReplicaLoad | None:
-        """Return the first replica, which has no place here until it is noted again."""
+        """Remove the first replica, until it is noted again, and return it."""
         hand = self.first()
         if hand is not None:
             heappop(self._heap)
         return hand
 
 
-def _ratio(whole_s: float, item_s: float, most: int) -> int:
-    """Return how many items take that long, 1 at least."""
+def _count_items(whole_s: float, item_s: float, most: int) -> int:
+    """Return the number of items that fit in `whole_s`, from 1 to `most`."""
     return most if item_s * most <= whole_s else max(1, int(whole_s / item_s))

@@ -1,4 +1,4 @@
-"""The replicas of a pool: started, watched, started again when they are lost, and given back."""
+"""The replicas of a pool: starts, watches, restarts and stops them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class ReplicaManager:
         Makes a replica, by name.
     size : Size
     faults : FaultPolicy
-        When to start a replica again that was lost.
+        When to restart a lost replica.
     announcer : Announcer
     can_restart : bool
-        Whether a replica that is lost is started again.
+        Whether a lost replica is restarted.
 
     Attributes
     ----------
     replicas : dict of str to Replica
-        Those that are, or are being started.
+        All replicas, including those that are starting.
     ready : set of str
-        Those of them that run items.
+        The replicas that run items.
     on_ready, on_loss : callable
-        Called with a replica, and why it was lost.
+        Called with a replica; `on_loss` also with the error.
     on_failure : callable
-        Called with an error when no replica runs and starting them has failed often enough.
+        Called with an error once no replica runs and all attempts to start one have failed.
     crowd : callable
-        Returns how many items wait, and for how many a replica has room.
+        Returns the number of waiting items, and of those that a replica has room for.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ReplicaManager:
         self._looks = trio.Event()
 
     async def run(self) -> None:
-        """Keep replicas until that is cancelled; then all of them are closed."""
+        """Run replicas until cancelled, then close all of them."""
         async with trio.open_nursery() as nursery:
             for _ in range(self._size.least):
                 self._add(nursery)
@@ -84,7 +84,7 @@ class ReplicaManager:
         Raises
         ------
         PlaitError
-            If none does, and each has failed to start once.
+            If each has failed to start once.
         """
         while not self.ready:
             if self._failures and len(self._failures) == len(self.replicas):
@@ -92,18 +92,18 @@ class ReplicaManager:
             await self._news.wait()
 
     def look_again(self) -> None:
-        """Find out whether there should be more replicas, or fewer: something has changed."""
+        """Reconsider the number of replicas after a change."""
         if self._size.least < self._size.most:
             self._looks.set()
 
-    def _tell(self) -> None:
-        """Wake who waits for a replica."""
+    def _notify(self) -> None:
+        """Wake the tasks that wait for a replica."""
         self._news.set()
         self._news = trio.Event()
         self.look_again()
 
     async def _resize(self, nursery: trio.Nursery) -> None:
-        """Start and stop replicas as need be, and wait until that may be different."""
+        """Start and stop replicas, and wait until the next decision."""
         waiting, room = self.crowd()
         idle = {name: one.idle_since for name, one in self.replicas.items()}
         idle = {name: since for name, since in idle.items() if since != inf}
@@ -124,7 +124,7 @@ class ReplicaManager:
         nursery.start_soon(self._keep, replica)
 
     async def _keep(self, replica: Replica) -> None:
-        """Have a replica run items until it is to be stopped."""
+        """Run a replica, with restarts, until it is stopped."""
         with self._scopes[replica.name]:
             try:
                 lost = False
@@ -140,14 +140,14 @@ class ReplicaManager:
                 await replica.close()
 
     async def _open(self, replica: Replica, *, lost: bool) -> None:
-        """Start a replica until it runs."""
+        """Start a replica, repeatedly if need be."""
         attempts = 0
         while True:
             await trio.sleep(self._faults.pause_s(replica.starts))
             attempts += 1
             try:
                 await replica.open()
-            except Exception as error:  # whatever it is, others may do better
+            except Exception as error:  # of any kind: another host may succeed
                 replica.kill()
                 self._fail(replica, error, attempts)
             else:
@@ -157,14 +157,14 @@ class ReplicaManager:
         self.on_ready(replica)
         if lost:
             self._announcer.tell(DeviceRestored(replica.name, attempts))
-        self._tell()
+        self._notify()
 
     def _fail(self, replica: Replica, error: Exception, attempts: int) -> None:
-        """Take note that a replica has not started."""
+        """Record a failed start."""
         self._failures[replica.name] = error
         if attempts >= max(1, self._faults.patience) and not self.ready:
             self.on_failure(error)
-        self._tell()
+        self._notify()
 
     def _lose(self, replica: Replica, loss: DeviceLostError) -> None:
         replica.kill()
@@ -172,10 +172,10 @@ class ReplicaManager:
         self.ready.discard(replica.name)
         self._announcer.tell(DeviceLost(replica.name, loss))
         self.on_loss(replica, loss)
-        self._tell()
+        self._notify()
 
     def _leave(self, replica: Replica) -> None:
-        """Forget a replica that is stopped; it has nothing to do, or nobody waits for it."""
+        """Forget a stopped replica, which has no items or only cancelled ones."""
         self.replicas.pop(replica.name, None)
         self._scopes.pop(replica.name, None)
         self._failures.pop(replica.name, None)

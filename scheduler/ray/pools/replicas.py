@@ -1,4 +1,4 @@
-"""Replicas: whole sessions of one plan on many hosts of a cluster, and the pool that feeds them."""
+"""Replicas: whole sessions of one plan on many hosts of a cluster, and their pool."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ from .replica import Replica, StartHost
 from .replica_manager import ReplicaManager
 
 WINDOW = 64
-"""Items that a replica may have, by default; larger ones are sent no more than keep it busy."""
+"""Default limit of a replica's items; of long items it gets only as many as keep it busy."""
 
 ALIVE_BYTES = 256 << 20
-"""Of inputs and outputs of the items of a stream, by default; these lie in the driver's memory."""
+"""Default limit of the inputs and outputs of a stream's items, in the driver's memory."""
 
 
 class ReplicaPool:
     """Runs items on replicas of a session, from ``async with`` to its end.
 
-    Made by `Cluster.replicas`, whose parameters these are.
+    Made by `Cluster.replicas`, which documents the parameters.
 
     Notes
     -----
-    An item goes to the replica with the fewest, small ones several in a call; results come back in
-    the order of the source. When a replica is lost, what it had runs again elsewhere, and another
-    one is started. Items of plans that assign to variables or act outside are not run again.
-    Leaving the pool cancels what is under way and ends all replicas.
+    An item goes to the least loaded replica, short ones several in a call; results are returned in
+    the order of the source. When a replica is lost, its items run again elsewhere, and another one
+    is started. Items of plans that assign to variables or act outside are not run again. Leaving
+    the pool cancels items in flight and ends all replicas.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class ReplicaPool:
         self._size = Size(n, n) if isinstance(n, int) else Size(*n)
         self._keeps = assigns(plan.fed)
         self._acts = any(acts_outside(node) for _, _, node in all_nodes(plan.fed))
-        # As many as run, and as many on their way: none waits for its next item.
+        # Twice as many as run, so that the next items arrive in time.
         least = 2 * plan.in_flight
-        # What items leave in variables is the next one's, so that they go one by one.
+        # Each item reads the variables that the previous one assigned, so they run one by one.
         self._window = 1 if self._keeps else max_in_flight or max(WINDOW, least)
         self._silence_s = silence_s
         self._start_timeout_s = start_timeout_s
@@ -134,17 +134,17 @@ class ReplicaPool:
         *,
         deadline_s: float | None = None,
     ) -> Any:
-        """Run one item and return its outputs by name, or what is fetched, as `Session.run` does.
+        """Run one item and return its outputs or the fetched tensors, as `Session.run` does.
 
-        Any number of tasks may call it; what no replica has room for waits. When it is cancelled,
-        or its deadline has passed, it returns at once, and its replica is told.
+        Any number of tasks may call it; items wait until a replica has room. After cancellation or
+        its deadline it returns at once, and the item is cancelled on its replica.
 
         Raises
         ------
         FetchError, FeedError, DeadlineError, KernelError, DeviceError
             As `Session.run`.
         DeviceLostError
-            If replicas were lost with it as often as it may run again.
+            If its replica was lost, and the item has used all of its replays.
         """
         return await run_one(self._open_pool(), inputs, fetches, deadline_s)
 
@@ -170,8 +170,8 @@ class ReplicaPool:
         ----------
         source : iterable or async iterable of Mapping or Stamped
         max_in_flight : int, optional
-            How many items are alive at most. When left out, what all replicas have room for, yet
-            no more than 256 MB of inputs and outputs unless that leaves replicas idle.
+            The limit of items alive; by default as many as all replicas have room for, with at most
+            256 MB of inputs and outputs unless that leaves replicas idle.
         copy : bool, default True
             Copy results. Otherwise they are read-only, and may be read until the item is released.
         ordered, batch, max_delay_s, deadline_s, on_error, fetches, keep, drop, pad
@@ -198,19 +198,19 @@ class ReplicaPool:
                 "pad": pad,
             }
         )
-        # Only now: what refuses the arguments leaves no stream behind.
+        # Only after all checks, so that refused arguments leave no stream registered.
         self._streams += 1
         if options.ordered:
             pool.ordered.add(self._streams)
         return open_stream(pool, source, options, self._streams)
 
     def stream_options(self, arguments: StreamArguments) -> StreamOptions:
-        """Return what a stream does, given the arguments of `stream`.
+        """Return the options of a stream from the arguments of `stream`.
 
         Raises
         ------
         SessionError, FetchError
-            If they make no sense.
+            If they are invalid.
         """
         if arguments.get("max_in_flight") is None:
             most = self._most_alive() * (arguments.get("batch") or 1)
@@ -218,7 +218,7 @@ class ReplicaPool:
         return stream_options(self.plan, arguments)
 
     def status(self) -> PoolStatus:
-        """Return what happens at this moment: items, replicas and what they have."""
+        """Return the present status: counts of items, and the replicas."""
         pool, manager = self._open_pool(), self._manager
         assert manager is not None
         replicas = {
@@ -237,7 +237,7 @@ class ReplicaPool:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        self._packed = await trio.to_thread.run_sync(self._payload.packed, self._put)
+        self._packed = await trio.to_thread.run_sync(self._payload.pack, self._put)
         manager = self._manager = ReplicaManager(
             self._replica, self._size, self._faults, self._announcer, can_restart=not self._keeps
         )
@@ -245,7 +245,7 @@ class ReplicaPool:
             self.plan,
             manager,
             window=self._window,
-            # What an item did before its replica was lost is done; to run it again may do it twice.
+            # A lost item may have taken effect already, and would again.
             replays=0 if self._keeps or self._acts else self._faults.replays,
             keeps=self._keeps,
             announcer=self._announcer,
@@ -264,7 +264,7 @@ class ReplicaPool:
                     pool.close()
                     nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            # One error is the nursery's wrapping, not the caller's.
+            # The nursery has wrapped a single error.
             failure = group.exceptions[0] if len(group.exceptions) == 1 else group
         self._packed = ()
         if failure is not None:
@@ -284,12 +284,12 @@ class ReplicaPool:
         return Replica(name, self._start, self._packed, self._silence_s)
 
     def _most_alive(self) -> int:
-        """Return how many items of a stream are alive by default."""
+        """Return the default limit of a stream's items."""
         if self._keeps:
             return 1
         graph = self.plan.graph
         specs = [graph.tensors[name] for name in (*graph.inputs, *graph.outputs)]
-        # What has symbols is not counted: too many items wait rather than too few run.
+        # Tensors with symbols do not count: that admits too many items rather than too few.
         known = [spec.nbytes for spec in specs if spec.is_static]
         least = self._size.most * min(self._window, self.plan.in_flight + 1)
         return max(least, min(self._size.most * self._window, ALIVE_BYTES // max(1, sum(known))))
@@ -303,7 +303,7 @@ class ReplicaPool:
 
 
 def _check(plan: Plan, n: object, max_in_flight: object) -> None:
-    """Raise PlanError or SessionError unless replicas can be made of that."""
+    """Raise PlanError or SessionError unless the arguments make a pool."""
     is_pair = isinstance(n, tuple) and len(n) == 2
     if not all(type(one) is int for one in (n if isinstance(n, tuple) and is_pair else (n,))):
         raise SessionError(

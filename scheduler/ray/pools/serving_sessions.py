@@ -1,7 +1,6 @@
-"""A host's end of a pool of replicas: a session that runs the items it is sent, some in each call.
+"""The host's side of a pool of replicas: a session that runs the items of each call.
 
-What goes over a wire: mappings of arrays, numbers and text. Exceptions go as `remote_errors` writes
-them.
+Messages consist of mappings, arrays, numbers and text; `remote_errors` writes exceptions.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ....graph.tensor import Array
 from ...bridges.asyncio_results import awaitable
 from ...bridges.loop_thread import LoopThread
 from ...runtime.session import Session
-from ..payload import unpacked
+from ..payload import unpack_plan
 
 Described: TypeAlias = list[Any]
 """An exception, as `remote_errors.describe` returns it."""
@@ -31,10 +30,10 @@ class Asked(NamedTuple):
     Attributes
     ----------
     number : int
-        Which it is, of all that the pool ever had.
+        Unique in the pool.
     inputs : Mapping of str to Array
     fetches : tuple of str or None
-        What to return instead of all outputs.
+        The tensors to return instead of all outputs.
     """
 
     number: int
@@ -43,7 +42,7 @@ class Asked(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of an item: results by name, or an exception; neither if it was cancelled."""
+    """The outcome of an item: results by name, or an exception; neither if it was cancelled."""
 
     number: int
     results: Mapping[str, Array] | None
@@ -51,15 +50,15 @@ class Outcome(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a host returns for a call.
+    """A host's answer to a call.
 
     Attributes
     ----------
     outcomes : tuple of Outcome
     busy_s : float
-        For how long there was anything to do so far, all calls together.
+        Total time so far in which the host had items.
     done : int
-        How many items have ended so far.
+        Total number of ended items.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -72,14 +71,14 @@ class ServingSessions:
 
     def __init__(self) -> None:
         self._loop: LoopThread[Session] | None = None
-        # What follows is for the session's thread.
+        # Used on the session's thread only:
         self._scopes: dict[int, trio.CancelScope] = {}
         self._busy_s = 0.0
         self._since_s = 0.0
         self._done = 0
 
     async def open(self, *payload: Any) -> Described | None:
-        """Open a session from the arguments of `unpacked`; return the error if that fails."""
+        """Open a session from the arguments of `unpack_plan`; return the error if that fails."""
         try:
             self._loop = await asyncio.to_thread(self._opened, *payload)
         except Exception as error:
@@ -87,23 +86,23 @@ class ServingSessions:
         return None
 
     async def run(self, asked: Sequence[Asked]) -> Answer:
-        """Run items, as many at a time as the plan has memory for; return what came of each."""
+        """Run items, as many at a time as the plan has memory for."""
         assert self._loop is not None, "it was opened"
         return await awaitable(self._loop.start(partial(self._answer, asked)).outcome)
 
     async def cancel(self, numbers: Sequence[int]) -> None:
-        """Give up items that are under way: what runs of them ends with the kernel it is in."""
+        """Cancel running items; each ends after its present kernel."""
         if self._loop is not None:
             self._loop.call_soon(partial(self._cancel, numbers))
 
     async def close(self) -> None:
-        """Cancel everything and free it."""
+        """Cancel all items and close the session."""
         loop, self._loop = self._loop, None
         if loop is not None:
             await asyncio.to_thread(loop.close)
 
     def _opened(self, *payload: Any) -> LoopThread[Session]:
-        loop = LoopThread(Session(unpacked(*payload), trace=False), owner=self)
+        loop = LoopThread(Session(unpack_plan(*payload), trace=False), owner=self)
         loop.open()
         return loop
 
@@ -120,7 +119,7 @@ class ServingSessions:
             self._since_s = time.perf_counter()
         self._scopes.update({one.number: trio.CancelScope() for one in items})
         outcomes: dict[int, Outcome] = {}
-        rest = iter(items)  # one task for each that can run at a time: a task costs as much as one
+        rest = iter(items)  # shared by few tasks, since a task costs as much as a short item
 
         async def work() -> None:
             for one in rest:

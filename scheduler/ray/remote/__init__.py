@@ -1,1 +1,1 @@
-"""Devices on the hosts of a cluster: commands to them, and what carries these out there."""
+"""Devices on the hosts of a cluster: the commands to them, and their execution there."""

@@ -1,10 +1,10 @@
-"""The order of commands on a host: those of one kind for one device begin one after the other.
+"""The order of commands on a host: one queue for each device and kind of command.
 
-A command begins as soon as all that it waits for has ended, or is under way on a device that keeps
-the order itself. So an input is uploaded while a program computes, and a result comes back while
-the next program does. Whoever ends a command starts what follows, on any thread. A command that has
-to wait keeps those of its kind behind it waiting, too; since waits go to earlier commands only, the
-first of all that are left can always start.
+The first command of a queue starts as soon as the commands that it waits for have ended, or run on
+a device that keeps the order itself. So an input is uploaded while a program computes, and a result
+is downloaded while the next program does. The thread that ends a command starts the following ones.
+A waiting command blocks its queue. Since commands wait for earlier ones only, the oldest command of
+all can always start, so queues cannot deadlock.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _this_thread = Trampoline()
 
 
 class Launcher(Protocol):
-    """What starts commands."""
+    """Starts commands."""
 
     def follows(self, command: Command, other: Command, event: Event) -> bool:
-        """Say whether a command may be launched while another one, with its event, is under way.
+        """Return whether a command may be launched before the event of another one is complete.
 
-        Its device then keeps it behind that event, and completes it after the other one.
+        Its device then starts it after that event, and completes it after the other one.
         """
         ...
 
     def launch(
         self, command: Command, waits: tuple[Event, ...], done: Callable[[Event], None]
     ) -> Event:
-        """Start a command behind events that it follows; `done` is called with what is returned."""
+        """Start a command after events that it follows; `done` is called with its own event."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class _Course:
+class _Queue:
     """Commands of one kind for one device that have not begun, in order."""
 
     commands: deque[Command] = field(default_factory=deque)
@@ -50,7 +50,7 @@ class _Course:
 
 
 @dataclass(slots=True, eq=False)
-class _Left:
+class _Unfinished:
     """A command that has not ended, and its event once it has begun."""
 
     command: Command
@@ -58,14 +58,14 @@ class _Left:
 
 
 class CommandQueues:
-    """Has commands run, and tells what became of them.
+    """Runs commands and reports their outcomes.
 
     Parameters
     ----------
     launcher : Launcher
     on_outcome : callable
-        Called with a command and its outcome, on any thread, one at a time: first what a command
-        has waited for, then the command.
+        Called with a command and its outcome, on any thread, one at a time; for a command after
+        those that it has waited for.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class CommandQueues:
         self._launcher = launcher
         self._on_outcome = on_outcome
         self._lock = threading.Lock()
-        self._courses: dict[tuple[int, str], _Course] = {}
-        self._left: dict[int, _Left] = {}
+        self._queues: dict[tuple[int, str], _Queue] = {}
+        self._left: dict[int, _Unfinished] = {}
         self._cancelled: set[int] = set()
         self._failed: set[int] = set()
         self._noted: deque[tuple[int, tuple[int, ...]]] = deque()
@@ -83,21 +83,21 @@ class CommandQueues:
 
     @property
     def n_left(self) -> int:
-        """How many commands have not ended."""
+        """The number of commands that have not ended."""
         return len(self._left)
 
     def add(self, commands: tuple[Command, ...]) -> None:
-        """Queue commands behind those before."""
+        """Append commands to their queues."""
         with self._lock:
             for command in commands:
-                course = self._courses.setdefault((command.device, command.kind), _Course())
-                course.commands.append(command)
-                self._left[command.number] = _Left(command)
+                queue = self._queues.setdefault((command.device, command.kind), _Queue())
+                queue.commands.append(command)
+                self._left[command.number] = _Unfinished(command)
                 self._newest = command.number
-        self._go()
+        self._start_ready()
 
     def cancel(self, numbers: tuple[int, ...]) -> None:
-        """Let commands not start, or stop where they can be stopped."""
+        """Cancel commands that have not started, and ask running ones to stop."""
         events = []
         with self._lock:
             for number in numbers:
@@ -110,28 +110,28 @@ class CommandQueues:
             event.cancel()
 
     def note(self, numbers: tuple[int, ...]) -> None:
-        """Forget failures, for nothing that comes from now on waits for them."""
+        """Forget failures, since no later command waits for them."""
         with self._lock:
             if numbers:
                 self._noted.append((self._newest, numbers))
             oldest = next(iter(self._left), self._newest + 1)
-            while self._noted and self._noted[0][0] < oldest:  # what came before has ended
+            while self._noted and self._noted[0][0] < oldest:  # all earlier commands have ended
                 self._failed.difference_update(self._noted.popleft()[1])
 
-    def _go(self) -> None:
-        """Start whatever can start, on this thread."""
+    def _start_ready(self) -> None:
+        """Start all commands that can start, on this thread."""
         with self._lock:
-            ready = [course for course in self._courses.values() if self._can_start(course)]
-            for course in ready:
-                course.is_starting = True
-        for course in ready:
-            _this_thread.first.append(partial(self._start, course))
+            ready = [queue for queue in self._queues.values() if self._can_start(queue)]
+            for queue in ready:
+                queue.is_starting = True
+        for queue in ready:
+            _this_thread.first.append(partial(self._start, queue))
         _this_thread.run()
 
-    def _can_start(self, course: _Course) -> bool:
-        if course.is_starting or not course.commands:
+    def _can_start(self, queue: _Queue) -> bool:
+        if queue.is_starting or not queue.commands:
             return False
-        command = course.commands[0]
+        command = queue.commands[0]
         for number in command.waits:
             left = self._left.get(number)
             if left is None:
@@ -140,9 +140,9 @@ class CommandQueues:
                 return False
         return True
 
-    def _start(self, course: _Course) -> None:
+    def _start(self, queue: _Queue) -> None:
         with self._lock:
-            command = course.commands[0]
+            command = queue.commands[0]
             left = self._left[command.number]
             earlier = (self._left.get(number) for number in command.waits)
             waits = tuple(one.event for one in earlier if one and one.event)
@@ -152,13 +152,13 @@ class CommandQueues:
         else:
             self._launch(left, waits)
         with self._lock:
-            course.commands.popleft()
-            course.is_starting = False
-            if not course.commands:  # devices come and go with sessions
-                del self._courses[command.device, command.kind]
-        self._go()
+            queue.commands.popleft()
+            queue.is_starting = False
+            if not queue.commands:  # devices come and go with sessions
+                del self._queues[command.device, command.kind]
+        self._start_ready()
 
-    def _launch(self, left: _Left, waits: tuple[Event, ...]) -> None:
+    def _launch(self, left: _Unfinished, waits: tuple[Event, ...]) -> None:
         command = left.command
         try:
             if command.number in self._cancelled:
@@ -170,13 +170,13 @@ class CommandQueues:
         with self._lock:
             left.event = event
             is_cancelled = command.number in self._cancelled
-        if is_cancelled:  # whoever cancelled it may not have seen the event
+        if is_cancelled:  # `cancel` may have run before the event was set
             event.cancel()
 
-    def _ended(self, left: _Left, event: Event) -> None:
+    def _ended(self, left: _Unfinished, event: Event) -> None:
         command = left.command
         for number in command.waits:
-            # Its event is complete, but the thread that has completed it may be a moment behind.
+            # Its event is complete, but the completing thread may not have reported it yet.
             earlier = self._left.get(number)
             if earlier is not None and earlier.event is not None:
                 self._ended(earlier, earlier.event)
@@ -189,17 +189,17 @@ class CommandQueues:
             command.number, event.started_ns, event.ended_ns, event.node_ns, described
         )
         self._end(command, outcome)
-        self._go()
+        self._start_ready()
 
     def _end(self, command: Command, outcome: CommandOutcome) -> None:
         with self._lock:
             if self._left.pop(command.number, None) is None:
-                return  # what follows it has seen the end sooner
+                return  # a command that follows it has reported the end
             self._cancelled.discard(command.number)
             cause = next((number for number in command.waits if number in self._failed), 0)
             if cause:
                 outcome = CommandOutcome(command.number, 0, 0, cause=cause)
             if outcome.is_failure:
                 self._failed.add(command.number)
-            # Within the lock: else what follows it, on another thread, could be told first.
+            # Within the lock: otherwise a later command could be reported first, by its thread.
             self._on_outcome(command, outcome)

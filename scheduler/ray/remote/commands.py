@@ -1,6 +1,6 @@
 """Messages between driver and host about devices: commands, and their outcomes.
 
-All of it is tuples of numbers, text and arrays, as they are pickled fastest.
+They consist of tuples, numbers, text and arrays, which are pickled fastest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Kind = Literal["run", "write", "read", "copy"]
 
 
 class RemoteTensor(NamedTuple):
-    """Where a tensor lies on a host: in an arena, known by its number."""
+    """The place of a tensor on a host: an arena's number, and an offset."""
 
     arena: int
     offset: int
@@ -25,7 +25,6 @@ class RemoteTensor(NamedTuple):
 
     @property
     def spec(self) -> TensorSpec:
-        """The tensor's spec."""
         return TensorSpec(self.dtype, self.shape)
 
 
@@ -35,17 +34,17 @@ class Command(NamedTuple):
     Attributes
     ----------
     number : int
-        Commands are numbered in the order in which they are given.
+        Commands are numbered in the order of sending.
     device : int
     kind : str
     waits : tuple of int
-        Commands that have to end before, and well. Those of one kind for one device begin in order.
+        Commands that must succeed first. Those of one kind for one device begin in order.
     program : int
-        What to run.
+        The program to run.
     target, source : RemoteTensor or None
-        What to write, read or copy.
+        The tensor to write; the tensor to read.
     array : Array or None
-        What to write there.
+        The values to write.
     """
 
     number: int
@@ -59,7 +58,7 @@ class Command(NamedTuple):
 
 
 class CommandOutcome(NamedTuple):
-    """What became of a command.
+    """The outcome of a command.
 
     Attributes
     ----------
@@ -69,9 +68,9 @@ class CommandOutcome(NamedTuple):
     node_ns : tuple of int or None
     error : Described or None
     cause : int
-        The command that it waited for and that failed, where it did not run because of that.
+        The failed command it waited for, if that kept it from running; 0 otherwise.
     array : Array or None
-        What was read.
+        The values that were read.
     """
 
     number: int
@@ -84,24 +83,23 @@ class CommandOutcome(NamedTuple):
 
     @property
     def is_failure(self) -> bool:
-        """True when it has not ended well."""
         return self.error is not None or self.cause > 0
 
 
 class RemoteCall(NamedTuple):
-    """What a driver sends at a time.
+    """One message of a driver.
 
     Attributes
     ----------
     number : int
-        Calls are numbered from 0, for they may arrive in another order.
+        Calls are numbered from 0, since they may arrive in another order.
     commands : tuple of Command
     cancelled : tuple of int
-        Commands that nobody wants any more.
+        Commands to cancel.
     forgotten : tuple of int
-        Objects that nobody uses any more.
+        Objects to free.
     noted : tuple of int
-        Commands whose failure the driver knows: it sends nothing more that waits for them.
+        Failed commands that the driver knows of: no later command waits for them.
     """
 
     number: int
@@ -111,6 +109,6 @@ class RemoteCall(NamedTuple):
     noted: tuple[int, ...] = ()
 
 
-def plain(value: Any) -> Any:
-    """Return a tuple of plain tuples in place of named ones, which take longer to pickle."""
-    return tuple(map(plain, value)) if isinstance(value, tuple) else value
+def to_plain_tuples(value: Any) -> Any:
+    """Convert nested named tuples to plain ones, which are pickled faster."""
+    return tuple(map(to_plain_tuples, value)) if isinstance(value, tuple) else value

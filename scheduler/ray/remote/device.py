@@ -1,8 +1,8 @@
-"""A remote device: a device of any kind, on a host of a cluster, behind the same protocol.
+"""A remote device: a device of any kind on a host of a cluster, with the `Device` protocol.
 
-What it computes stays in its memory until another device, or the caller, needs it. Writing an
-input, running a subgraph and reading a result are commands to the host; those of an item go there
-in one call, for the host keeps their order itself.
+Its results stay in its memory until another device, or the caller, needs them. Writing an input,
+running a subgraph and reading a result are commands to the host; those of an item go there in one
+call, since the host keeps their order itself.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from ....graph.tensor import TensorSpec
 from .commands import Command
 from .hosts import RemoteHost
 from .link import HostLink, closed_host_error
-from .objects import RemoteArena, RemoteObjects, RemoteProgram, imported, place_of
+from .objects import RemoteArena, RemoteObjects, RemoteProgram, import_on_host, locate_view
 from .support_queries import SupportReply, ask
 from .work import RemoteEvent
 
-MOST_TOLD = 50_000
-"""So many answers about nodes are remembered."""
+MOST_ANSWERS = 50_000
+"""The limit of cached answers about nodes."""
 
 COMMAND_S = 50e-6
-"""What a host adds to the time of each program, about."""
+"""Approximate overhead of a host per program."""
 
 
-class _Opened:
-    """What a device has on its host while it is open."""
+class _OpenDevice:
+    """An open device on a host."""
 
     def __init__(self, link: HostLink, number: int) -> None:
         self.link = link
@@ -50,7 +50,7 @@ class _Opened:
 
 
 class RayDevice:
-    """Runs what a device runs that is on a host of a Ray cluster, there.
+    """A device on a host of a Ray cluster.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ class RayDevice:
     Attributes
     ----------
     generation : int
-        How many times it has been opened on a host.
+        The number of times it has been opened on a host.
     on_failure : list of callable
-        What to call, on any thread, when the host is lost.
+        Callbacks, called on any thread when the host is lost.
     """
 
     def __init__(self, host: RemoteHost, kind: str) -> None:
@@ -73,79 +73,79 @@ class RayDevice:
         self._host = host
         self._kind = kind
         self._lifecycle = threading.Lock()
-        self._open: _Opened | None = None
+        self._open: _OpenDevice | None = None
         host.memories.add(self.name)
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it is like; starts the host when first asked."""
+        """The capabilities; the first access starts the host."""
         return replace(self._offers, copies_from=frozenset(self._host.memories - {self.name}))
 
     @property
     def model(self) -> DeviceModel:
-        """What its times are estimated from: those of its kind, and the way to it as measured."""
-        way = self._host.way
+        """The model of the device on the host, with the measured latency of calls and copies."""
+        latency = self._host.latency
         return replace(
             DeviceModel.from_dict(self._found[1]),
-            # A copy is one way, a call is there and back.
-            copy_latency_s=way.call_s / 2,
-            copy_bytes_per_s=way.bytes_per_s,
+            # A copy goes one way, a call there and back.
+            copy_latency_s=latency.call_s / 2,
+            copy_bytes_per_s=latency.bytes_per_s,
             submit_s=COMMAND_S,
             copy_queues=2,
         )
 
     @property
     def failure(self) -> DeviceLostError | None:
-        """Why the host is lost; None while it lives, and when the device is closed."""
+        """The loss of the host, or None while it lives or the device is closed."""
         error = None if self._open is None else self._open.link.error
         return error if isinstance(error, DeviceLostError) else None
 
     @property
     def can_restart(self) -> bool:
-        """True: the host can be started again, where a node has room for it."""
+        """True: the host can be started again on a node with room for it."""
         return True
 
     def way_from(self, memory: str) -> str:
-        """Say where copies from another remote device's memory are made."""
+        """Describe the path of copies from another remote device's memory."""
         return f"on host {self._host.name}"
 
     def reached(self) -> str:
-        """Say where it is, and how long calls to there take."""
-        way = self._host.way
-        speed = f"{way.bytes_per_s / 1e6:.0f} MB/s"
-        return f"on host {self._host.name}, {way.call_s * 1e3:.2f} ms there and back, {speed}"
+        """Describe its place and the latency of calls."""
+        latency = self._host.latency
+        speed = f"{latency.bytes_per_s / 1e6:.0f} MB/s"
+        return f"on host {self._host.name}, {latency.call_s * 1e3:.2f} ms there and back, {speed}"
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Kill the host if it may be working at this event; say whether it did."""
+        """Kill the host if it may be working on this event; return whether it did."""
         opened = self._open
         return opened is not None and opened.link.kill(event, reason)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether the device there runs a node, and can import what it needs for it."""
+        """Return whether the remote device runs a node, and can import its operator."""
         try:
-            imported(self._host.link(), sources_of(node))
+            import_on_host(self._host.link(), sources_of(node))
         except DeviceLostError:
             raise
         except DeviceError as error:
-            # What is missing there is told only of nodes that would run there otherwise.
+            # A missing module is the reason only for nodes that would run there otherwise.
             kernels = programs.supports(node, kernels_of(self._kind), runs_python=True, call=call)
             return Support(False, error.what if kernels.ok else kernels.reason)
         verdict = self._verdict(node, call, None)
         return Support(verdict.ok, verdict.reason)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the scratch buffers that the kernel there needs."""
+        """Return the scratch buffers of the remote kernel."""
         verdict = self._verdict(node, call, outputs)
         return tuple(TensorSpec(dtype, shape) for dtype, shape in verdict.scratch)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Say whether the device there wants a node as part of a chain."""
+        """Return whether the remote device fuses a node into chains."""
         return self._verdict(node, call, None).chains
 
     def open(self, cores: int | None = None) -> None:
-        """Open the device there; start the host unless it runs, in place of one that is lost.
+        """Open the remote device; starts the host unless it runs, or replaces a lost one.
 
-        `cores` are those of this machine: the host's own device takes its own.
+        `cores` are those of this machine: the remote device uses the host's.
 
         Raises
         ------
@@ -156,29 +156,29 @@ class RayDevice:
             if self._open is not None and self._open.link.error is None:
                 return
             link = self._host.link()
-            # May fail, and leaves what was open before, lost or not, as it is.
+            # If this fails, the device stays as it was, open or lost.
             try:
                 number = link.ask("open", self._kind, self._host.cores)
-            except DeviceLostError:  # while nobody asked for it, as its GPU may have been
+            except DeviceLostError:  # the host, or its GPU, was lost while idle
                 link = self._host.link()
                 number = link.ask("open", self._kind, self._host.cores)
             link.names[number] = self._kind, self.name
-            # What was lost stays until then: whoever uses it meanwhile is told that it is.
+            # A lost device is kept until here, so that its users get its error meanwhile.
             self._forget()
-            self._open = _Opened(link, number)
-            self._host.on_failure.append(self._tell_failure)
+            self._open = _OpenDevice(link, number)
+            self._host.on_failure.append(self._report_failure)
             self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate there."""
+        """Allocate memory on the remote device."""
         assert memory == self.name, memory
-        opened = self._opened()
+        opened = self._require_open()
         return RemoteArena(
             self.name, nbytes, opened.link, opened.link.ask("arena", opened.number, nbytes)
         )
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view; what lies on the host has no array here."""
+        """Return a view; views of remote memory have no array."""
         if arena.memory in HOST_MEMORIES:
             return host_view(arena, offset, spec)
         check_fits(arena, offset, spec, self._offers.alignment)
@@ -187,14 +187,14 @@ class RayDevice:
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Send the subgraph over, unless it is there already, and bind it to views there.
+        """Send the subgraph unless the host has it, and bind it to views there.
 
         Raises
         ------
         DeviceError
             If the host cannot import a Python function, or is lost.
         """
-        return self._opened().objects.bind(subgraph, views, measure=measure)
+        return self._require_open().objects.bind(subgraph, views, measure=measure)
 
     def compile_with(
         self,
@@ -204,22 +204,22 @@ class RayDevice:
         *,
         measure: bool = False,
     ) -> Program:
-        """Do so for nodes that own something, which is opened and closed on the host.
+        """Compile a subgraph with nodes that own resources, which are opened and closed there.
 
         Raises
         ------
         OperatorError, DeviceError
-            If something cannot be opened, as for `compile` besides.
+            If a resource cannot be opened, or `compile` fails.
         """
-        return self._opened().objects.bind(subgraph, views, lives, measure=measure)
+        return self._require_open().objects.bind(subgraph, views, lives, measure=measure)
 
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue on the host; never blocks."""
+        """Queue a program on the host; never blocks."""
         assert isinstance(program, RemoteProgram)
         # The number is given when the command is sent, in the order of sending.
-        command = Command(0, self._opened().number, "run", program=program.number)
+        command = Command(0, self._require_open().number, "run", program=program.number)
         label = f"subgraph {program.graph.name!r}"
         work = RemoteEvent(command, tuple(waits), on_done, label=label, keeps=program)
         program.link.put(work)
@@ -233,42 +233,42 @@ class RayDevice:
         on_done: OnDone | None = None,
     ) -> Event:
         """Queue a copy to, from or on the host; never blocks."""
-        command = Command(0, self._opened().number, "copy")
+        command = Command(0, self._require_open().number, "copy")
         keeps = (target, source)
         if source.arena.memory in HOST_MEMORIES:
-            command = command._replace(kind="write", target=place_of(target), array=source.array)
+            command = command._replace(kind="write", target=locate_view(target), array=source.array)
             work = RemoteEvent(command, tuple(waits), on_done, keeps=keeps)
         elif target.arena.memory in HOST_MEMORIES:
-            command = command._replace(kind="read", source=place_of(source))
+            command = command._replace(kind="read", source=locate_view(source))
             work = RemoteEvent(command, tuple(waits), on_done, into=target.array, keeps=keeps)
         else:
-            command = command._replace(target=place_of(target), source=place_of(source))
+            command = command._replace(target=locate_view(target), source=locate_view(source))
             work = RemoteEvent(command, tuple(waits), on_done, keeps=keeps)
-        # To the life of the host that the memory is in: a later one has other things there.
+        # A restarted host has other objects: the command goes to the one that has the memory.
         arena = target.arena if isinstance(target.arena, RemoteArena) else source.arena
         assert isinstance(arena, RemoteArena)
         arena.link.put(work)
         return work
 
     def close(self) -> None:
-        """Finish what is queued, then close the device there; the host stays."""
+        """Finish the queued work, then close the remote device; the host stays."""
         with self._lifecycle:
             opened = self._open
             if opened is None:
                 return
             self._forget()
-            # The host closes what it is told to at once: nothing may be queued there any more.
+            # The host closes the device at once, so its queues must be empty.
             opened.link.drain(opened.number)
             with suppress(DeviceLostError):  # a host that is lost has closed it
                 opened.link.ask("close", opened.number)
 
     @cached_property
     def _found(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """What the host has said of the device: capabilities, and its model."""
+        """Fields of the remote device's capabilities and of its model."""
         key = "found", self._kind
-        if key not in self._host.told:
-            self._host.told[key] = self._host.link().ask("find", self._kind)
-        found: tuple[Mapping[str, Any], Mapping[str, Any]] = self._host.told[key]
+        if key not in self._host.answers:
+            self._host.answers[key] = self._host.link().ask("find", self._kind)
+        found: tuple[Mapping[str, Any], Mapping[str, Any]] = self._host.answers[key]
         return found
 
     @cached_property
@@ -283,15 +283,15 @@ class RayDevice:
     def _verdict(self, node: Node, call: Call, outputs: Specs | None) -> SupportReply:
         question = ask(node, call, outputs)
         key = self._kind, question.key
-        told = self._host.told
-        if key not in told:
-            # Asked anew where need be: answers do not change while a host lives.
-            if len(told) >= MOST_TOLD:
-                told.clear()
-            told[key] = self._host.link().ask("answer", self._kind, tuple(question))
-        return SupportReply(*told[key])
+        answers = self._host.answers
+        if key not in answers:
+            # Answers can be asked for again: they do not change while a host lives.
+            if len(answers) >= MOST_ANSWERS:
+                answers.clear()
+            answers[key] = self._host.link().ask("answer", self._kind, tuple(question))
+        return SupportReply(*answers[key])
 
-    def _opened(self) -> _Opened:
+    def _require_open(self) -> _OpenDevice:
         opened = self._open
         if opened is None:
             raise closed_host_error(self.name)
@@ -300,8 +300,8 @@ class RayDevice:
     def _forget(self) -> None:
         if self._open is not None:
             self._open = None
-            self._host.on_failure.remove(self._tell_failure)
+            self._host.on_failure.remove(self._report_failure)
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         for callback in list(self.on_failure):
             callback()

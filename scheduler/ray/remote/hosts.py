@@ -1,4 +1,4 @@
-"""Hosts as the driver knows them: started when they are needed, and again when they are lost."""
+"""Hosts, seen from the driver: started on first use, and again after a loss."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ import numpy as np
 
 from ....devices.errors import DeviceUnavailableError
 from ....version import VERSION
-from ..actors import Actor, ActorPlacement, ActorSystem, result
+from ..actors import Actor, ActorPlacement, ActorSystem, wait_result
 from ..host import Host
-from ..nodes import INLINE_LIMIT, labels_of
+from ..nodes import INLINE_LIMIT, describe_labels
 from .link import HostLink, closed_host_error
 from .outbox import MOST_BYTES
 
 RESTART_S = 10.0
-"""So long a host that was lost is waited for at a time, before the next attempt."""
+"""Timeout of one attempt to restart a lost host."""
 
 PINGS = 8
-"""So many small calls tell how long one takes."""
+"""Small calls with which latency is measured."""
 
 ECHO_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class HostLatency:
-    """How long it takes to a host and back.
+    """The latency of calls to a host.
 
     Attributes
     ----------
     call_s : float
         A call and its answer, both empty.
     bytes_per_s : float
-        What either carries beyond that.
+        Speed of their values, in either direction.
     """
 
     call_s: float
@@ -56,14 +56,14 @@ class RemoteHost:
     start_s : float
         How long it may take to start.
     silence_s : float
-        How long it may not answer before it is taken for lost.
+        How long it may be silent before it counts as lost.
 
     Attributes
     ----------
     memories : set of str
-        Those of all remote devices on the host that were ever asked for.
-    told : dict
-        What devices there have answered, so far.
+        The memories of all `RayDevice` objects of the host.
+    answers : dict
+        Cached answers of its devices.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class RemoteHost:
         self.name = name
         self.placing = placing
         self.memories: set[str] = set()
-        self.told: dict[Hashable, Any] = {}
+        self.answers: dict[Hashable, Any] = {}
         self.on_failure: list[Callable[[], object]] = []
         self._engine = engine
         self._start_s, self._silence_s = start_s, silence_s
         self._lock = threading.Lock()
         self._link: HostLink | None = None
-        self._way: HostLatency | None = None
+        self._latency: HostLatency | None = None
         self._closed = False
 
     @property
-    def way(self) -> HostLatency:
-        """How long calls take; measured when it is started.
+    def latency(self) -> HostLatency:
+        """The latency of calls, measured at the start of the host.
 
         Raises
         ------
@@ -97,32 +97,31 @@ class RemoteHost:
             If it cannot be started.
         """
         self.link()
-        assert self._way is not None
-        return self._way
+        assert self._latency is not None
+        return self._latency
 
     @property
     def is_closed(self) -> bool:
-        """True when it was closed for good."""
         return self._closed
 
     @property
     def cores(self) -> int | None:
-        """How many cores devices there may use; all of its node's when none were asked for."""
+        """The cores that its devices may use, or None for all of its node."""
         return max(1, int(self.placing.num_cpus)) if self.placing.num_cpus else None
 
     @property
     def pid(self) -> int | None:
-        """The process's id on its node; None while there is none."""
+        """The process id on its node, or None while it does not run."""
         link = self._link
         return None if link is None or link.error is not None else int(link.hello["pid"])
 
     def link(self) -> HostLink:
-        """Return the way to it; start it unless it runs.
+        """Return the connection; starts the host unless it runs.
 
         Raises
         ------
         DeviceUnavailableError
-            If no node has room for it, or what runs there is another plait.
+            If no node has room for it, or its versions differ from ours.
         """
         with self._lock:
             if self._closed:
@@ -130,26 +129,25 @@ class RemoteHost:
             if self._link is None or self._link.error is not None:
                 patience_s = self._start_s
                 if self._link is not None:
-                    # Items wait for a restart, and may run elsewhere: it is not waited for as long
-                    # as for a first start.
+                    # Shorter than for a first start: items wait, and may run elsewhere.
                     patience_s = min(patience_s, RESTART_S)
                     self._link.close()
-                self._link = self._started(patience_s)
+                self._link = self._start(patience_s)
             return self._link
 
     def close(self) -> None:
-        """End it: whatever works there is lost."""
-        self._closed = True  # which ends a start that is under way
+        """End the host; its work is lost."""
+        self._closed = True  # cancels a start in progress
         with self._lock:
             link, self._link = self._link, None
         if link is not None:
             link.close()
 
-    def _started(self, patience_s: float) -> HostLink:
+    def _start(self, patience_s: float) -> HostLink:
         actor = self._engine.start(Host, self.name, placing=self.placing)
         try:
-            hello = self._greeted(actor, patience_s)
-            clock_ns, self._way = _measured(actor)
+            hello = self._greet(actor, patience_s)
+            clock_ns, self._latency = _measure_latency(actor)
         except TimeoutError as error:
             actor.kill()
             raise self._homeless_error(patience_s) from error
@@ -162,14 +160,14 @@ class RemoteHost:
             hello,
             clock_ns=clock_ns,
             silence_s=self._silence_s,
-            on_loss=self._tell_failure,
+            on_loss=self._report_failure,
         )
 
-    def _greeted(self, actor: Actor, patience_s: float) -> dict[str, Any]:
-        """Return who is there, if that is as good as this process."""
+    def _greet(self, actor: Actor, patience_s: float) -> dict[str, Any]:
+        """Return the host's `hello`, if its versions are those of this process."""
         try:
-            hello: dict[str, Any] = result(
-                actor.call("hello"), patience_s, given_up=lambda: self._closed
+            hello: dict[str, Any] = wait_result(
+                actor.call("hello"), patience_s, is_cancelled=lambda: self._closed
             )
         except TimeoutError:
             if self._closed:
@@ -187,7 +185,7 @@ class RemoteHost:
         wanted = [f"{key}={value}" for key, value in self.placing.select.items()]
         if self.placing.num_cpus or self.placing.num_gpus:
             wanted.append(f"{self.placing.num_cpus:g} CPUs and {self.placing.num_gpus:g} GPUs free")
-        nodes = labels_of(self._engine.nodes())
+        nodes = describe_labels(self._engine.nodes())
         return DeviceUnavailableError(
             f"no node has taken host {self.name!r} in {patience_s:g} s",
             at=f"wanted: {', '.join(wanted) or 'any node'}; there are {len(nodes)} nodes: "
@@ -195,35 +193,34 @@ class RemoteHost:
             fix="start a node with these labels, free its resources, or ask for others",
         )
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         for callback in list(self.on_failure):
             callback()
 
 
-def _measured(actor: Actor) -> tuple[int, HostLatency]:
-    """Return what to add to the host's clock, and how long calls take."""
+def _measure_latency(actor: Actor) -> tuple[int, HostLatency]:
+    """Return the offset in ns from the host's clock to ours, and the latency of calls."""
     best_s, clock_ns = float("inf"), 0
     for _ in range(PINGS):
         before = time.perf_counter_ns()
-        there: int = result(actor.call("clock_ns"), 60.0)
+        there: int = wait_result(actor.call("clock_ns"), 60.0)
         after = time.perf_counter_ns()
         if (after - before) / 1e9 < best_s:
             best_s = (after - before) / 1e9
-            # Of the fastest call: the less of it there is, the less can be on one side of the
-            # middle.
+            # The fastest call bounds the error of the offset best, by half of its duration.
             clock_ns = (before + after) // 2 - there
     data = np.zeros(ECHO_BYTES, np.uint8)
     echo_s = float("inf")
     for _ in range(3):
         start_s = time.perf_counter()
-        result(actor.call("echo", data), 60.0)
+        wait_result(actor.call("echo", data), 60.0)
         echo_s = min(echo_s, time.perf_counter() - start_s)
-    # There and back, less what a call without bytes takes.
+    # Both directions, without the time of an empty call.
     return clock_ns, HostLatency(best_s, 2 * ECHO_BYTES / max(echo_s - best_s, 1e-5))
 
 
 def check_host(name: str, hello: Mapping[str, Any]) -> None:
-    """Warn of what is slow about a host, by what it says of itself.
+    """Check the versions in a host's `hello`, and warn of a slow configuration.
 
     Raises
     ------
@@ -232,7 +229,7 @@ def check_host(name: str, hello: Mapping[str, Any]) -> None:
     """
     mine = {"plait": VERSION, "numpy": np.__version__, "python": platform.python_version()}
     for package, version in mine.items():
-        # Of others the patch number may differ: they keep what goes between processes as it is.
+        # Patch releases of Python and numpy do not change pickles.
         same = hello[package] == version or package != "plait"
         if not same or _release(hello[package]) != _release(version):
             raise DeviceUnavailableError(

@@ -1,9 +1,9 @@
-"""The driver's end of a host: what is queued goes out together, what comes back completes events.
+"""The driver's connection to a host: sends queued work in batches, and completes its events.
 
-Work is put by any thread and never blocks it. One thread sends: whatever has been queued while it
-was busy makes up the next call. Another takes the answers and completes the events in the order in
-which the host has ended the work; it also notices when the host is silent for too long, which a
-cluster itself notices late where a network is cut.
+`put` never blocks its thread. One thread sends: all work that was queued while it was busy makes up
+the next call. Another one receives answers and completes the events in the order in which the host
+has ended the work. It also detects a silent host: if the network is cut, the cluster itself takes
+longer to notice.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import rebuild
 from ....graph.errors import PlaitError, WireError, named_text
 from ..actors import Actor
-from .commands import CommandOutcome, plain
+from .commands import CommandOutcome, to_plain_tuples
 from .outbox import Outbox
 from .work import RemoteEvent
 
 LINGER_S = 1e-3
-"""So long the rest of an item is waited for: the steps of one are put one after the other."""
+"""Wait for the remaining steps of an item, which are put one by one."""
 
 _Message = tuple[Any, BaseException | None]
 
 
 class HostLink:
-    """One life of a host, seen from the driver.
+    """The connection to one process of a host; a restarted host has another one.
 
     Parameters
     ----------
@@ -44,11 +44,11 @@ class HostLink:
         The host's.
     actor : Actor
     hello : dict
-        What it has answered to `hello`.
+        The answer to `Host.hello`.
     clock_ns : int
-        What to add to times of its clock to have them on ours.
+        Offset from its clock to ours.
     silence_s : float
-        How long it may not answer before it is taken for lost.
+        How long it may be silent before it counts as lost.
     on_loss : callable, optional
         Called, on a thread of the link, when it is lost.
 
@@ -59,11 +59,11 @@ class HostLink:
     shipped : dict of int to int
         For graphs that the host has, by identity here, their numbers there.
     owners, graph_ids : Owners
-        What is forgotten with an object here: on the host by its number, in `shipped`.
+        Free objects on the host, and entries of `shipped`, with their objects here.
     shipping : threading.Lock
-        Held while one is sent there.
+        Held while a graph is sent.
     names : dict of int to (str, str)
-        For each device that is open there its name on the host, and its full name.
+        For each open device, its name on the host and its full name.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class HostLink:
 
     @property
     def error(self) -> DeviceError | None:
-        """Why nothing can be asked any more; None until the host is closed or found lost."""
+        """The error that ended the connection, or None."""
         return self._error
 
     def put(self, work: RemoteEvent) -> None:
-        """Queue work; never blocks. When the host is lost, it fails at once."""
+        """Queue work; never blocks. On a lost host it fails at once."""
         with self._changed:
             error = self._error
             if error is None:
@@ -121,13 +121,13 @@ class HostLink:
             work.complete(again(error, queued=True))
 
     def cancel(self, work: RemoteEvent) -> None:
-        """Tell the host that nobody wants a work any more."""
+        """Ask the host to cancel a command."""
         with self._changed:
             self._outbox.cancel(work)
             self._changed.notify_all()
 
     def forget(self, number: int) -> None:
-        """Let the host free an object. Finalizers call this, at any moment, and it never blocks."""
+        """Free an object of the host. Never blocks: finalizers call it at any moment."""
         self._outbox.forget(number)
         if self._changed.acquire(blocking=False):
             try:
@@ -136,19 +136,19 @@ class HostLink:
                 self._changed.release()
 
     def ask(self, what: str, *arguments: Any) -> Any:
-        """Ask the host for something that takes time, wait for it and return it.
+        """Call `ServingDevices.ask` on the host, and wait for the answer.
 
         Raises
         ------
         PlaitError
-            What the host raised; DeviceLostError if it is lost meanwhile.
+            If the host raised it; DeviceLostError if it is lost meanwhile.
         """
         asked = _Ask()
         with self._changed:
             error = self._error
             if error is None:
                 self._asked.add(asked)
-                self._changed.notify_all()  # whoever watches for silence begins with that
+                self._changed.notify_all()  # starts the detection of silence
         if error is not None:
             raise again(error, queued=True)
         self._actor.call("ask_devices", what, *arguments).on_result(partial(self._replied, asked))
@@ -162,7 +162,7 @@ class HostLink:
         return asked.value
 
     def kill(self, work: Event, reason: str) -> bool:
-        """Kill the host if it may be working at this; say whether it did."""
+        """Kill the host if it may be working on this event; return whether it did."""
         with self._changed:
             runs = isinstance(work, RemoteEvent) and work.is_sent and not work.done
             runs = runs and self._error is None
@@ -174,13 +174,13 @@ class HostLink:
         return runs
 
     def drain(self, device: int) -> None:
-        """Wait until a device has nothing left to do."""
+        """Wait until a device has no work left."""
         with self._changed:
             self._is_drained = True
             self._changed.wait_for(lambda: not self._outbox.is_busy(device))
 
     def close(self) -> None:
-        """End the host, and the threads; what is under way fails."""
+        """End the host and the threads; work in flight fails."""
         self._closing = True
         self._actor.kill()
         self._answers.put(None)
@@ -199,22 +199,22 @@ class HostLink:
             for work, error in refused:
                 work.complete(error)
             try:
-                self._actor.call("command_devices", plain(call)).on_result(self._answered)
-            except Exception as error:  # whatever it is, nothing more can be sent
+                self._actor.call("command_devices", to_plain_tuples(call)).on_result(self._answered)
+            except Exception as error:  # of any kind: the host cannot be called any more
                 self._answered(None, DeviceLostError(f"it cannot be called: {error}"))
 
     def _answered(self, value: Any, error: BaseException | None) -> None:
         self._answers.put((value, error))
 
     def _replied(self, asked: _Ask, value: Any, error: BaseException | None) -> None:
-        """Take the answer to something that was asked; on a thread of the engine's."""
+        """Handle the answer to `ask`, on a thread of the engine."""
         self._heard_s = time.monotonic()
         if error is None:
             value, described = value
             if described is not None:
                 error = rebuild(described, f"host {self.name!r}")
-        if isinstance(error, DeviceLostError):  # the host, or a GPU there for as long as it lives
-            self._answers.put((None, error))  # which answers everybody
+        if isinstance(error, DeviceLostError):  # the host, or a GPU for the rest of its process
+            self._answers.put((None, error))  # ends the connection, which fails all questions
             return
         with self._changed:
             self._asked.discard(asked)
@@ -244,14 +244,14 @@ class HostLink:
                     how = damaged.what
                 why = None if how is None else self._lost_error(how)
             else:
-                why = self._lost_error(summary(error))
+                why = self._lost_error(summarize(error))
         self._end(why)
 
     def _take(self, outcomes: list[CommandOutcome] | None) -> str | None:
-        """Complete what has ended; return how a device there was lost, if one was.
+        """Complete the ended work; if a device of the host was lost, return the reason.
 
-        A GPU is lost for the rest of its process. What failed by that is left to `_end`: whoever
-        hears of it is to find the host lost, so that it is started again.
+        A GPU is lost for the rest of its process. `_end` completes the work that failed by that:
+        when its callbacks run, the host is to be known as lost, so that it is started again.
         """
         if outcomes is None:  # it is alive
             return None
@@ -299,12 +299,12 @@ class HostLink:
         return error
 
     def _ping(self) -> bool:
-        """Ask the host for a sign of life, if anybody waits for it; say whether."""
+        """Ping the host if answers are outstanding; return whether it did."""
         with self._changed:
             if not (self._outbox.outstanding or self._asked):
                 self._heard_s = time.monotonic()
                 return False
-        with suppress(Exception):  # then there is none
+        with suppress(Exception):  # a failed ping is never answered
             self._actor.call("clock_ns").on_result(
                 lambda _, error: self._answers.put((None, error))
             )
@@ -318,12 +318,12 @@ class HostLink:
         return self._lost_error(f"no answer for {silence_s:.1f} s")
 
     def _end(self, why: DeviceError | None) -> None:
-        """Complete with an error whatever has not ended."""
+        """Fail all unfinished work."""
         if why is not None:
             self._actor.kill()  # it may be alive, and only cut off
         with self._changed:
             self._error = error = why or closed_host_error(self.name)
-            sent, waiting = self._outbox.give_up()
+            sent, waiting = self._outbox.clear()
             asked, self._asked = self._asked, set()
             self._changed.notify_all()
         for one in asked:
@@ -350,7 +350,7 @@ class HostLink:
 
 
 class _Ask:
-    """Something that was asked, and what came of it."""
+    """A question to the host, and its answer."""
 
     def __init__(self) -> None:
         self.answered = threading.Event()
@@ -359,10 +359,9 @@ class _Ask:
 
 
 def closed_host_error(name: str) -> DeviceUnavailableError:
-    """Return the error for using a host, or a device there, that is closed."""
     return DeviceUnavailableError(f"{name!r} is closed", fix="open the device")
 
 
-def summary(error: BaseException) -> str:
-    """Return what is wrong, in one line."""
+def summarize(error: BaseException) -> str:
+    """Describe an error in one line."""
     return error.what if isinstance(error, PlaitError) else named_text(error)

@@ -1,6 +1,6 @@
 """Objects of a remote device on its host: memory, graphs and programs.
 
-A graph, with its weights, is shipped once in the life of a host, however often it is used there.
+A graph, with its weights, is shipped once to each process of a host.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RemoteArena(Arena):
         self._release.atexit = False
 
     def close(self) -> None:
-        """Have the host free it."""
+        """Free the memory on the host."""
         self._release()
 
 
@@ -51,7 +51,7 @@ class RemoteProgram:
 
 
 class RemoteObjects:
-    """Ships graphs to one life of a host, for one device there; methods block."""
+    """Ships graphs to one process of a host, for one device there; methods block."""
 
     def __init__(self, link: HostLink, device: int) -> None:
         self._link = link
@@ -75,9 +75,9 @@ class RemoteObjects:
             If the host cannot import a Python function, refuses the graph, or is lost.
         """
         with self._lock:
-            imported(self._link, sources(graph))
+            import_on_host(self._link, sources(graph))
             loaded = self._graph(graph)
-            places = {name: tuple(place_of(view)) for name, view in views.items()}
+            places = {name: tuple(locate_view(view)) for name, view in views.items()}
             own = None if lives is None else self._life(lives)
             number = self._link.ask("bind", self._device, loaded, places, own, measure)
         program = RemoteProgram(graph, self._link, number)
@@ -85,7 +85,7 @@ class RemoteObjects:
         return program
 
     def _graph(self, graph: Graph) -> int:
-        """Return the number of a graph there; it stays for as long as it is known here."""
+        """Return the number of a graph on the host, which keeps it as long as it lives here."""
         key, shipped = id(graph), self._link.shipped
         with self._link.shipping:
             if key not in shipped:
@@ -96,7 +96,7 @@ class RemoteObjects:
             return shipped[key]
 
     def _life(self, lives: OperatorInstances) -> int:
-        """Return the number of what nodes own there; it is closed as what they own here is."""
+        """Return the number of the nodes' resources on the host, closed with those here."""
         if lives not in self._lives:
             self._lives[lives] = number = self._link.ask("lives", sorted(lives.once))
             lives.on_close(partial(self._end_lives, number))
@@ -107,13 +107,13 @@ class RemoteObjects:
             self._link.ask("end", number)
 
 
-def imported(link: HostLink, wanted: Iterable[Source]) -> None:
-    """Have a host import what defines operators, unless it has.
+def import_on_host(link: HostLink, wanted: Iterable[Source]) -> None:
+    """Import modules that define operators on a host, unless it has.
 
     Raises
     ------
     DeviceError
-        If it cannot.
+        If the host cannot import one.
     """
     missing = [source for source in wanted if source not in link.imported]
     if missing:
@@ -121,8 +121,8 @@ def imported(link: HostLink, wanted: Iterable[Source]) -> None:
         link.imported.update(missing)
 
 
-def place_of(view: View) -> RemoteTensor:
-    """Return where a view lies on its host."""
+def locate_view(view: View) -> RemoteTensor:
+    """Return the place of a view on its host."""
     assert isinstance(view.arena, RemoteArena), f"memory {view.arena.memory!r} is not on a host"
     spec = view.spec
     return RemoteTensor(view.arena.number, view.offset, spec.dtype.name, spec.static_shape)

@@ -1,7 +1,7 @@
-"""Messages to a host that are to be sent, or have not ended; no threads, no locks.
+"""Work for a host that waits to be sent, or was sent and has not ended; no threads, no locks.
 
-All that waits goes together in one call, up to a limit. What waits for work that has failed, or was
-never sent, is not sent either.
+Waiting work goes together in one call, up to a limit. Work that depends on failed or unsent work
+is not sent either.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from .commands import Command, CommandOutcome, RemoteCall
 from .work import RemoteEvent
 
 WINDOW = 2
-"""So many calls may be on their way; what comes then goes together in the next one."""
+"""The limit of unanswered calls; later work collects for the next one."""
 
 MOST_BYTES = 16 << 20
-"""A call carries no more than that, but for a single array that is larger."""
+"""The limit of a call's bytes, except for a single larger array."""
 
 Refused = list[tuple[RemoteEvent, BaseException]]
 
 
 class Outbox:
-    """The commands of one life of a host.
+    """The commands for one process of a host.
 
     Attributes
     ----------
     outstanding : int
-        How many calls have not been answered.
+        The number of unanswered calls.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class Outbox:
 
     @property
     def sent(self) -> tuple[RemoteEvent, ...]:
-        """What was sent and has not ended."""
+        """The work that was sent and has not ended."""
         return tuple(self._sent.values())
 
     @property
     def has_to_send(self) -> bool:
-        """True when there is something to send, or to be heard of."""
+        """True if there is work to send, or an answer to ask for."""
         if self._cancelled or self._forgotten:
             return True
         if self._waiting:
@@ -57,20 +57,19 @@ class Outbox:
 
     @property
     def is_whole(self) -> bool:
-        """False when what is queued is likely to go on: an item ends with what is read."""
+        """False if more steps of an item are likely to follow: items end with a read."""
         return not self._waiting or self._waiting[-1].command.kind == "read"
 
     def put(self, work: RemoteEvent) -> None:
-        """Queue work."""
         self._waiting.append(work)
 
     def cancel(self, work: RemoteEvent) -> None:
-        """Have the host be told that nobody wants a work any more, if it knows of it."""
+        """Send the cancellation of a command with the next call, if the host has it."""
         if work.command.number in self._sent:
             self._cancelled.append(work.command.number)
 
     def forget(self, number: int) -> None:
-        """Have the host be told that nobody uses an object any more; at any moment."""
+        """Free an object of the host with the next call; safe in finalizers."""
         self._forgotten.append(number)
 
     def is_busy(self, device: int) -> bool:
@@ -79,7 +78,7 @@ class Outbox:
         return any(work.command.device == device for work in left)
 
     def next_call(self) -> tuple[Refused, RemoteCall]:
-        """Return what is not sent, and why, and what is."""
+        """Return refused work with its errors, and the call to send."""
         refused: Refused = []
         commands: list[Command] = []
         nbytes = 0
@@ -89,17 +88,17 @@ class Outbox:
             if commands and nbytes > MOST_BYTES:
                 break
             work = self._waiting.popleft()
-            error = _refusal(work)
+            error = _find_refusal_error(work)
             if error is None:
-                commands.append(self._numbered(work))
+                commands.append(self._number(work))
             else:
-                work.error = error  # what waits for it, behind it, is to see that
+                work.error = error  # seen by later work that waits for it
                 refused.append((work, error))
         call = RemoteCall(
             self._calls,
             tuple(commands),
             tuple(self._cancelled),
-            tuple(_taken(self._forgotten)),
+            tuple(_pop_all(self._forgotten)),
             tuple(self._noted),
         )
         self._calls += 1
@@ -108,28 +107,25 @@ class Outbox:
         return refused, call
 
     def work(self, outcome: CommandOutcome) -> RemoteEvent | None:
-        """Return the work that has ended, which is to be completed before `answered`."""
+        """Return the work of an outcome; complete it before calling `answered`."""
         return self._sent.get(outcome.number)
 
     def answered(self, outcomes: Iterable[CommandOutcome]) -> None:
-        """Take note of the answer to a call, when the work that has ended is completed.
-
-        Not before: what waits for it has to see its error from then on.
-        """
+        """Remove ended work, once it is completed: later work must see its error."""
         self.outstanding -= 1
         for outcome in outcomes:
             self._sent.pop(outcome.number, None)
             if outcome.is_failure:
                 self._noted.append(outcome.number)
 
-    def give_up(self) -> tuple[list[RemoteEvent], list[RemoteEvent]]:
-        """Return all that was sent, and all that was not, and forget it."""
+    def clear(self) -> tuple[list[RemoteEvent], list[RemoteEvent]]:
+        """Remove all work; return the sent and the waiting ones."""
         sent, waiting = list(self._sent.values()), list(self._waiting)
         self._sent.clear()
         self._waiting.clear()
         return sent, waiting
 
-    def _numbered(self, work: RemoteEvent) -> Command:
+    def _number(self, work: RemoteEvent) -> Command:
         self._count += 1
         numbers = (wait.command.number for wait in work.waits if isinstance(wait, RemoteEvent))
         waits = tuple(number for number in numbers if number in self._sent)
@@ -138,7 +134,7 @@ class Outbox:
         return work.command
 
 
-def _refusal(work: RemoteEvent) -> BaseException | None:
+def _find_refusal_error(work: RemoteEvent) -> BaseException | None:
     for wait in work.waits:
         if wait.error is not None:
             return wait.error
@@ -147,6 +143,6 @@ def _refusal(work: RemoteEvent) -> BaseException | None:
     return None
 
 
-def _taken(numbers: deque[int]) -> Iterator[int]:
+def _pop_all(numbers: deque[int]) -> Iterator[int]:
     while numbers:
         yield numbers.popleft()

@@ -1,9 +1,9 @@
-"""A host's end of remote devices: devices of this process, used by a driver elsewhere.
+"""The host's side of remote devices: devices of this process, used by a driver elsewhere.
 
-What takes long (opening devices, binding programs) is asked for one thing at a time and runs on a
-thread; the work of items comes as commands, many in a call. A call is answered as soon as there is
-something that the driver waits for, whichever call that came with: so what is ready early is not
-held up by what was sent along with it.
+Slow requests (opening devices, binding programs) come one by one and run on a thread; the work of
+items comes as commands, many in a call. The latest call is answered as soon as there is an outcome
+that the driver waits for, even of a command of an earlier call: results do not wait for the other
+commands of their call.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ....graph.formats.native import load_bytes
 from ....graph.ir import Graph
 from ....graph.tensor import Array
 from .command_queues import CommandQueues
-from .commands import Command, CommandOutcome, Described, RemoteCall, RemoteTensor, plain
+from .commands import Command, CommandOutcome, Described, RemoteCall, RemoteTensor, to_plain_tuples
 from .serving_work import HostWork, Memory
 from .support_queries import SupportQuery, SupportReply
 
 Answer: TypeAlias = tuple[Any, Described | None]
-"""What was asked for, or why there is none."""
+"""A value, or the error in its place."""
 
 
 class ServingDevices:
@@ -53,7 +53,7 @@ class ServingDevices:
         self._prototypes: dict[str, Device] = {}
         self._work = HostWork(self._objects)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="plait-host")
-        self._courses = CommandQueues(self._work, self._note)
+        self._queues = CommandQueues(self._work, self._note)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._next = 0
         self._early: dict[int, RemoteCall] = {}
@@ -74,31 +74,28 @@ class ServingDevices:
         }
 
     async def ask(self, what: str, *arguments: Any) -> Answer:
-        """Do something that takes long; return what came of it."""
+        """Handle a slow request on the thread for these, in the order of arrival."""
         loop = asyncio.get_running_loop()
-        # One thread for all that takes long: questions are answered in the order in which they
-        # came.
         return await loop.run_in_executor(self._thread, self._asked, what, arguments)
 
     async def command(self, call: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Start commands; return outcomes as soon as there are some that somebody waits for."""
+        """Start commands; return outcomes as soon as the driver waits for one of them."""
         made = RemoteCall(*call)
         self._loop = asyncio.get_running_loop()
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)  # one call is enough to be answered later
         answer = self._waiting = self._loop.create_future()
-        # Calls of actors may overtake one another on their way; commands must not.
+        # Calls of actors may arrive in another order; commands must run in theirs.
         self._early[made.number] = made
         while (one := self._early.pop(self._next, None)) is not None:
             self._next += 1
             self._take(one)
-        self._tell()
+        self._answer_call()
         await answer
         self._is_awaited = False
-        return [plain(self._outcomes.popleft()) for _ in range(len(self._outcomes))]
+        return [to_plain_tuples(self._outcomes.popleft()) for _ in range(len(self._outcomes))]
 
     def close(self) -> None:
-        """Close all devices that are open."""
         for made in list(self._objects.values()):
             if is_device(made):
                 made.close()
@@ -106,28 +103,28 @@ class ServingDevices:
 
     def _take(self, call: RemoteCall) -> None:
         for number in call.forgotten:
-            # Behind the questions that were asked before, which may still use it.
+            # On the thread, after earlier requests, which may still use it.
             self._thread.submit(self._forget, number)
-        commands = tuple(_command(one) for one in call.commands)
+        commands = tuple(_read_command(one) for one in call.commands)
         if commands:
-            self._courses.add(commands)
-        self._courses.cancel(call.cancelled)
-        self._courses.note(call.noted)
+            self._queues.add(commands)
+        self._queues.cancel(call.cancelled)
+        self._queues.note(call.noted)
 
     def _note(self, command: Command, outcome: CommandOutcome) -> None:
-        """Keep an outcome, and tell it to the driver if that waits for it; on any thread."""
+        """Keep an outcome, and answer the driver if it waits for that; on any thread."""
         array = self._work.take_read(command.number)
         if array is not None and not outcome.is_failure:
             outcome = outcome._replace(array=array)
         self._outcomes.append(outcome)
-        if command.kind == "read" or outcome.is_failure or not self._courses.n_left:
+        if command.kind == "read" or outcome.is_failure or not self._queues.n_left:
             self._is_awaited = True
             assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._tell)
+            self._loop.call_soon_threadsafe(self._answer_call)
 
-    def _tell(self) -> None:
-        """Answer the last call, if there is something awaited, or nothing more to come."""
-        if self._waiting is not None and (self._is_awaited or not self._courses.n_left):
+    def _answer_call(self) -> None:
+        """Answer the last call, if an outcome is awaited or no work is left."""
+        if self._waiting is not None and (self._is_awaited or not self._queues.n_left):
             waiting, self._waiting = self._waiting, None
             if not waiting.done():
                 waiting.set_result(None)
@@ -144,19 +141,19 @@ class ServingDevices:
         return number
 
     def _find(self, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what a device is like, and what its times are estimated from."""
+        """Return fields of a device's capabilities, and its model."""
         device = self._prototype(name)
         offers = device.capabilities
-        told = {
+        fields = {
             "alignment": offers.alignment,
             "memory_bytes": offers.memory_bytes,
             "runs_python": offers.runs_python,
             "atomic_programs": offers.atomic_programs,
             "software": offers.software,
         }
-        # What it supports is asked node by node; a function does not travel.
+        # Support is asked for node by node, since functions are not sent.
         model = replace(model_of(device, name), supports=None)
-        return told, model.to_dict()
+        return fields, model.to_dict()
 
     def _prototype(self, name: str) -> Device:
         if name not in self._prototypes:
@@ -167,8 +164,7 @@ class ServingDevices:
         return SupportQuery(*question).answer(self._prototype(name))
 
     def _open(self, name: str, cores: int | None) -> int:
-        # Another object than the one that answers questions: several sessions open devices of a
-        # name.
+        # Not the prototype: several sessions open devices of one name.
         device = find(name)
         device.open(core_count() if cores is None else cores)
         return self._add(device)
@@ -182,7 +178,7 @@ class ServingDevices:
         return self._add(Memory(device.arena(device.capabilities.memory, nbytes), device))
 
     def _import(self, path: list[str], sources: list[tuple[Any, ...]]) -> None:
-        # Behind the host's own, which must not be hidden.
+        # After the host's own entries, which must not be hidden.
         sys.path += [entry for entry in path if entry not in sys.path]
         import_sources([Source(*fields) for fields in sources])
 
@@ -221,8 +217,8 @@ class ServingDevices:
             made.arena.close()
 
 
-def _command(fields: Any) -> Command:
-    """Return a command as it was sent; raise WireError for other values."""
+def _read_command(fields: Any) -> Command:
+    """Make a command of received values, or raise WireError."""
     try:
         command = Command(*fields)
         target, source = command.target, command.source

@@ -1,4 +1,4 @@
-"""Carries out commands on a host: runs programs, copies in, out and between its devices."""
+"""Executes commands on a host: runs programs, copies in, out and between its devices."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .staging import StagedBytes, Staging
 
 @dataclass(slots=True)
 class Memory:
-    """An arena, the device that allocated it, and what was made for it so far.
+    """An arena, the device that allocated it, and its cached views and buffers.
 
     Attributes
     ----------
     views : dict of (int, RemoteTensor) to View
-        Of devices, by their numbers, on places.
+        By number of the device, and place.
     staging : Staging
-        For what is copied from or to the host's memory, where the arena is not in that.
+        Buffers for copies from and to host memory, if the arena is elsewhere.
     """
 
     arena: Arena
@@ -43,7 +43,7 @@ class CopyOverHost(Event):
 
 
 class HostWork:
-    """Starts commands, while others may be under way.
+    """Starts commands, while others may be running.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ class HostWork:
         self._reads: dict[int, Array] = {}
 
     def take_read(self, number: int) -> Array | None:
-        """Return what a command has read, once."""
+        """Return and remove the array that a command has read, if any."""
         return self._reads.pop(number, None)
 
     def view(self, number: int, place: RemoteTensor) -> View:
-        """Return a device's view of a place, which may be in the memory of another one."""
+        """Return a device's view of a place, perhaps in the memory of another device."""
         memory: Memory = self._objects[place.arena]
         key = number, place
         view = memory.views.get(key)
@@ -70,7 +70,7 @@ class HostWork:
         return view
 
     def follows(self, command: Command, other: Command, event: Event) -> bool:
-        """Say whether the device of a command itself keeps it behind the event of another one."""
+        """Return whether a command's device itself orders it after the event of another one."""
         device, owner = (self._objects.get(one.device) for one in (command, other))
         if device is None or owner is None or isinstance(event, CopyOverHost):
             return False
@@ -80,7 +80,7 @@ class HostWork:
         return owner is device or others.memory in {mine.memory, *mine.copies_from}
 
     def launch(self, command: Command, waits: tuple[Event, ...], done: OnDone) -> Event:
-        """Start a command behind events that it follows; `done` is called with what is returned."""
+        """See `Launcher.launch`."""
         device: Device = self._objects[command.device]
         if command.kind == "run":
             program: Program = self._objects[command.program]
@@ -98,7 +98,7 @@ class HostWork:
         assert command.array is not None
         target = self.view(command.device, command.target)
         if target.arena.memory in HOST_MEMORIES:
-            return _copy(device, target, _host_view(command.array), waits, done)
+            return _copy(device, target, _make_host_view(command.array), waits, done)
         staged = self._staged(command.device, command.target)
         np.copyto(staged.view.array, command.array)
 
@@ -116,7 +116,7 @@ class HostWork:
         if source.arena.memory in HOST_MEMORIES:
             array = np.empty(source.spec.static_shape, source.spec.dtype)
             self._reads[command.number] = array
-            return _copy(device, _host_view(array), source, waits, done)
+            return _copy(device, _make_host_view(array), source, waits, done)
         staged = self._staged(command.device, command.source)
         self._reads[command.number] = staged.lend()
         return device.copy(staged.view, source, waits, done)
@@ -143,7 +143,7 @@ class HostWork:
     def _over_host(
         self, command: Command, ends: tuple[View, View], waits: tuple[Event, ...], done: OnDone
     ) -> Event:
-        """Copy from one memory to another, neither of them the host's nor known to the other."""
+        """Copy over host memory between devices that cannot access each other's."""
         assert command.source is not None
         assert command.target is not None
         target, source = ends
@@ -168,12 +168,12 @@ class HostWork:
         return whole
 
     def _staged(self, number: int, place: RemoteTensor) -> StagedBytes:
-        """Return host memory that a device copies from and to, for one place of its."""
+        """Return a buffer of host memory for copies from or to a device's place."""
         memory: Memory = self._objects[place.arena]
         return memory.staging.take(self._objects[number], (number, place), place.spec)
 
 
-def _host_view(array: Array) -> View:
+def _make_host_view(array: Array) -> View:
     spec = TensorSpec(array.dtype, array.shape)
     return View(Arena(HOST, array.nbytes, None), 0, spec, array)
 
@@ -181,7 +181,7 @@ def _host_view(array: Array) -> View:
 def _copy(
     device: Device, target: View, source: View, waits: tuple[Event, ...], done: OnDone
 ) -> Event:
-    """Copy by a device; what is small and in the host's memory at once, on this thread."""
+    """Copy by a device; small tensors in host memory are copied at once, on this thread."""
     memories = {target.arena.memory, source.arena.memory}
     is_small = HOST_MEMORIES.issuperset(memories) and target.spec.nbytes <= INLINE_BYTES
     if is_small and not waits:

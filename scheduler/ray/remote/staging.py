@@ -1,9 +1,9 @@
-"""Host memory in which bytes are on their way between messages and a device's own memory.
+"""Staging buffers in host memory between messages and a device's own memory.
 
-A message lies where the cluster has put it, in memory that a device would copy from slowly, and not
-beside other work. So what is written passes through memory that was made for the device's copies,
-page-locked for a GPU; what is read is sent from there. Each place has as many such buffers as were
-ever in use at a time, one or two as a rule, made when they are first needed.
+Messages lie in memory of the cluster, from which a device copies slowly and not concurrently with
+other work. So written values pass through buffers made for the device's copies, page-locked for a
+GPU, and read values are sent from them. A place has as many buffers as were ever in use at the same
+time, usually one or two, allocated on demand.
 """
 
 from __future__ import annotations
@@ -23,19 +23,18 @@ from ....graph.tensor import Array, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class StagedBytes:
-    """A buffer that is in use, and where it goes afterwards."""
+    """A buffer in use, and the list of unused ones to return it to."""
 
     view: View
     _unused: list[View]
 
     def free(self) -> None:
-        """Let it be used again."""
         self._unused.append(self.view)
 
     def lend(self) -> Array:
-        """Return an array on it; when that is garbage, it may be used again.
+        """Return an array on the buffer, which is freed with the array.
 
-        Whoever pickles the array refers to it for as long as its bytes are needed.
+        A pickler refers to the array as long as it needs the bytes.
         """
         array = self.view.array.view()
         weakref.finalize(array, self.free).atexit = False
@@ -43,29 +42,29 @@ class StagedBytes:
 
 
 class Staging:
-    """The buffers of one arena, by device and place; any thread may take and free them."""
+    """The buffers of one arena, by device and place. Thread-safe."""
 
     def __init__(self) -> None:
         self._unused: dict[Hashable, list[View]] = {}
 
     def take(self, device: Device, key: Hashable, spec: TensorSpec) -> StagedBytes:
-        """Return a buffer that nothing else uses, from and to which the device can copy.
+        """Return an unused buffer from and to which the device can copy.
 
         Raises
         ------
         DeviceMemoryError
-            If there is too little memory for another one.
+            If host memory is too small.
         """
         unused = self._unused.setdefault(key, [])
         try:
             view = unused.pop()
         except IndexError:
-            view = device.view(_whole_pages(spec.nbytes), 0, spec)
+            view = device.view(_allocate_pages(spec.nbytes), 0, spec)
         return StagedBytes(view, unused)
 
 
-def _whole_pages(nbytes: int) -> Arena:
-    """Allocate pages that nothing else lies on: of two neighbours on one only one is locked."""
+def _allocate_pages(nbytes: int) -> Arena:
+    """Allocate whole pages, since two buffers on one page cannot both be page-locked."""
     try:
         pages = mmap.mmap(-1, max(nbytes, 1))
     except (OSError, OverflowError) as error:

@@ -1,7 +1,7 @@
-"""Asks devices elsewhere whether they run a node, and with what scratch.
+"""Questions to remote devices: whether they run a node, and with which scratch buffers.
 
-A question is a node without its names; the answer is remembered by whoever asks. Large constants do
-not travel: in their place a device sees zeros.
+A question is a node without its names, so that drivers can cache the answer. Large constants are
+not sent; the device sees zeros in their place.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ....graph.tensor import Array, TensorSpec
 from ...costs.signature import canonical
 
 SHOWN_BYTES = 4096
-"""Constants of more bytes are not shown to a device that is asked about a node."""
+"""Larger constants are not sent with a question."""
 
 Fields = tuple[str, tuple[int, ...]]
 """A dtype and a shape."""
 
 
 class SupportReply(NamedTuple):
-    """What a device says of a node.
+    """The support of a device for a node.
 
     Attributes
     ----------
     ok : bool
     reason : str
     chains : bool
-        It may be part of a chain.
+        The device fuses it into chains.
     scratch : tuple of (str, tuple of int)
-        Dtypes and shapes of its scratch buffers, where its outputs were told.
+        Dtypes and shapes of its scratch buffers, if the question has specs of its outputs.
     """
 
     ok: bool
@@ -45,7 +45,7 @@ class SupportReply(NamedTuple):
 
 
 class SupportQuery(NamedTuple):
-    """A node, as it travels.
+    """A node, as it is sent.
 
     Attributes
     ----------
@@ -53,13 +53,13 @@ class SupportQuery(NamedTuple):
     attributes : dict
     inputs : tuple of TensorSpec or None
     values : tuple of Array or None
-        None also where it is too large.
+        Also None if it is too large.
     constant : tuple of bool
         Which inputs are constants.
     outputs : tuple of TensorSpec or None
-        Their specs; None where they are not known, or the node does not give them.
+        Specs of the outputs, if known.
     given : tuple of bool
-        Which outputs it gives.
+        Whether the node has each output.
     n_outputs : int
     """
 
@@ -74,12 +74,12 @@ class SupportQuery(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """What the answer depends on."""
+        """The cache key: all that the answer depends on."""
         return (
             self.op,
             canonical(self.attributes),
             tuple(map(str, self.inputs)),
-            tuple(_digest(value) for value in self.values),
+            tuple(_hash_value(value) for value in self.values),
             self.constant,
             self.given,
             self.n_outputs,
@@ -87,11 +87,11 @@ class SupportQuery(NamedTuple):
         )
 
     def answer(self, device: Device) -> SupportReply:
-        """Return what a device says."""
+        """Ask a device of this process."""
         names = [f"i{index}" if spec else "" for index, spec in enumerate(self.inputs)]
         made = [f"o{index}" if given else "" for index, given in enumerate(self.given)]
         node = Node("asked", self.op, tuple(names), tuple(made), self.attributes)
-        values = tuple(map(_value, self.inputs, self.values, self.constant))
+        values = tuple(map(_substitute_zeros, self.inputs, self.values, self.constant))
         call = Call(self.inputs, values, node.attributes, self.n_outputs)
         support = device.supports(node, call)
         is_static = all(spec is None or spec.is_static for spec in self.inputs)
@@ -103,7 +103,6 @@ class SupportQuery(NamedTuple):
 
 
 def ask(node: Node, call: Call, outputs: tuple[TensorSpec, ...] | None) -> SupportQuery:
-    """Return a question about a node."""
     values = tuple(value if _is_shown(value) else None for value in call.values)
     return SupportQuery(
         node.op,
@@ -121,13 +120,13 @@ def _is_shown(value: Array | None) -> bool:
     return value is not None and value.nbytes <= SHOWN_BYTES
 
 
-def _value(spec: TensorSpec | None, value: Array | None, constant: bool) -> Array | None:
+def _substitute_zeros(spec: TensorSpec | None, value: Array | None, constant: bool) -> Array | None:
     if value is None and constant and spec is not None:
         return np.broadcast_to(np.zeros((), spec.dtype), spec.static_shape)
     return value
 
 
-def _digest(value: Array | None) -> str | None:
+def _hash_value(value: Array | None) -> str | None:
     if value is None:
         return None
     return hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()

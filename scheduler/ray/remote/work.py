@@ -19,11 +19,11 @@ class RemoteEvent(Event):
         Its number and waits are filled in when it is sent.
     waits : tuple of Event
     label : str
-        What it is, for errors.
+        Describes it in errors.
     into : Array, optional
-        Where what is read is copied.
+        Receives the values that are read.
     keeps : object, optional
-        What the command refers to on the host, and must not be forgotten before.
+        Objects that must not be freed on the host before the command ends.
     """
 
     __slots__ = ("_on_cancel", "command", "into", "keeps", "label", "waits")
@@ -52,11 +52,11 @@ class RemoteEvent(Event):
 
     @property
     def is_sent(self) -> bool:
-        """True when the host may have begun with it."""
+        """True if the host may have begun it."""
         return self.command.number > 0
 
     def cancel(self) -> None:
-        """Ask that it not begin, or stop; it completes all the same."""
+        """Ask the host not to begin it, or to stop it; it completes in any case."""
         self.cancelled = True
         on_cancel = self._on_cancel
         if on_cancel is not None:

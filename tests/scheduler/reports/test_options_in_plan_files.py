@@ -13,7 +13,7 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.ort.providers import PROVIDERS, options_of
 from plait.devices.registry import register, split_options, unregister
 from plait.graph.errors import ParseError
-from plait.scheduler.ray.payload import payload_of, unpacked
+from plait.scheduler.ray.payload import make_payload, unpack_plan
 from plait.scheduler.reports import requirements
 from plait.scheduler.reports.plan_file import dump_plan
 from small_graphs import doubling
@@ -74,7 +74,7 @@ def test_a_file_that_chooses_a_path_is_refused_before_the_device_is_made(
 
 def test_hosts_of_a_cluster_get_all_options() -> None:
     plan = pl.plan(doubling(), [pl.device("npu", level=3, cache="/mine")])
-    unpacked(*payload_of(plan, None, None).packed(lambda value: value))
+    unpack_plan(*make_payload(plan, None, None).pack(lambda value: value))
     assert made[-1] == {"level": 3, "cache": "/mine"}
 
 
