@@ -1,4 +1,4 @@
-"""The command line: one file for each command, and what they share."""
+"""The command line: a file for each command, and shared parts."""
 
 from .group import cli
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KIND = "ray:"
 
 MOST_HERE = 64
-"""Replicas on this machine; each asks for one CPU of Ray's books."""
+"""CPUs of the node on this machine: the limit of its replicas, which reserve one each."""
 
 Size: TypeAlias = int | tuple[int, int]
 
@@ -41,17 +41,17 @@ replicas_option = option(
 )
 
 
-def joined(address: str | None, devices: Iterable[str]) -> Cluster | None:
-    """Join a cluster until the command ends; None without an address.
+def join_cluster(address: str | None, devices: Iterable[str]) -> Cluster | None:
+    """Join the cluster at an address, if any, until the command ends.
 
     Raises
     ------
     CommandError
-        If devices are on a cluster, and none is named.
+        If devices are on a cluster, and `address` is None.
     DeviceUnavailableError
         If it cannot be joined, or Ray is not installed.
     """
-    hosts = hosts_of(devices)
+    hosts = list_hosts(devices)
     if address is None:
         if hosts:
             raise CommandError(
@@ -68,19 +68,19 @@ def joined(address: str | None, devices: Iterable[str]) -> Cluster | None:
     return click.get_current_context().with_resource(cluster(address, nodes=nodes))
 
 
-def hosts_of(devices: Iterable[str]) -> list[str]:
+def list_hosts(devices: Iterable[str]) -> list[str]:
     """Return the hosts of ``ray:enc/cuda:0``, each once."""
     remote = (name.removeprefix(KIND) for name in devices if name.startswith(KIND))
     return list(dict.fromkeys(name.partition("/")[0] for name in remote))
 
 
-def devices_of(cluster: Cluster) -> list[str]:
-    """Return the devices on each node of a cluster, by the names that they have here.
+def list_devices(cluster: Cluster) -> list[str]:
+    """Return the full names of the devices on all nodes of a cluster.
 
     Raises
     ------
     DeviceUnavailableError
-        If a node has no plait, or another one.
+        If a node lacks plait, or has another version.
     """
     from ..scheduler.ray.cluster import HOST_LABEL
 
@@ -93,17 +93,17 @@ def devices_of(cluster: Cluster) -> list[str]:
 
 
 def parse_replicas(text: str | None, cluster: Cluster | None, devices: Iterable[str]) -> Size:
-    """Return how many replicas are asked for; 0 is none, so that the session runs here.
+    """Parse a number or range of replicas; 0 means that the session runs here.
 
-    With a cluster that no device is on, there is one.
+    The default is 1 for a cluster without devices among `devices`.
 
     Raises
     ------
     CommandError
-        If it is no number or range, or there is no cluster.
+        If the text is not a number or range, or the cluster is missing.
     """
     if text is None:
-        return 0 if cluster is None or hosts_of(devices) else 1
+        return 0 if cluster is None or list_hosts(devices) else 1
     found = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= least <= most:
@@ -117,10 +117,10 @@ def parse_replicas(text: str | None, cluster: Cluster | None, devices: Iterable[
     return most if least == most else (least, most)
 
 
-def opened(
+def open_session(
     plan: Plan, cluster: Cluster | None, replicas: Size, *, measure: bool = False
 ) -> AbstractAsyncContextManager[Session | ReplicaPool]:
-    """Return what runs items of a plan: a session here, or replicas of one on a cluster."""
+    """Return a session for a plan here, or a pool of replicas on a cluster."""
     if cluster is not None and replicas:
         return cluster.replicas(plan, n=replicas)
     from ..scheduler.runtime.session import Session
@@ -129,7 +129,7 @@ def opened(
 
 
 def check_here(replicas: Size, **options: object) -> None:
-    """Raise CommandError for options that look into a session, where that runs elsewhere."""
+    """Raise CommandError for options that inspect a session, if replicas run it."""
     for name, value in options.items():
         if replicas and value:
             raise CommandError(

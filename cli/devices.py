@@ -1,4 +1,4 @@
-"""``plait devices``: which devices are there, and how fast they are."""
+"""``plait devices``: the available devices and their speeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..graph.printing import seconds_text
-from .cluster import devices_of, joined, ray_option
+from .cluster import join_cluster, list_devices, ray_option
 from .completion import complete_device
 from .errors import CommandError
 from .help import Command
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..scheduler.costs import Costs
 
 NO_FILE = ""
-"""Stands for a file to which measurements are added where none is named."""
+"""The value of --measure without a file."""
 
 
 EXAMPLES = """
@@ -60,19 +60,19 @@ def show_devices(
 
     if file:
         _check_file(file, known_names())
-    known = _known_costs(file) if file else None
-    cluster = joined(address, names)
-    all_names = (*known_names(), *(devices_of(cluster) if cluster and not names else ()))
+    known = _load_costs(file) if file else None
+    cluster = join_cluster(address, names)
+    all_names = (*known_names(), *(list_devices(cluster) if cluster and not names else ()))
     found = [probe(name) for name in dict.fromkeys(names or all_names)]
     costs = None if file is None else _measure(found)
     if as_json:
-        print_json([_plain(status, costs) for status in found])
+        print_json([_to_plain(status, costs) for status in found])
     else:
         rows = [
             (
                 s.name,
                 "found" if s.found else "missing",
-                _gibibytes(s.memory_bytes),
+                _format_gibibytes(s.memory_bytes),
                 f"{s.reason}: {s.software}" if s.found and s.software else s.reason,
             )
             for s in found
@@ -89,7 +89,7 @@ def show_devices(
 
 
 def _check_file(file: str, known: Sequence[str]) -> None:
-    """Refuse the name of a device where a file's is due: ``--measure cpu``."""
+    """Refuse ``--measure cpu``, in which a device takes the place of the file."""
     if file in known or file.split(":", 1)[0] in known:
         raise CommandError(
             f"--measure takes a file, and {file!r} is a device",
@@ -98,15 +98,15 @@ def _check_file(file: str, known: Sequence[str]) -> None:
     check_writable(PATH.convert(file, None, None))
 
 
-def _known_costs(file: str) -> Costs:
-    """Return what a file says already; a damaged one is refused before anything is measured."""
+def _load_costs(file: str) -> Costs:
+    """Load the costs of an existing file, before measuring, so that a damaged one fails early."""
     from ..scheduler.costs import Costs
 
     return Costs.load(file) if Path(file).exists() else Costs()
 
 
 def _measure(found: Sequence[DeviceStatus]) -> Costs:
-    """Measure what is there, saying what it waits for."""
+    """Measure the available devices, and print a note before each."""
     from ..devices import find
     from ..scheduler.costs import Costs
     from ..scheduler.costs.measure import measure, measure_peers
@@ -119,7 +119,7 @@ def _measure(found: Sequence[DeviceStatus]) -> Costs:
     return costs.merged(Costs(links=measure_peers(devices.values())))
 
 
-def _plain(status: DeviceStatus, costs: Costs | None) -> dict[str, Any]:
+def _to_plain(status: DeviceStatus, costs: Costs | None) -> dict[str, Any]:
     keys = ("name", "found", "reason", "memory_bytes", "software")
     plain = {key: getattr(status, key) for key in keys}
     if costs is None:
@@ -132,8 +132,8 @@ def _print_speeds(costs: Costs) -> None:
     rows = [
         (
             name,
-            _per_second(model.flops_per_s, "flop"),
-            _per_second(model.bytes_per_s, "B"),
+            _format_speed(model.flops_per_s, "flop"),
+            _format_speed(model.bytes_per_s, "B"),
             seconds_text(model.launch_s),
             seconds_text(model.submit_s),
         )
@@ -143,7 +143,7 @@ def _print_speeds(costs: Costs) -> None:
     click.echo()
     print_table(columns, rows, right=columns[1:])
     links = [
-        (source, target, _per_second(link.bytes_per_s, "B"), seconds_text(link.latency_s))
+        (source, target, _format_speed(link.bytes_per_s, "B"), seconds_text(link.latency_s))
         for (source, target), link in costs.links.items()
     ]
     if links:
@@ -151,13 +151,13 @@ def _print_speeds(costs: Costs) -> None:
         print_table(("copies from", "to", "speed", "latency"), links, right=("speed", "latency"))
 
 
-def _per_second(number: float, unit: str) -> str:
-    """Return a speed in words: ``"59.7 Gflop/s"``."""
+def _format_speed(number: float, unit: str) -> str:
+    """Format a speed: ``"59.7 Gflop/s"``."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if number >= factor:
             return f"{number / factor:.3g} {prefix}{unit}/s"
     return f"{number / 1e3:.3g} k{unit}/s"
 
 
-def _gibibytes(nbytes: int | None) -> str:
+def _format_gibibytes(nbytes: int | None) -> str:
     return "-" if nbytes is None else f"{nbytes / 2**30:.1f} GiB"

@@ -1,4 +1,4 @@
-"""Help of commands: options in groups, examples, and what may stand in their place."""
+"""Help of commands: options in groups, examples and exit codes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ EXIT_CODES = (
 HELP_OPTIONS = ["-h", "--help"]
 
 OWN = "Options"
-"""The heading of options that one command alone has."""
+"""The heading of options of one command only."""
 
 
 class Option(click.Option):
-    """An option that is shown under a heading, with others about the same."""
+    """An option that help shows under a heading."""
 
     def __init__(self, *arguments: Any, group: str = OWN, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -36,7 +36,7 @@ def option(group: str, *names: str, **options: Any) -> Callable[[F], F]:
 
 
 class Command(click.Command):
-    """A command whose help shows its options in groups, and ends with examples and exit codes.
+    """A command with help that shows options in groups, and ends with examples and exit codes.
 
     Parameters
     ----------
@@ -49,11 +49,11 @@ class Command(click.Command):
         self.examples = examples
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return the options that ask for help; click keeps what the first context says."""
+        """Return the help options, constantly, since click caches the first context's."""
         return HELP_OPTIONS
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, the command's own first, and others under their headings."""
+        """Write the command's own options, then the others under their headings."""
         groups: dict[str, list[tuple[str, str]]] = {OWN: []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -65,7 +65,6 @@ class Command(click.Command):
                     formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write examples and exit codes."""
         if self.examples:
             with formatter.section("Examples"):
                 for line in self.examples.strip().splitlines():
@@ -74,6 +73,6 @@ class Command(click.Command):
 
 
 def write_exit_codes(formatter: click.HelpFormatter) -> None:
-    """Write what the exit codes of commands mean."""
+    """Write the section on exit codes."""
     with formatter.section("Exit codes"):
         formatter.write_dl(EXIT_CODES)

@@ -1,4 +1,4 @@
-"""Inputs given on the command line: files, folders, values or random numbers, as items."""
+"""Inputs on the command line: items of files, folders, values or random numbers."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from ..graph.operators.randomness import RANDOM_KEY
 from ..graph.tensor import Array, TensorSpec, holds_bytes
 from .errors import CommandError
 from .lengths import propose_lengths
-from .members import array_name
-from .pictures import SUFFIXES, read_image, takes_pixels
+from .members import from_member_name
+from .pictures import SUFFIXES, can_be_image, read_image
 
 NOTHING: Any = object()
-"""What a text says that is no value."""
+"""The result of parsing a text that is not a value."""
 
 RANDOM = "random"
 
 ARRAY_FILES = ".npy", ".npz"
 
 _MAGIC = b"\x93NUMPY", b"PK"
-"""How files of arrays begin."""
+"""The first bytes of files of arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Given:
     Attributes
     ----------
     name : str or None
-        The input it feeds; None feeds whatever names the file holds.
+        The input to feed; None for the inputs that the file names.
     files : tuple of Path
-        None for random numbers.
+        Empty for random numbers.
     is_sequence : bool
-        True when each file is an item; one file is repeated in every item.
+        True if each file is an item; otherwise its file is part of every item.
     value : object
-        A number, a boolean or a list of them that stands on the command line, or NOTHING.
+        A number, a boolean or a list of them from the command line, or NOTHING.
     """
 
     name: str | None
@@ -58,16 +58,16 @@ class Given:
 
 
 def parse_input(text: str) -> Given:
-    """Return what one ``--input`` says.
+    """Parse one ``--input``.
 
     Raises
     ------
     CommandError
-        If it is malformed, or there is no such file.
+        If it is malformed, or its file is missing.
     """
     name: str | None
     name, equals, value = text.partition("=")
-    # A path may have a = in it: what is there by the whole text is a file.
+    # A path may contain a =, so the whole text is tried as a path first.
     if not equals or os.path.exists(text):
         name, value = None, text
     if name == "" or not value:
@@ -78,11 +78,11 @@ def parse_input(text: str) -> Given:
         return Given(name, ())
     if os.path.isfile(value):
         return Given(name, (Path(value),))
-    # A file called 3 goes before the number; a folder, and a pattern such as [12], come after it.
+    # A file called 3 takes precedence over the number, which precedes folders and patterns ([12]).
     literal = parse_literal(value) if name is not None else NOTHING
     if literal is not NOTHING:
         return Given(name, (), value=literal)
-    files = _folder_files(value) if os.path.isdir(value) else _files(value)
+    files = _list_folder(value) if os.path.isdir(value) else _list_files(value)
     if not files:
         raise CommandError(
             f"--input {text!r} finds no file",
@@ -92,43 +92,42 @@ def parse_input(text: str) -> Given:
     return Given(name, tuple(files), is_sequence=True)
 
 
-def _folder_files(folder: str) -> list[Path]:
-    """Return the files of arrays in a folder; all of its files where it has none of those."""
-    # The folder's own name may hold what patterns are made of.
-    inside = escape(folder)
-    return _files(os.path.join(inside, "*.np[yz]")) or _files(os.path.join(inside, "*"))
+def _list_folder(folder: str) -> list[Path]:
+    """Return the files of arrays in a folder, or all of its files if it has none of these."""
+    inside = escape(folder)  # its name may have the characters of patterns
+    return _list_files(os.path.join(inside, "*.np[yz]")) or _list_files(os.path.join(inside, "*"))
 
 
-def _files(pattern: str) -> list[Path]:
+def _list_files(pattern: str) -> list[Path]:
     return sorted(file for file in map(Path, glob(pattern)) if file.is_file())
 
 
 def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
     """Return the arrays of a file by the names of the inputs they feed.
 
-    Any file but one of arrays, by its name, feeds an input that holds bytes with its own; an image
-    feeds one that takes pixels.
+    An image feeds an input of pixels. Other files, unless their suffix is that of arrays, feed an
+    input of bytes with their content.
 
     Raises
     ------
     CommandError
         If the file is damaged, or it is not clear which input it feeds.
     """
-    inputs = _asked_for(graph)
+    inputs = _list_inputs(graph)
     fed = graph.tensors.get(name or inputs[0]) if name or len(inputs) == 1 else None
-    if fed is not None and file.suffix.lower() in SUFFIXES and takes_pixels(fed):
+    if fed is not None and file.suffix.lower() in SUFFIXES and can_be_image(fed):
         given = name or inputs[0]
         return {given: read_image(file, given, fed)}
     is_raw = fed is not None and holds_bytes(fed) and file.suffix not in ARRAY_FILES
-    found = _by_input(_load_bytes(file) if is_raw else _load(file), file, name, graph)
-    return {name: _typed(array, graph.tensors.get(name)) for name, array in found.items()}
+    found = _match_inputs(_load_bytes(file) if is_raw else _load(file), file, name, graph)
+    return {name: _restore_dtype(array, graph.tensors.get(name)) for name, array in found.items()}
 
 
-def _by_input(
+def _match_inputs(
     loaded: Array | dict[str, Array], file: Path, name: str | None, graph: Graph
 ) -> dict[str, Array]:
     if isinstance(loaded, np.ndarray):
-        inputs = _asked_for(graph)
+        inputs = _list_inputs(graph)
         if name is None and len(inputs) != 1:
             raise CommandError(
                 f"{file} does not say which input it feeds",
@@ -146,19 +145,19 @@ def _by_input(
     return {name: next(iter(loaded.values()))}
 
 
-def _typed(array: Array, spec: TensorSpec | None) -> Array:
-    """Return what a file holds as bare bytes, as numpy does not know its dtype, in that dtype."""
+def _restore_dtype(array: Array, spec: TensorSpec | None) -> Array:
+    """Restore a dtype unknown to numpy, which loads its arrays as bare bytes."""
     if spec is None or not is_extension(spec.dtype):
         return array
     bare = np.dtype(f"V{spec.dtype.itemsize}")
     return array.view(spec.dtype) if array.dtype == bare else array
 
 
-def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
+def make_random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
     """Return random numbers for a static spec.
 
-    Floats lie in [0, 1), bytes anywhere; wider integers in [0, 100), as they are often indices.
-    Text is such an integer in digits.
+    Floats are in [0, 1); integers of one byte take all values; wider ones, often indices, are in
+    [0, 100). Text consists of the digits of such an integer.
     """
     shape, kind = spec.static_shape, kind_of(spec.dtype)
     if kind in "fce":
@@ -168,15 +167,15 @@ def random_array(spec: TensorSpec, generator: np.random.Generator) -> Array:
         return generator.integers(0, 2, shape).astype(spec.dtype)
     if spec.dtype == TEXT:
         return generator.integers(0, 100, shape).astype(str).astype(TEXT)
-    # Of bytes every value is likely: they are pixels, or quantized.
+    # Bytes are pixels or quantized, so all values are likely.
     if spec.dtype.itemsize == 1:
         limits = np.iinfo(spec.dtype)
         return generator.integers(limits.min, limits.max + 1, shape).astype(spec.dtype)
     return generator.integers(0, 100, shape).astype(spec.dtype)
 
 
-def _asked_for(graph: Graph) -> list[str]:
-    """Return the inputs that users have to think of: the key of random numbers follows a seed."""
+def _list_inputs(graph: Graph) -> list[str]:
+    """Return the inputs that users feed; the key of random numbers follows from the seed."""
     return [name for name in graph.inputs if name != RANDOM_KEY]
 
 
@@ -188,20 +187,20 @@ class ItemSource:
     graph : Graph
     givens : sequence of Given
     seed : int
-        Item number i has the same random numbers however many there are.
+        The random numbers of item i do not depend on the number of items.
     fill : bool
-        True when inputs that nobody gave are random too.
+        Whether inputs that are not given are random.
     lengths : Mapping of str to int, optional
-        Of the symbols in shapes, where random arrays have them; others are proposed by name.
+        Lengths of symbols for random arrays; others are proposed by name.
     unneeded : set of str, optional
-        What may be given beside the graph's inputs.
+        Names that are accepted besides the graph's inputs.
 
     Attributes
     ----------
     count : int or None
-        How many items the files make; None where any number will do.
+        The number of items in the files; None if any number is possible.
     notes : list of str
-        What users should know of the choices made.
+        Remarks for the user about choices made.
 
     Raises
     ------
@@ -226,11 +225,11 @@ class ItemSource:
         self._fixed: dict[str, Array] = {}
         self._sequences = [given for given in givens if given.is_sequence]
         self.notes: list[str] = []
-        self.count = _common_length(self._sequences)
+        self.count = _find_common_length(self._sequences)
         seen: set[str] = set()
         for given in givens:
             seen.update(self._take(given, seen))
-        missing = [name for name in _asked_for(graph) if name not in seen]
+        missing = [name for name in _list_inputs(graph) if name not in seen]
         if missing and not fill and not any(g.name is None and not g.files for g in givens):
             raise CommandError(
                 f"nothing is given for {', '.join(missing)}",
@@ -252,14 +251,14 @@ class ItemSource:
         arrays = dict(self._fixed)
         for given in self._sequences:
             arrays.update(self._read(given.files[index], given.name))
-        # One for each item: which others were made before makes no difference.
+        # One generator per item, so that items do not depend on each other.
         generator = np.random.default_rng([self._seed, index])
         specs = bind_inputs(self._graph, {n: a.shape for n, a in arrays.items()})
         for name in self._graph.inputs:
             if name == RANDOM_KEY:
                 arrays.setdefault(name, np.array([self._seed, index], np.uint64))
             elif name not in arrays:
-                arrays[name] = random_array(self._fix_lengths(name, specs), generator)
+                arrays[name] = make_random_array(self._fix_lengths(name, specs), generator)
         return arrays
 
     def _take(self, given: Given, seen: set[str]) -> set[str]:
@@ -267,9 +266,8 @@ class ItemSource:
         names = {given.name} - self._unneeded if given.name else set()
         if given.value is not NOTHING and given.name in self._graph.inputs:
             spec = self._graph.tensors[given.name]
-            self._fixed[given.name] = literal_array(given.name, given.value, spec)
-        # Read at once: a single file feeds all items, and only the first of a folder tells which
-        # inputs its files name.
+            self._fixed[given.name] = make_literal_array(given.name, given.value, spec)
+        # Read now: a single file feeds all items, and the first of a folder names the inputs.
         if given.files and not (given.is_sequence and given.name):
             arrays = self._read(given.files[0], given.name)
             names = set(arrays)
@@ -303,13 +301,13 @@ class ItemSource:
             listed = ", ".join(f"{symbol} = {lengths[symbol]}" for symbol in proposed)
             written = ",".join(map(str, shape))
             note = f"input {name!r}: {listed} proposed; --shape {name}={written} sets others"
-            # It is the same for every item.
+            # Equal for all items.
             if note not in self.notes:
                 self.notes.append(note)
         return TensorSpec(spec.dtype, shape)
 
 
-def _common_length(sequences: Sequence[Given]) -> int | None:
+def _find_common_length(sequences: Sequence[Given]) -> int | None:
     lengths = {given.name or "files": len(given.files) for given in sequences}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -330,7 +328,7 @@ def _load_bytes(file: Path) -> Array:
 
 
 def _load(file: Path) -> Array | dict[str, Array]:
-    """Return a file's array, or its arrays by name; objects are never unpickled."""
+    """Load a file's array, or its arrays by name; objects are never unpickled."""
     try:
         with file.open("rb") as opened:
             if not opened.read(max(map(len, _MAGIC))).startswith(_MAGIC):
@@ -339,8 +337,8 @@ def _load(file: Path) -> Array | dict[str, Array]:
             loaded: Any = np.load(opened, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return loaded
-            arrays = {array_name(name): loaded[name] for name in loaded.files}
-        # A member of another kind comes back as its bytes.
+            arrays = {from_member_name(name): loaded[name] for name in loaded.files}
+        # numpy returns the bytes of a member of another kind.
         return {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     except Exception as error:  # damaged files make numpy and zipfile raise many kinds
         what = str(error) if "pickle" not in str(error) else "it holds Python objects"
@@ -352,7 +350,7 @@ def _load(file: Path) -> Array | dict[str, Array]:
 
 
 def parse_literal(text: str) -> Any:
-    """Return the number, boolean or list of these that a text is in JSON, or NOTHING."""
+    """Parse a number, a boolean or a list of these from JSON, or return NOTHING."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -360,20 +358,20 @@ def parse_literal(text: str) -> Any:
     return value if _is_value(value) else NOTHING
 
 
-def literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
-    """Return a value as an input takes it: one number for any shape of one element.
+def make_literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
+    """Convert a value to an input's dtype; a number also fits any shape with one element.
 
     Raises
     ------
     CommandError
-        If its dtype does not hold it, or lists are not of one length.
+        If the dtype cannot represent it, or lists differ in length.
     """
     at = f"--input {name}"
     try:
         if not isinstance(value, list):
             array = exact_number(value, spec.dtype, at)
         else:
-            given = np.array(value)  # what is ragged is refused
+            given = np.array(value)  # refuses ragged lists
             array = given.astype(spec.dtype)
             if spec.dtype.kind in "biu" and not np.array_equal(array, given):
                 raise ValueError(f"not all of it is {spec.dtype.name}")
@@ -383,7 +381,7 @@ def literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
             f"{at}={json.dumps(value)} is no {spec.dtype.name}{reason}",
             fix=f"the input is {spec}: give numbers that it holds, or a file",
         ) from error
-    # What takes one element, in any number of dimensions, takes one number.
+    # A shape with one element, of any rank, accepts a number.
     if array.ndim == 0 and all(dim == 1 or isinstance(dim, str) for dim in spec.shape or ()):
         array = array.reshape((1,) * len(spec.shape or ()))
     return array

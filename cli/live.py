@@ -1,4 +1,4 @@
-"""The live view of a stream in the terminal: rate, devices, queues and memory, as they are."""
+"""The live view of a stream in the terminal: present rate, devices, queues and memory."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.25
 RATE_S = 2.0
-"""Rates and shares are those of the last seconds."""
+"""Period over which rates and shares are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is shown.
+    """The data of one frame.
 
     Attributes
     ----------
     status : Status
     per_second : float
-        Items that ended lately.
+        Items that ended recently.
     latency_s : float or None
-        Their median, from admission to result; None if there were none.
+        Their median latency, from admission to result, if any.
     busy : dict of str to float
-        The share of the time in which each device worked for them.
+        The share of time in which each device worked on them.
     """
 
     status: Status
@@ -44,8 +44,8 @@ class Moment:
     busy: dict[str, float]
 
 
-def moment(status: Status, records: Sequence[Record], ended: int, elapsed_s: float) -> Moment:
-    """Return what to show of the items that ended in the last seconds, of which some are known."""
+def make_moment(status: Status, records: Sequence[Record], ended: int, elapsed_s: float) -> Moment:
+    """Make a moment of the `ended` recent items, for some of which there are records."""
     known = len(records) / ended if records else 1.0
     busy_ns = dict.fromkeys(status.devices, 0)
     for record in records:
@@ -62,8 +62,8 @@ def moment(status: Status, records: Sequence[Record], ended: int, elapsed_s: flo
     )
 
 
-def frame(shown: Moment, count: int, elapsed_s: float) -> RenderableType:
-    """Return a picture of a moment of a stream of so many items."""
+def render_frame(shown: Moment, count: int, elapsed_s: float) -> RenderableType:
+    """Render a moment of a stream of `count` items."""
     from rich import box
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -97,7 +97,7 @@ class LiveView:
     session : Session
         Open.
     count : int
-        How many items there will be.
+        The total number of items.
     """
 
     def __init__(self, session: Session, count: int) -> None:
@@ -106,7 +106,7 @@ class LiveView:
         self._shown: list[tuple[float, int]] = [(self._begin, 0)]
 
     async def run(self) -> None:
-        """Show what happens, until cancelled; the last picture stays."""
+        """Show frames until cancelled; the last one stays."""
         from rich.console import Console
         from rich.live import Live
 
@@ -125,8 +125,8 @@ class LiveView:
         since, done = self._shown[0]
         ended = status.done - done
         latest = records[max(len(records) - ended, 0) :]
-        shown = moment(status, latest, ended, now - since)
+        shown = make_moment(status, latest, ended, now - since)
         self._shown.append((now, status.done))
         while now - self._shown[0][0] > RATE_S and len(self._shown) > 1:
             self._shown.pop(0)
-        return frame(shown, self._count, now - self._begin)
+        return render_frame(shown, self._count, now - self._begin)

@@ -1,4 +1,4 @@
-"""Names of arrays as those of members of a .npz file, which somebody may unpack into a folder."""
+"""Names of arrays as members of a .npz file, which must be safe to unpack into a folder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from urllib.parse import quote, unquote
 _ESCAPED = re.compile("%[0-9A-F]{2}")
 
 
-def member_name(name: str) -> str:
-    """Return what an array of some name is called in a file: that, if it leads to a file inside.
+def to_member_name(name: str) -> str:
+    """Return the member's name for an array: its own name if that is a path inside the folder.
 
-    Of others, such as ``../x`` and ``/x``, all but letters, digits, ``_``, ``-`` and ``~``
-    becomes ``%`` and two digits for each byte, as in addresses of the web.
+    In other names, such as ``../x`` and ``/x``, all characters except letters, digits, ``_``, ``-``
+    and ``~`` are percent-encoded, as in URLs.
     """
     parts = name.split("/")
     leads_out = not all(parts) or any(set(part) <= {"."} for part in parts)
@@ -21,7 +21,7 @@ def member_name(name: str) -> str:
     return name
 
 
-def array_name(member: str) -> str:
-    """Return the name of the array that `member_name` called so; any other stands for itself."""
+def from_member_name(member: str) -> str:
+    """Invert `to_member_name`; other names stay the same."""
     name = unquote(member, errors="surrogatepass")
-    return name if member_name(name) == member else member
+    return name if to_member_name(name) == member else member

@@ -1,4 +1,4 @@
-"""Hardware that is not here, or other hardware than is here: ``--model``."""
+"""``--model``: hardware that this machine lacks, or other hardware in place of a device."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ models_option = option(
 def plan_on_models(
     request: PlanArguments, max_in_flight: int | None, texts: Sequence[str]
 ) -> tuple[Plan, dict[str, DeviceModel]]:
-    """Return the plan for devices as their models say, and the models of those that are here.
+    """Plan for devices with these models; also return the models of devices that are here.
 
-    A saved plan stays as it is, whatever models say of the devices that are here.
+    A saved plan is not changed by models of devices that are here.
 
     Raises
     ------
     CommandError
         If an option is malformed, or names a device that the plan does not have.
     ParseError
-        If a file holds no model.
+        If a file is not a model.
     """
     from ..scheduler.simulation.models import load_model
 
     models = {name: load_model(file, name) for name, file in _parse_models(texts).items()}
     here = _provide(models)
-    plan = _planned(request, max_in_flight, here)
+    plan = _plan(request, max_in_flight, here)
     _check_named(models, plan)
     return plan, here
 
 
 def _parse_models(texts: Sequence[str]) -> dict[str, str]:
-    """Return what ``NAME=FILE`` options say."""
+    """Parse ``NAME=FILE`` options."""
     models: dict[str, str] = {}
     for text in texts:
         name, _, file = text.partition("=")
@@ -65,7 +65,7 @@ def _parse_models(texts: Sequence[str]) -> dict[str, str]:
 
 
 def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
-    """Make devices that are not here known as simulated ones; return the models of the others."""
+    """Register simulated devices for those that are not here; return the models of the others."""
     from .. import devices
     from ..scheduler.simulation.models import modelled_device
 
@@ -74,14 +74,14 @@ def _provide(models: Mapping[str, DeviceModel]) -> dict[str, DeviceModel]:
         if _is_here(name):
             here[name] = model
         else:
-            with suppress(DeviceError):  # its kind may be known, the name need not be
+            with suppress(DeviceError):  # only its kind may be registered
                 devices.unregister(name)
             devices.register(name, partial(modelled_device, model=model))
     return here
 
 
 def _is_here(name: str) -> bool:
-    """True when a device can be planned for as it is."""
+    """Return whether this machine has a device, and not just a simulated one."""
     from ..devices.registry import find
     from ..devices.sim import SimDevice
 
@@ -93,10 +93,10 @@ def _is_here(name: str) -> bool:
     return not isinstance(found, SimDevice)
 
 
-def _planned(
+def _plan(
     request: PlanArguments, max_in_flight: int | None, models: Mapping[str, DeviceModel]
 ) -> Plan:
-    """Return the plan that would be made if devices were what these models say."""
+    """Plan with the costs that these models predict."""
     plan = request.plan(max_in_flight)
     if not models or request.is_saved:
         return plan

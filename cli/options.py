@@ -1,4 +1,4 @@
-"""Options that several commands have, and how commands end."""
+"""Options and exit codes that several commands share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN_ERRORS = 10
 
 
 class _File(click.Path):
-    """A path; no standard stream but where a model is read."""
+    """A path, but not a dash."""
 
     def convert(self, value: Any, *context: Any) -> Any:
         if value == "-":
@@ -41,7 +41,7 @@ class _Output(_File):
 
 
 class _Model(_File):
-    """A model's path, or its bytes: a dash stands for what comes in on the standard input."""
+    """A model's path, or for a dash the bytes of the standard input."""
 
     def convert(self, value: Any, *context: Any) -> Any:
         if value == "-":
@@ -123,14 +123,14 @@ seed_option = option(
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether a command was ended by Ctrl-C, which event loops raise in a group."""
+    """Return whether Ctrl-C ended a command; event loops raise it in a group."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(KeyboardInterrupt) is not None
     return isinstance(error, KeyboardInterrupt)
 
 
 def exit_if_failed(streamed: Streamed) -> None:
-    """Print the first failures of a stream, if there are any, and end with its exit code."""
+    """Print the first failures of a stream, if any, and exit with their code."""
     failures = sorted(streamed.failures.items())
     for index, error in failures[:SHOWN_ERRORS]:
         print_error(error, where=f"item {index}: ")
@@ -143,6 +143,6 @@ def exit_if_failed(streamed: Streamed) -> None:
 
 
 def print_notes(feeds: ItemSource) -> None:
-    """Print what users should know of how inputs were chosen."""
+    """Print the remarks about the choice of inputs."""
     for note in feeds.notes:
         print_note(note)

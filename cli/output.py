@@ -21,21 +21,21 @@ from ..graph.escaping import printable
 from ..graph.formats.files import open_draft
 from ..graph.tensor import Array, spec_of
 from .errors import CommandError
-from .members import member_name
+from .members import to_member_name
 
 LISTED = 1000
-"""Values of arrays up to this size are part of summaries in JSON."""
+"""The largest size of an array with values in JSON summaries."""
 
 
 def summarize(arrays: Mapping[str, Array], *, most: int | None = LISTED) -> list[dict[str, Any]]:
-    """Return name, spec, minimum, maximum and mean of each array, None if it has none.
+    """Return name, spec, minimum, maximum and mean of each array; the last three may be None.
 
-    Arrays of up to `most` values have these, too; None stands for any number.
+    Arrays with at most `most` values (None: no limit) also have `values`.
     """
     return [
         {
             "name": name,
-            **_summary(array),
+            **_summarize_array(array),
             **({} if most is not None and array.size > most else {"values": _to_json(array)}),
         }
         for name, array in arrays.items()
@@ -48,7 +48,7 @@ def print_summary(arrays: Mapping[str, Array]) -> None:
         (
             name,
             str(spec_of(array)),
-            *(_number(summary[key]) for key in ("min", "max", "mean")),
+            *(_format_number(summary[key]) for key in ("min", "max", "mean")),
             _shorten_values(array),
         )
         for (name, array), summary in zip(arrays.items(), summarize(arrays, most=0), strict=True)
@@ -64,21 +64,21 @@ def _shorten_values(array: Array) -> str:
 
 
 def _to_json(array: Array) -> Any:
-    """Return values as JSON has them: complex numbers as text."""
+    """Convert to values of JSON; complex numbers become text."""
     if is_extension(array.dtype):
         return array.astype(np.float32).tolist()
     return (array.astype(str) if array.dtype.kind in "cO" else array).tolist()
 
 
 def print_text(text: str, *, to_stderr: bool = False) -> None:
-    """Print text, in which names from files may stand."""
+    """Print text, with control characters escaped, since names may come from files."""
     click.echo(printable(text), err=to_stderr)
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
 ) -> None:
-    """Print a table on stdout, as wide as it must be where nobody watches."""
+    """Print a table on stdout; if that is not a terminal, lines are not folded."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -98,7 +98,7 @@ def print_table(
 
 def print_json(value: Any) -> None:
     """Print a value as JSON on stdout; infinities and NaN become null, as JSON has neither."""
-    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+    click.echo(json.dumps(_replace_nonfinite(value), indent=2, allow_nan=False))
 
 
 def print_note(text: str) -> None:
@@ -107,18 +107,18 @@ def print_note(text: str) -> None:
 
 
 def print_error(error: BaseException, where: str = "") -> None:
-    """Print what is wrong, where, and how to fix it, on stderr."""
+    """Print an error and its notes on stderr."""
     notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
-    text = error.spelled(as_option) if isinstance(error, PlaitError) else str(error)
+    text = error.spelled(to_option) if isinstance(error, PlaitError) else str(error)
     print_text("\n".join([f"error: {where}{text}", *notes]), to_stderr=True)
 
 
 _OPTIONS = {"bounds": ("--bound", ":"), "shapes": ("--shape", ",")}
-"""The option of an argument of `plan`, and what is between its numbers."""
+"""The option of an argument of `plan`, and the separator of its numbers."""
 
 
-def as_option(argument: Argument) -> str:
-    """Return an argument of `plan` as options."""
+def to_option(argument: Argument) -> str:
+    """Spell an argument of `plan` as options."""
     option, between = _OPTIONS[argument.name]
     texts = {
         name: between.join(map(str, lengths)) if isinstance(lengths, tuple) else str(lengths)
@@ -128,9 +128,9 @@ def as_option(argument: Argument) -> str:
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
-    """Write arrays to an .npz file, each as the member that `member_name` says.
+    """Write arrays to an .npz file, each as the member that `to_member_name` returns.
 
-    Text is as wide there as the longest one: files of objects would be pickles.
+    Text has the width of the longest string, since arrays of objects would be pickled.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
         zipfile.ZipFile(opened, "w", zipfile.ZIP_STORED) as archive,
     ):
         for name, array in arrays.items():
-            with archive.open(f"{member_name(name)}.npy", "w", force_zip64=True) as member:
+            with archive.open(f"{to_member_name(name)}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, _to_saved(array), allow_pickle=False)
 
 
@@ -170,8 +170,8 @@ def _to_saved(array: Array) -> Array:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn failures to write a path into a CommandError."""
+def convert_write_errors(path: Path) -> Iterator[None]:
+    """Convert failures to write a path to a CommandError."""
     try:
         yield
     except OSError as error:
@@ -181,8 +181,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for outputs, unless it is there."""
-    with writing(folder):
+    """Make a folder for outputs, unless it exists."""
+    with convert_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -197,8 +197,8 @@ def check_writable(path: Path | None) -> None:
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on stderr if that is a terminal; yields what advances it by one."""
+def show_progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Show a progress bar on stderr if that is a terminal; yields a function to advance it."""
     if not sys.stderr.isatty():
         yield lambda: None
         return
@@ -218,8 +218,8 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def status() -> Iterator[Callable[[str], None]]:
-    """Show what is being done on stderr if that is a terminal; yields what shows a line."""
+def show_status() -> Iterator[Callable[[str], None]]:
+    """Show a status line on stderr if that is a terminal; yields a function to change it."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -229,23 +229,23 @@ def status() -> Iterator[Callable[[str], None]]:
         yield lambda text: shown.update(printable(text))
 
 
-def _summary(array: Array) -> dict[str, Any]:
+def _summarize_array(array: Array) -> dict[str, Any]:
     name = name_of(array.dtype)
     summary: dict[str, Any] = {"dtype": name, "shape": list(array.shape)}
     if array.size == 0 or array.dtype.kind in "cO":
         return {**summary, "min": None, "max": None, "mean": None}
-    # Sums of half precision overflow soon.
+    # Sums in half precision would overflow.
     mean = array.mean(dtype=np.float64)
     return {**summary, "min": array.min().item(), "max": array.max().item(), "mean": float(mean)}
 
 
-def _number(value: Any) -> str:
+def _format_number(value: Any) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_nonfinite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

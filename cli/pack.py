@@ -1,4 +1,4 @@
-"""``plait pack``: offsets for the blocks of a CSV file, for those who have no graph."""
+"""``plait pack``: offsets for the blocks of a CSV file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def pack(
         shown = printable(text) if sys.stdout.isatty() else text
         click.echo(shown.encode(), nl=False)
     if as_json:
-        print_json({**_summary(packing), "capacity": capacity, "fits": fits})
+        print_json({**_to_dict(packing), "capacity": capacity, "fits": fits})
     else:
         print_text(_describe(packing), to_stderr=True)
     if not fits:
@@ -98,7 +98,7 @@ def _read(file: Path) -> str:
         raise CommandError(f"{file} is not text", fix="name a CSV file in UTF-8") from error
 
 
-def _summary(packing: Packing) -> dict[str, object]:
+def _to_dict(packing: Packing) -> dict[str, object]:
     return {
         "offsets": list(packing.offsets),
         "nbytes": packing.nbytes,

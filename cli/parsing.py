@@ -27,7 +27,7 @@ UNITS = {
 
 
 def parse_devices(text: str) -> tuple[str, ...]:
-    """Return the names in ``worker:0,cpu``."""
+    """Parse names such as ``worker:0,cpu``."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
         raise CommandError(
@@ -37,7 +37,7 @@ def parse_devices(text: str) -> tuple[str, ...]:
 
 
 def parse_device_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return what ``DEVICE.OPTION=VALUE`` options say, by device."""
+    """Parse ``DEVICE.OPTION=VALUE`` options, by device."""
     found: dict[str, dict[str, str]] = {}
     for text in texts:
         named, _, value = text.partition("=")
@@ -52,7 +52,7 @@ def parse_device_options(texts: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def parse_pins(texts: Sequence[str]) -> dict[str, str]:
-    """Return what ``NODE=DEVICE`` options say."""
+    """Parse ``NODE=DEVICE`` options."""
     pins: dict[str, str] = {}
     for text in texts:
         # Node names may hold "="; device names do not.
@@ -66,7 +66,7 @@ def parse_pins(texts: Sequence[str]) -> dict[str, str]:
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return what ``NAME=1,3,48,320`` options say."""
+    """Parse ``NAME=1,3,48,320`` options."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, lengths = text.rpartition("=")
@@ -81,7 +81,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, int | tuple[int, int]]:
-    """Return what ``SYMBOL=LARGEST`` and ``SYMBOL=SMALLEST:LARGEST`` options say."""
+    """Parse ``SYMBOL=LARGEST`` and ``SYMBOL=SMALLEST:LARGEST`` options."""
     bounds: dict[str, int | tuple[int, int]] = {}
     for text in texts:
         symbol, _, lengths = text.rpartition("=")
@@ -96,7 +96,7 @@ def parse_bounds(texts: Sequence[str]) -> dict[str, int | tuple[int, int]]:
 
 
 def parse_limits(texts: Sequence[str]) -> dict[str, int]:
-    """Return what ``NAME=SIZE`` options say, in bytes; a name is a device's or a memory's."""
+    """Parse ``NAME=SIZE`` options to bytes; names are of devices or memories."""
     limits: dict[str, int] = {}
     for text in texts:
         name, _, size = text.rpartition("=")
@@ -111,7 +111,7 @@ def parse_limits(texts: Sequence[str]) -> dict[str, int]:
 
 
 def parse_precisions(texts: Sequence[str]) -> str | dict[str, str]:
-    """Return what ``float16`` and ``DEVICE=float16`` options say."""
+    """Parse ``float16`` and ``DEVICE=float16`` options."""
     named: dict[str, str] = {}
     for text in texts:
         device, named_one, dtype = text.rpartition("=")
@@ -128,20 +128,20 @@ def parse_precisions(texts: Sequence[str]) -> str | dict[str, str]:
 
 
 def parse_size(text: str) -> int | None:
-    """Return the bytes of ``2GiB``, ``1.5 MB`` or ``4096``; None for what is no size."""
+    """Parse ``2GiB``, ``1.5 MB`` or ``4096`` to bytes, or return None."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip(), re.IGNORECASE | re.ASCII)
     unit = UNITS.get(found[2].upper()) if found else None
     return int(Decimal(found[1]) * unit) if found and unit else None
 
 
 def put_once(values: dict[str, T], name: str, value: T, option: str) -> None:
-    """Add what an option says of a name, unless it has said something else before."""
+    """Add an option's value for a name; CommandError if it already has another value."""
     if values.setdefault(name, value) != value:
         raise CommandError(f"{option} says two things of {name!r}", fix="give it once")
 
 
 def parse_factors(texts: Sequence[str]) -> dict[str, float]:
-    """Return what ``OP=FACTOR`` options say."""
+    """Parse ``OP=FACTOR`` options."""
     factors: dict[str, float] = {}
     for text in texts:
         name, _, number = text.rpartition("=")

@@ -16,8 +16,8 @@ CHANNELS = {1: "L", 3: "RGB", 4: "RGBA"}
 """Modes of Pillow, by how many numbers a pixel has."""
 
 
-def takes_pixels(spec: TensorSpec) -> bool:
-    """True for an input that may be an image: two to four dimensions, not of booleans."""
+def can_be_image(spec: TensorSpec) -> bool:
+    """Return whether an input may be an image: two to four dimensions of numbers."""
     return spec.rank in (2, 3, 4) and kind_of(spec.dtype) in "iuf"
 
 
@@ -38,7 +38,7 @@ def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
     )
     operations = import_extra("PIL.ImageOps", "Pillow is damaged", "install it anew", CommandError)
     shape = spec.shape or ()
-    layout, channels = _layout(name, spec)
+    layout, channels = _find_layout(name, spec)
     try:
         with images.open(file) as image:
             upright = operations.exif_transpose(image).convert(CHANNELS[channels])
@@ -58,7 +58,7 @@ def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
     return np.ascontiguousarray(array, spec.dtype)
 
 
-def _layout(name: str, spec: TensorSpec) -> tuple[str, int]:
+def _find_layout(name: str, spec: TensorSpec) -> tuple[str, int]:
     """Return where channels lie, and how many there are."""
     shape: tuple[Dim, ...] = (spec.shape or ())[-3:]
     if len(shape) == 2:

@@ -15,7 +15,7 @@ import click
 
 from ..devices.automatic import AUTO
 from ..graph.errors import named_text
-from .cluster import joined, ray_option
+from .cluster import join_cluster, ray_option
 from .completion import (
     complete_devices,
     complete_pins,
@@ -67,19 +67,19 @@ class PlanArguments:
     Attributes
     ----------
     model : Path or bytes
-        Bytes where it came in on the standard input.
+        Bytes if it was read from the standard input.
     devices : tuple of str
-        Empty where none are named: those of the saved plan, or ``"auto"``.
+        Empty for those of the saved plan, or ``"auto"``.
     shapes : Mapping of str to tuple of int
     costs : Path or None
     options : Mapping
-        Other keywords of `plan`, by name; those that are not given are left out.
+        Other keywords of `plan` that are given.
     fetched : tuple of str
         Tensors to compute instead of all outputs.
     cluster : Cluster or None
-        Which is joined while the command runs.
+        The cluster, joined while the command runs.
     params : Path or None
-        The model's parameters, where they do not lie beside it.
+        The model's parameters, if they are not next to it.
     format : str or None
         The name of the model's format.
     device_options : Mapping of str to Mapping of str to str
@@ -101,14 +101,14 @@ class PlanArguments:
     given_inputs: frozenset[str] = frozenset()
 
     def plan(self, max_in_flight: int | None = None) -> Plan:
-        """Load the model and plan it; the number in flight is the library's where none is given.
+        """Load the model and plan it.
 
         Raises
         ------
         CommandError
             If the model is a saved plan, and an option contradicts it.
         FetchError
-            If it has no tensor that is to be computed.
+            If it lacks a fetched tensor.
         """
         plan = self._whole(max_in_flight)
         return plan.fetching(*self.fetched) if self.fetched else plan
@@ -130,14 +130,14 @@ class PlanArguments:
         )
 
     def listed_devices(self) -> list[str | Device]:
-        """Return the devices to plan for, those that have options as objects.
+        """Return the devices to plan for; those with options are objects.
 
         Raises
         ------
         CommandError
-            If an option is none of its device's, or of a device that is not among them.
+            If a device lacks an option, or is not among the devices.
         DeviceUnavailableError
-            If this machine lacks one of those.
+            If this machine lacks a device with options.
         """
         from ..scheduler.plans.replicas import expand_auto
 
@@ -171,18 +171,18 @@ class PlanArguments:
         return is_saved_plan(self.model)
 
     def with_inputs(self, given: Iterable[Given]) -> PlanArguments:
-        """Return the request of a command that feeds these inputs."""
+        """Return the request with the names of the inputs that the command feeds."""
         return replace(self, given_inputs=frozenset(one.name for one in given if one.name))
 
     def without_costs(self) -> PlanArguments:
-        """Return the request without its file of costs, which a saved plan cannot be made by."""
+        """Return the request without its file of costs, which a saved plan refuses."""
         return replace(self, costs=None)
 
     def _saved(self, max_in_flight: int | None) -> Plan:
         from ..scheduler.reports.plan_file import load_plan
 
         plan = load_plan(self.model, self._configured())
-        # Options that repeat what was decided are no mistake: scripts pass them to all commands.
+        # Options that repeat the plan's decisions are accepted: scripts pass them to all commands.
         other = [
             flag
             for name, (flag, attribute) in _DECISIONS.items()
@@ -209,7 +209,7 @@ class PlanArguments:
                 f"the plan is for {plan.in_flight} items in flight, not for {max_in_flight}",
                 fix="leave --max-in-flight out, or plan the model again",
             )
-        # Asked for as saved, the plan is used as it is; it would be made again otherwise.
+        # Without other options the saved plan is used unchanged, instead of planning again.
         fixed = {name: spec.shape for name, spec in plan.fed.tensors.items()}
         asked = any(fixed.get(name) != shape for name, shape in self.shapes.items())
         return plan.for_shapes(self.shapes) if asked else plan
@@ -236,7 +236,7 @@ def load_graph(
     return feed_constants(graph, constants) if constants else graph
 
 
-def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
+def add_plan_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the argument MODEL and options for planning, as `PlanArguments`."""
 
     @wraps(command)
@@ -262,7 +262,7 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         operators: tuple[Path, ...],
         **options: Any,
     ) -> None:
-        # First, as the model may call operators that these register.
+        # First, since the model may use operators that these register.
         import_modules(modules)
         register_operators(operators)
         decisions = {
@@ -274,14 +274,14 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
             "memory_limits": parse_limits(memory_limits),
             "precision": parse_precisions(precisions),
         }
-        # Only what was said: the rest is for `plan` to fill in, and for a saved plan to keep.
+        # Only given options: for the others there are defaults, or those of a saved plan.
         given = {name: value for name, value in decisions.items() if value}
-        # Unlike those above, none at all is a choice.
+        # Unlike above, an empty value is a choice.
         if passes is not None:
-            given["passes"] = _passes(passes)
+            given["passes"] = _parse_passes(passes)
         names = () if devices is None else parse_devices(devices)
         sized = parse_shapes(shapes)
-        cluster = joined(address, names)
+        cluster = join_cluster(address, names)
         configured = parse_device_options(device_options)
         asked = PlanArguments(
             model, names, sized, costs, given, fetched, cluster, params, model_format, configured
@@ -289,22 +289,22 @@ def asks_for_plan(command: Callable[..., None]) -> Callable[..., None]:
         command(asked, **options)
 
     asking: Callable[..., None] = with_request
-    # From the last on, as decorators stand: click lists them from the outermost.
+    # In reverse: click lists options from the outermost decorator.
     for adds_option in reversed(_OPTIONS):
         asking = adds_option(asking)
     return asking
 
 
-def _passes(text: str) -> tuple[Pass, ...]:
-    """Return the passes in ``fold_scale,fuse_softmax`` or ``-fold_scale``; none in ``none``."""
+def _parse_passes(text: str) -> tuple[Pass, ...]:
+    """Parse ``fold_scale,fuse_softmax``, ``-fold_scale`` or ``none``."""
     from ..graph.passes import selected
 
     names = [name.strip() for name in text.split(",")]
     return () if names == ["none"] else selected(names)
 
 
-def largest_lengths(plan: Plan) -> dict[str, int]:
-    """Return the largest lengths of symbols, where they are bounded."""
+def get_largest_lengths(plan: Plan) -> dict[str, int]:
+    """Return the largest lengths of bounded symbols."""
     return {symbol: high for symbol, (_, high) in plan.bounds.items()}
 
 
@@ -451,12 +451,12 @@ def import_modules(modules: tuple[str, ...]) -> None:
     Raises
     ------
     CommandError
-        If there is no such module, or it fails.
+        If a module is missing, or fails.
     """
     for module in modules:
         path = Path(module)
         folder, name = (path.parent, path.stem) if path.suffix == ".py" else (Path(), module)
-        # It stays: the module may import others beside it when it is called.
+        # Not removed: the module's functions may import neighbours later.
         sys.path.insert(0, str(folder.resolve()))
         try:
             importlib.import_module(name)

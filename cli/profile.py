@@ -1,4 +1,4 @@
-"""``plait profile``: where the time goes, and what that tells of costs."""
+"""``plait profile``: measure the times of steps and the costs of nodes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .options import (
     seed_option,
     trace_option,
 )
-from .output import as_option, check_writable, print_json, print_note, print_text
+from .output import check_writable, print_json, print_note, print_text, to_option
 from .parsing import parse_factors
-from .plan import PlanArguments, asks_for_plan, largest_lengths
+from .plan import PlanArguments, add_plan_options, get_largest_lengths
 
 if TYPE_CHECKING:
     from ..graph.tensor import Array
@@ -39,7 +39,7 @@ plait profile model.onnx --repeat 100 --max-in-flight 4 --faster Conv=2 --trace 
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@asks_for_plan
+@add_plan_options
 @inputs_option
 @seed_option
 @in_flight
@@ -89,35 +89,35 @@ def profile(
     planned = request if plans_by_them else request.without_costs()
     plan = planned.with_inputs(givens).plan(max_in_flight)
     feeds = ItemSource(
-        # Costs of a plan within bounds are those of its largest shapes.
+        # A plan with bounds has the costs of its largest shapes.
         plan.fed if file is None else plan.graph,
         givens,
         seed=seed,
         fill=True,
-        lengths=largest_lengths(plan),
+        lengths=get_largest_lengths(plan),
         unneeded=plan.unneeded,
     )
     first = feeds.item(0)
-    static = _static(plan, first)
+    static = _specialize(plan, first)
     if file is not None and not static.is_static:
         raise CommandError(
             "the costs of a model whose shapes depend on values cannot be told apart",
             fix="leave --costs out",
         )
     print_notes(feeds)
-    # Random numbers are made once, or making them would be what is measured.
+    # Random numbers are made once, since making them would slow the stream down.
     make_item = feeds.item if feeds.count else lambda index: first
     count = min(repeat, feeds.count or repeat)
-    streamed = _measured(plan, make_item, count, "profiling")
+    streamed = _measure(plan, make_item, count, "profiling")
     measured = streamed.profile
     assert measured is not None
     save_trace(measured, trace)
     answer = measured.what_if(static, factors) if factors else None
     if file is not None:
-        # One item at a time: then nothing that is measured waits for, or disturbs, anything else.
+        # One item at a time, so that steps do not wait for, or slow down, each other.
         alone = plan_items_in_flight(static, 1)
         if alone is not static:
-            measured = _measured(alone, make_item, count, "measuring").profile or measured
+            measured = _measure(alone, make_item, count, "measuring").profile or measured
         found = complete_costs(Costs.from_profile(measured, alone), alone, first, print_note)
         known.merged(found).save(file)
         print_note(f"wrote {file}")
@@ -130,14 +130,14 @@ def profile(
         asked = {"what_if": answer.to_dict()} if answer is not None else {}
         print_json({**measured.to_dict(), **asked})
     else:
-        table = write_table(measured, as_option)
+        table = write_table(measured, to_option)
         parts = (table, *([str(answer)] if answer is not None else []), summarize(measured))
-        print_text("\n\n".join(parts))  # what it all says comes last: a screen shows the end
+        print_text("\n\n".join(parts))  # the summary comes last: a terminal shows the end
     exit_if_failed(streamed)
 
 
-def _measured(plan: Plan, make_item: MakeItem, count: int, what: str) -> Streamed:
-    """Run items whose nodes are timed; after Ctrl-C there is nothing to show of so few."""
+def _measure(plan: Plan, make_item: MakeItem, count: int, what: str) -> Streamed:
+    """Run items and time their nodes; after Ctrl-C there are too few to report."""
     from .stream import run_stream
 
     streamed = run_stream(plan, make_item, count, None, what=what, measure=True)
@@ -146,6 +146,6 @@ def _measured(plan: Plan, make_item: MakeItem, count: int, what: str) -> Streame
     return streamed
 
 
-def _static(plan: Plan, item: Mapping[str, Array]) -> Plan:
-    """Return the plan for the shapes of an item; as it is, where values decide more of them."""
+def _specialize(plan: Plan, item: Mapping[str, Array]) -> Plan:
+    """Specialize a plan to the shapes of an item, unless it is static."""
     return plan if plan.is_static else plan.for_shapes({n: a.shape for n, a in item.items()})

@@ -1,4 +1,4 @@
-"""``plait quantize``: products of floats become products of integers of 8 bits."""
+"""``plait quantize``: convert products of floats to products of 8-bit integers."""
 
 from __future__ import annotations
 
@@ -131,9 +131,9 @@ def quantize(
         )
     graph, names = load(model), parse_devices(devices)
     fed = specialise(graph, parse_shapes(shapes))
-    items = _items(fed, calibrating, count, seed)
-    judged = _items(fed, checking, count, seed) if checking else items
-    made = quantized(graph, items, names, **_arguments(**options))
+    items = _make_items(fed, calibrating, count, seed)
+    judged = _make_items(fed, checking, count, seed) if checking else items
+    made = quantized(graph, items, names, **_make_arguments(**options))
     if output is not None:
         save(made.graph, output)
     _show(made, judged, names, costs, as_json)
@@ -141,7 +141,7 @@ def quantize(
         print_text(f"wrote {output}")
 
 
-def _arguments(
+def _make_arguments(
     *,
     ranges: str,
     exclude: tuple[str, ...],
@@ -150,7 +150,7 @@ def _arguments(
     per_tensor: bool,
     qdq: bool,
 ) -> dict[str, Any]:
-    """Return options as `quantize` calls them."""
+    """Return the options as arguments of `plait.quantize`."""
     return {
         "ranges": ranges,
         "exclude": exclude,
@@ -161,7 +161,7 @@ def _arguments(
     }
 
 
-def _items(
+def _make_items(
     graph: Graph, texts: tuple[str, ...], count: int | None, seed: int
 ) -> list[dict[str, Array]]:
     feeds = ItemSource(graph, [parse_input(text) for text in texts], seed=seed, fill=False)

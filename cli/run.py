@@ -34,8 +34,8 @@ from .output import (
     write_arrays,
     write_npy,
 )
-from .plan import PlanArguments, asks_for_plan, largest_lengths
-from .streaming import Streaming, asks_for_streaming
+from .plan import PlanArguments, add_plan_options, get_largest_lengths
+from .streaming import Streaming, add_streaming_options
 
 RUN_EXAMPLES = """
 plait run model.onnx --input image=photo.jpg --input sr=16000
@@ -52,7 +52,7 @@ plait stream model.onnx --count 1000 --batch 8 --max-delay-ms 5 --devices cpu,wo
 
 
 @click.command(cls=Command, examples=RUN_EXAMPLES)
-@asks_for_plan
+@add_plan_options
 @inputs_option
 @seed_option
 @click.option(
@@ -87,7 +87,7 @@ def run(
         given,
         seed=seed,
         fill=False,
-        lengths=largest_lengths(plan),
+        lengths=get_largest_lengths(plan),
         unneeded=plan.unneeded,
     )
     if feeds.count not in (None, 1):
@@ -111,7 +111,7 @@ def run(
 
 
 @click.command(cls=Command, examples=STREAM_EXAMPLES)
-@asks_for_plan
+@add_plan_options
 @inputs_option
 @seed_option
 @in_flight
@@ -127,7 +127,7 @@ def run(
     metavar="FOLDER",
     help="Write each item's outputs to FOLDER/NNNN.npz.",
 )
-@asks_for_streaming
+@add_streaming_options
 @replicas_option
 @trace_option
 @click.option("--live", is_flag=True, help="Show devices, queues, rate and memory during the run.")
@@ -164,7 +164,7 @@ def stream(
         given,
         seed=seed,
         fill=True,
-        lengths=largest_lengths(plan),
+        lengths=get_largest_lengths(plan),
         unneeded=plan.unneeded,
     )
     counts = [number for number in (count, feeds.count) if number is not None]

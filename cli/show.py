@@ -1,4 +1,4 @@
-"""``plait plan``: what was decided, shown, compared and saved."""
+"""``plait plan``: show, compare and save plans."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .errors import CommandError
 from .help import Command
 from .models import models_option, plan_on_models
 from .options import PATH, as_json, html_option, in_flight
-from .output import as_option, check_writable, print_json, print_note, print_text
-from .plan import PlanArguments, asks_for_plan
+from .output import check_writable, print_json, print_note, print_text, to_option
+from .plan import PlanArguments, add_plan_options
 
 if TYPE_CHECKING:
     from ..scheduler.plans.plan import Plan
@@ -27,7 +27,7 @@ plait plan model.onnx --diff before.plan
 
 
 @click.command(name="plan", cls=Command, examples=EXAMPLES)
-@asks_for_plan
+@add_plan_options
 @models_option
 @in_flight
 @click.option("--nodes", is_flag=True, help="List every node, its device and the reason for it.")
@@ -103,7 +103,7 @@ def show_plan(
     elif as_json:
         print_json(plan.to_dict())
     else:
-        print_text(report(plan, nodes=nodes, spell=as_option))
+        print_text(report(plan, nodes=nodes, spell=to_option))
 
 
 def _print_diff(before: Plan, after: Plan, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``plait simulate``: what a model would do, here or on hardware that is not here."""
+"""``plait simulate``: predict the times of a model, on this machine or on other hardware."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .models import models_option, plan_on_models
 from .options import as_json, faster_option, in_flight, trace_option
 from .output import check_writable, print_json, print_text
 from .parsing import parse_factors
-from .plan import PlanArguments, asks_for_plan
+from .plan import PlanArguments, add_plan_options
 
 EXAMPLES = """
 plait simulate model.onnx --devices gpu,cpu --model gpu=gpu.json --items 100
@@ -20,7 +20,7 @@ plait simulate model.plan --faster Conv=2
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@asks_for_plan
+@add_plan_options
 @models_option
 @faster_option
 @click.option(
@@ -52,7 +52,7 @@ def simulate(
 
     check_writable(trace)
     factors = parse_factors(faster)
-    if request.is_saved:  # what is asked of it is not what it was made by
+    if request.is_saved:  # which refuses other costs or items in flight than it was planned with
         plan, here = plan_on_models(request.without_costs(), None, models)
     else:
         plan, here = plan_on_models(request, max_in_flight, models)

@@ -1,4 +1,4 @@
-"""Running a plan from the command line: one item, or a stream of them with its failures."""
+"""Runs a plan for the command line: one item, or a stream of items with its failures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import trio
 
 from ..graph.errors import PlaitError
 from ..scheduler.runtime.session import Session
-from .cluster import Size, opened
+from .cluster import Size, open_session
 from .live import LiveView
 from .options import is_interrupt
-from .output import progress, write_arrays
+from .output import show_progress, write_arrays
 from .streaming import Streaming
 
 if TYPE_CHECKING:
@@ -32,22 +32,22 @@ MakeItem: TypeAlias = Callable[[int], Mapping[str, "Array"]]
 
 @dataclass(slots=True)
 class Streamed:
-    """What came of a stream.
+    """The result of a stream.
 
     Attributes
     ----------
     done : int
-        Items that worked.
+        Successful items.
     failures : dict of int to exception
-        Items that did not, by number.
+        Failed items, by number.
     dropped : int
         Items that there was no room for.
     elapsed_s : float
         From the first item asked for to the last result, without opening and closing devices.
     profile : Profile or None
-        None before the stream has ended, and where replicas ran it.
+        None before the end of the stream, and for replicas.
     was_interrupted : bool
-        By Ctrl-C: other items may have been under way, or not begun.
+        True if Ctrl-C ended the stream early.
     """
 
     done: int = 0
@@ -92,7 +92,7 @@ def run_once(
     """Run one item and return its outputs and the seconds it took; save its timeline if asked."""
 
     async def run() -> tuple[dict[str, Array], float]:
-        async with opened(plan, cluster, replicas, measure=trace is not None) as session:
+        async with open_session(plan, cluster, replicas, measure=trace is not None) as session:
             start = time.perf_counter()
             outputs = await session.run(item)
             elapsed_s = time.perf_counter() - start
@@ -117,20 +117,20 @@ def run_stream(
 ) -> Streamed:
     """Run items 0 to `count` - 1, as many at a time as the plan allows.
 
-    An item that cannot be made, or fails, is recorded and the others go on, unless `streaming` says
-    otherwise. The outputs of each are written to the folder `output`, where one is given. After
-    Ctrl-C it returns what was done until then.
+    An item that cannot be made, or fails, is recorded, and the others continue, unless `streaming`
+    says otherwise. The outputs of each are written to the folder `output`, if given. After Ctrl-C
+    it returns the results so far.
     """
     streamed = Streamed()
     how = streaming or Streaming({})
 
     async def run() -> None:
-        async with opened(plan, cluster, replicas, measure=measure) as session:
+        async with open_session(plan, cluster, replicas, measure=measure) as session:
             try:
-                async with _shown(session, what, count, live=live) as advance:
+                async with _show_progress(session, what, count, live=live) as advance:
                     await _consume(session, make_item, count, output, streamed, advance, how)
             finally:
-                # After Ctrl-C as well, and before the session is closed.
+                # Also after Ctrl-C, and before the session closes.
                 streamed.profile = _profile(session)
                 streamed.dropped = session.status().dropped
 
@@ -144,12 +144,12 @@ def run_stream(
 
 
 @asynccontextmanager
-async def _shown(
+async def _show_progress(
     session: Session | ReplicaPool, what: str, count: int, *, live: bool
 ) -> AsyncIterator[Callable[[], None]]:
-    """Show how a stream goes, as a bar or in detail; yields what advances the bar by one."""
+    """Show the progress of a stream, as a bar or live view; yields a function to advance it."""
     if not live or not isinstance(session, Session):
-        with progress(what, count) as advance:
+        with show_progress(what, count) as advance:
             yield advance
         return
     failure: BaseException | None = None
@@ -189,7 +189,7 @@ async def _consume(
     async def source() -> AsyncIterator[Mapping[str, Array]]:
         for index in range(count):
             try:
-                # On a thread: files are read while devices compute.
+                # On a thread, so that files are read while devices compute.
                 item = await trio.to_thread.run_sync(make_item, index)
             except PlaitError as error:
                 streamed.failures[index] = error
@@ -204,7 +204,7 @@ async def _consume(
     try:
         async with session.stream(source(), **how.arguments) as results:
             async for item in results:
-                # Popped, or an endless stream would remember all its items.
+                # Popped, so that an endless stream does not accumulate items.
                 index = under_way.pop(item.index)
                 if item.error is not None:
                     streamed.failures[index] = item.error

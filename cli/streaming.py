@@ -33,8 +33,8 @@ class Streaming:
     stop: bool = False
 
 
-def asks_for_streaming(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that `asks_for_plan` the options of streaming, as `streaming`."""
+def add_streaming_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of streaming to a command with `add_plan_options`, as `streaming`."""
 
     @wraps(command)
     def with_streaming(
@@ -66,7 +66,7 @@ def asks_for_streaming(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_keep(text: str | None) -> int | None:
-    """Return how many items wait; CommandError if that is no number."""
+    """Parse the number of waiting items, or raise CommandError."""
     if text is None:
         return None
     if not text.isdecimal():

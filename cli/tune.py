@@ -17,8 +17,8 @@ from .options import (
     print_notes,
     seed_option,
 )
-from .output import check_writable, print_json, print_note, print_text, status
-from .plan import PlanArguments, asks_for_plan, load_graph
+from .output import check_writable, print_json, print_note, print_text, show_status
+from .plan import PlanArguments, add_plan_options, load_graph
 
 EXAMPLES = """
 plait tune model.onnx --devices cpu,compiled,ort --output best.plan
@@ -27,7 +27,7 @@ plait tune model.onnx --objective throughput --costs costs.json
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@asks_for_plan
+@add_plan_options
 @inputs_option
 @seed_option
 @in_flight
@@ -65,7 +65,7 @@ def tune(
     item = feeds.item(0)
     print_notes(feeds)
     known = Costs.load(request.costs) if request.costs and request.costs.exists() else None
-    with status() as progress:
+    with show_status() as progress:
         found = tuned_for(
             graph,
             request.listed_devices(),

@@ -14,8 +14,8 @@ from plait.cli.errors import CommandError
 from plait.cli.inputs import (
     Given,
     ItemSource,
+    make_random_array,
     parse_input,
-    random_array,
     read_arrays,
 )
 from plait.cli.lengths import propose_lengths
@@ -205,14 +205,14 @@ def test_objects_are_never_unpickled(tmp_path: Path, graph: pl.Graph) -> None:
     ],
 )
 def test_random_numbers_fill_the_range_of_their_dtype(dtype: str, low: float, high: float) -> None:
-    made = random_array(pl.TensorSpec(dtype, (100, 100)), np.random.default_rng(0))
+    made = make_random_array(pl.TensorSpec(dtype, (100, 100)), np.random.default_rng(0))
     assert (made.dtype, made.shape) == (np.dtype(dtype), (100, 100))
     assert low <= made.min() <= low + 0.02 * (high - low)
     assert high - 0.02 * (high - low) <= made.max() <= high
 
 
 def test_random_complex_numbers_have_both_parts() -> None:
-    made = random_array(pl.TensorSpec("complex64", (9,)), np.random.default_rng(0))
+    made = make_random_array(pl.TensorSpec("complex64", (9,)), np.random.default_rng(0))
     assert made.dtype == np.complex64
     assert made.real.std() > 0
     assert made.imag.std() > 0

@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from bounded_functions import find_boxes
 from command_line import assert_mistake, plait
-from plait.cli.live import frame, moment
+from plait.cli.live import make_moment, render_frame
 from plait.scheduler.plans.placement import Outline
 from plait.scheduler.profile import PlanTimes, Record
 from plait.scheduler.profile.timestamps import Timestamps
@@ -29,26 +29,28 @@ def record(start_ms: int, run_ms: int) -> Record:
 
 
 def test_a_moment_shows_rates_of_the_last_seconds() -> None:
-    shown = moment(STATUS, [record(10, 200), record(210, 300)], 2, 2.0)
+    shown = make_moment(STATUS, [record(10, 200), record(210, 300)], 2, 2.0)
     assert shown.per_second == 1.0
     assert shown.latency_s == pytest.approx(0.302)
     assert shown.busy == {"cpu": pytest.approx(0.25), "npu": 0.0}
 
 
 def test_items_that_were_forgotten_count_as_those_that_are_known() -> None:
-    shown = moment(STATUS, [record(10, 100)], 4, 2.0)
+    shown = make_moment(STATUS, [record(10, 100)], 4, 2.0)
     assert shown.per_second == 2.0
     assert shown.busy["cpu"] == pytest.approx(4 * 0.1 / 2.0)
 
 
 def test_nothing_is_shown_of_items_before_there_are_any() -> None:
-    shown = moment(STATUS, [], 0, 0.5)
+    shown = make_moment(STATUS, [], 0, 0.5)
     assert (shown.per_second, shown.latency_s, shown.busy["cpu"]) == (0.0, None, 0.0)
 
 
 def test_a_frame_names_items_devices_queues_and_memory() -> None:
     text = StringIO()
-    Console(file=text, width=100).print(frame(moment(STATUS, [record(10, 500)], 1, 1.0), 20, 3.2))
+    Console(file=text, width=100).print(
+        render_frame(make_moment(STATUS, [record(10, 500)], 1, 1.0), 20, 3.2)
+    )
     first, *others = text.getvalue().splitlines()
     assert first.startswith("12 of 20 items, 1 failed, 3 in flight; 1.0 items/s, latency 502.00 ms")
     cpu = next(line.split() for line in others if line.strip().startswith("cpu"))
@@ -58,8 +60,8 @@ def test_a_frame_names_items_devices_queues_and_memory() -> None:
 
 def test_a_frame_tells_of_items_that_were_dropped() -> None:
     text = StringIO()
-    shown = moment(replace(STATUS, dropped=7), [], 0, 1.0)
-    Console(file=text, width=100).print(frame(shown, 20, 3.2))
+    shown = make_moment(replace(STATUS, dropped=7), [], 0, 1.0)
+    Console(file=text, width=100).print(render_frame(shown, 20, 3.2))
     assert "1 failed, 7 dropped, 3 in flight" in text.getvalue()
 
 

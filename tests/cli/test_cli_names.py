@@ -18,7 +18,7 @@ pytest.importorskip("rich")
 
 from command_line import plait
 from plait.cli.inputs import read_arrays
-from plait.cli.members import array_name, member_name
+from plait.cli.members import from_member_name, to_member_name
 from plait.cli.output import write_arrays
 
 EVIL = "\x1b[2J\x1b]0;t\x07\u202e"
@@ -73,20 +73,20 @@ def test_members_of_a_written_file_stay_inside(name: str, tmp_path: Path) -> Non
 
 @given(st.text(min_size=1))
 def test_names_of_arrays_and_of_members_are_one_to_one(name: str) -> None:
-    member = member_name(name)
-    assert array_name(member) == name
+    member = to_member_name(name)
+    assert from_member_name(member) == name
     assert member.isprintable()
     assert ".." not in member.split("/")
 
 
 @given(st.text(min_size=1))
 def test_members_that_others_wrote_are_called_one_thing(member: str) -> None:
-    assert array_name(member) in (member, array_name(array_name(member)))
+    assert from_member_name(member) in (member, from_member_name(from_member_name(member)))
 
 
 @pytest.mark.parametrize("name", ["encoder/out:0".replace(":", "."), "y", "%5", "a..b", "ö"])
 def test_names_that_lead_nowhere_else_are_kept(name: str) -> None:
-    assert member_name(name) == name
+    assert to_member_name(name) == name
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are those of POSIX")
