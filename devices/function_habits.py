@@ -20,6 +20,7 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import RLock
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, ref
 
@@ -218,6 +219,7 @@ class LentInputs:
         habits, self._is_unchecked = self._habits, False
         if self._counts != _count(self._watched) and self._find_kept():
             gc.collect()  # an exception that was caught may hold the call's frame in a cycle
+            _clear_finished_frames([array for _, array in self._watched])
             kept, self._counts = self._find_kept(), []
             if kept:
                 self._refuse(self._name_input(kept[0]))
@@ -260,6 +262,38 @@ def _find_root(array: Array) -> Array:
 
 def _count(arrays: Iterable[tuple[int, Array]]) -> list[int]:
     return [sys.getrefcount(one) for _, one in arrays]
+
+
+def _clear_finished_frames(arrays: Sequence[Array]) -> None:
+    """Clear the variables of finished frames that refer to arrays.
+
+    The loop of an async function may hold an exception until it runs another task, such as the one
+    by which a sleep ends, and from Python 3.12 on the function's frame with it.
+    """
+    frames = [one for one in gc.get_referrers(*arrays) if isinstance(one, FrameType)]
+    unfinished = _find_unfinished_frames() if frames else ()
+    for frame in frames:
+        if id(frame) not in unfinished:
+            frame.clear()
+
+
+def _find_unfinished_frames() -> set[int]:
+    """Return the identities of frames that run, or in which coroutines and generators continue."""
+    found = set[int]()
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            found.add(id(frame))
+            frame = frame.f_back
+    del top  # the frame of this very call would keep itself, and arrays
+    for one in gc.get_objects():
+        if isinstance(one, CoroutineType):
+            found.add(id(one.cr_frame))
+        elif isinstance(one, GeneratorType):
+            found.add(id(one.gi_frame))
+        elif isinstance(one, AsyncGeneratorType):
+            found.add(id(one.ag_frame))
+    return found
 
 
 def _lend(array: Array) -> tuple[Array, Array] | None:
