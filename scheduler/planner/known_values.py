@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
+from typing import TypeAlias
 
 from ...devices.evaluating import can_evaluate, evaluate
 from ...devices.host import physical_memory
@@ -17,13 +18,17 @@ from ...graph.ir import Graph, Node, call_of
 from ...graph.passes.merging import with_nodes
 from ...graph.tensor import Array
 from ..plans.plan import Plan
+from ..plans.request import find_pin
 from .prologue import split_prologue
 
 SHARE = 0.25
 """The share of the host's memory that values may take; larger ones are computed per item."""
 
-_known: dict[int, tuple[weakref.ref[Graph], Graph]] = {}
-"""Graphs with their values as constants, by the identity of the graph without."""
+Key: TypeAlias = tuple[int, tuple[tuple[str, str], ...]]
+"""The identity of a graph, and the pins."""
+
+_known: dict[Key, tuple[weakref.ref[Graph], Graph]] = {}
+"""Graphs with their values as constants, by the graph without."""
 
 
 def list_known_nodes(plan: Plan) -> tuple[Node, ...]:
@@ -37,9 +42,11 @@ def list_known_nodes(plan: Plan) -> tuple[Node, ...]:
     if parts is None:
         return ()
     once = parts.prologue
-    unknown = set[str]()  # numpy may lack a kernel: devices compute these for each item
+    pins, unknown = plan.request.pins, set[str]()
     for node in once.nodes:
-        if not can_evaluate(node.op) or not unknown.isdisjoint(node.inputs):
+        # Numpy may lack a kernel, or a pin may ask for another device.
+        here = can_evaluate(node.op) and find_pin(node, pins) in (None, "cpu")
+        if not here or not unknown.isdisjoint(node.inputs):
             unknown.update(filter(None, node.outputs))
     nbytes = sum(spec.nbytes for spec in once.tensors.values())
     if nbytes > SHARE * (physical_memory() or nbytes / SHARE):
@@ -54,7 +61,7 @@ def evaluate_known(plan: Plan) -> Plan:
     call it on a thread.
     """
     graph = plan.graph
-    key = id(graph)
+    key = id(graph), tuple(sorted(plan.request.pins.items()))
     found = _known.get(key)
     if found is not None and found[0]() is graph:
         return replace(plan, graph=found[1])

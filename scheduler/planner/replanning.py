@@ -14,6 +14,7 @@ from ...graph.passes import Applied, expand_unsupported, fold_constants, fuse_ch
 from ...graph.passes.merging import with_nodes
 from ..errors import FetchError, PlanError
 from ..plans.plan import Plan
+from ..plans.replicas import check_in_turn
 from ..plans.request import ON_HOST, IoDevices, Pins, PlanRequest, find_pin
 from ..plans.shapes import Bounds, Shapes
 from ..shapes.bounds import Template, find_computed_symbols, find_fed_bounds, resolve_bounds
@@ -27,6 +28,8 @@ from .prepare import BoundedLengths, GrowingLengths, Lengths, reduce_rows
 def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
     """Return the request of a plan, to plan again."""
     count = plan.max_in_flight if max_in_flight is None else max_in_flight
+    if plan.request.commit == "item" and count > 1:
+        check_in_turn(plan.graph)
     return replace(
         plan.request,
         max_in_flight=count,

@@ -147,7 +147,11 @@ def test_items_that_commit_as_a_whole_run_one_at_a_time(arguments: dict[str, obj
     with pytest.raises(pl.PlanError, match="changes a variable, so that items run one at a time"):
         pl.plan(updating(), **arguments, commit="item")  # type: ignore[arg-type]
     assert pl.plan(updating(), **arguments).graph.late  # type: ignore[arg-type]
-    assert not pl.plan(updating(), commit="item").graph.late
+    one = pl.plan(updating(), commit="item")
+    assert not one.graph.late
+    assert one.replan(1).max_in_flight == 1
+    with pytest.raises(pl.PlanError, match="changes a variable, so that items run one at a time"):
+        one.replan(2)
     with pytest.raises(pl.PlanError, match="commit is 'never'"):
         pl.plan(updating(), commit="never")  # type: ignore[arg-type]
 

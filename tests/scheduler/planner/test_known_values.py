@@ -133,6 +133,20 @@ def test_where_numpy_has_no_kernel_items_compute_it(monkeypatch: pytest.MonkeyPa
     assert "abs" in ran
 
 
+def test_nodes_that_are_pinned_elsewhere_run_there_when_a_plan_is_opened() -> None:
+    graph, options = build_encoder("fed")
+    unpinned = pl.plan(graph, ["cpu", "formal"], **options)
+    pinned = pl.plan(graph, ["cpu", "formal"], pin={"abs": "formal"}, **options)
+    for plan, known in ((unpinned, ["neg", "abs"]), (pinned, ["neg"]), (unpinned, ["neg", "abs"])):
+        assert [node.name for node in list_known_nodes(plan)] == known
+        with pl.BlockingSession(plan) as session:
+            found = session.run({"x": feed("fed", 4)})["y"]
+            spans = [span for one in session.profile().at_open for span in one.spans()]
+        np.testing.assert_allclose(found, compute_expected(4))
+        on = {span.step.device for span in spans if "abs" in span.step.nodes}
+        assert on == (set() if "abs" in known else {"formal"})
+
+
 def test_under_limits_of_memory_items_compute_them() -> None:
     graph, options = build_encoder("fed")
     plan = pl.plan(graph, memory_limits={"cpu": 100_000}, **options)
