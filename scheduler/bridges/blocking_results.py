@@ -58,7 +58,7 @@ class BlockingResults:
         self._on_release = self._bridge.resume if is_live else self._room.leave
         self._here = StreamHere(loop, options, STREAMED)
         run = partial(_run, self._here, self._deliveries.put)
-        self._threads = ItemThreads(self._here.threads, run, self)
+        self._threads = ItemThreads(self._here.threads, run, self, loop.call_soon)
         pulled_here = () if is_live else source  # the loop has a live one read on another thread
         number, now_ns = self._bridge.number, self._bridge.now_ns
         self._puller = Puller(pulled_here, self._here, options, now_ns, number)
@@ -78,44 +78,49 @@ class BlockingResults:
         Exception
             The error of the source, after the results of its items; that of the item, if the stream
             was opened with ``on_error="raise"``.
+        BaseException
+            Ctrl-C, or what the source raises of that kind; it closes the stream.
         """
-        item = self._item
-        if item is not None and not (self._is_item_here and item.release_marked()):
-            item.release()
-        if self._is_closed:
-            raise StopIteration
-        if self._loop.is_inherited:
-            raise forked_session_error()
-        item = None
-        self._is_item_here = False
-        while item is None:
-            while self._room.free and not self._puller.is_exhausted and self._may_pull:
-                item = self._pull()
-                if item is not None:
-                    self._item, self._is_item_here = item, True
-                    self._here.note()
-                    return item if item.error is None else item.checked(self._options.on_error)
-            if self._queue and self._queue[0].item is not None:
-                item = self._queue.popleft().item
-            else:
-                self._receive(self._deliveries.get())
-        self._item = item
-        self._here.note()
-        return item.checked(self._options.on_error)
+        try:
+            item = self._item
+            if item is not None and not (self._is_item_here and item.release_marked()):
+                item.release()
+            if self._is_closed:
+                raise StopIteration
+            if self._loop.is_inherited:
+                raise forked_session_error()
+            item = None
+            self._is_item_here = False
+            while item is None:
+                while self._room.free and not self._puller.is_exhausted and self._may_pull:
+                    item = self._pull()
+                    if item is not None:
+                        self._item, self._is_item_here = item, True
+                        self._here.note()
+                        return item if item.error is None else item.checked(self._options.on_error)
+                if self._queue and self._queue[0].item is not None:
+                    item = self._queue.popleft().item
+                else:
+                    self._receive(self._deliveries.get())
+            self._item = item
+            self._here.note()
+            return item.checked(self._options.on_error)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # a result may have been lost
+                self.close()
+            raise
 
     def close(self) -> None:
         """Cancel items in flight, wait for them to end, and close a source that is a generator."""
         self._is_closed = True
         self._bridge.close()
+        self._threads.close()
         try:
-            if not self._loop.is_inherited:
-                self._threads.close()
+            self._puller.close()
         finally:
-            try:
-                self._puller.close()
-            finally:
-                if not self._loop.is_inherited:
-                    self._bridge.closed.exception()
+            if not self._loop.is_inherited:
+                self._bridge.closed.exception()
+                self._threads.join()
 
     def __enter__(self) -> BlockingResults:
         return self

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from threading import Lock
 from typing import Generic, TypeAlias, TypeVar
 
+from ...graph.errors import PlaitError
 from .owners import OwnerRef
 
 T = TypeVar("T")
@@ -21,6 +23,9 @@ class ItemThreads(Generic[T]):
     A thread that ends an item begins the next one in the queue at once, without a wake-up.
     Threads start when they are first needed. All methods are for one thread.
 
+    `call_soon` starts them elsewhere: Ctrl-C in `Thread.start` would leave a thread that ends at
+    once, or one that nothing knows of.
+
     Parameters
     ----------
     count : int
@@ -29,10 +34,19 @@ class ItemThreads(Generic[T]):
         begin; does not raise.
     owner : object
         The threads end when it is collected, so `run` must not refer to it.
+    call_soon : callable
+        Calls a function on a thread that gets no signals; what was passed first, first.
     """
 
-    def __init__(self, count: int, run: Run[T], owner: object) -> None:
+    def __init__(
+        self,
+        count: int,
+        run: Run[T],
+        owner: object,
+        call_soon: Callable[[Callable[[], object]], object],
+    ) -> None:
         self._count = count
+        self._call_soon = call_soon
         self._queue: SimpleQueue[T | None] = SimpleQueue()
         self._is_closed = threading.Event()
         self._run_items = partial(_run_items, self._queue, Lock(), self._is_closed, run)
@@ -46,16 +60,21 @@ class ItemThreads(Generic[T]):
             thread = threading.Thread(
                 target=self._run_items, args=(replica,), name=f"plait-stream:{replica}", daemon=True
             )
-            thread.start()
             self._threads.append(thread)
+            with suppress(PlaitError):  # the session is closed, as the stream will say
+                self._call_soon(thread.start)
         self._queue.put(item)
 
     def close(self) -> None:
-        """Drop the items in the queue, wait for the others, and end the threads."""
+        """Drop the items in the queue, and end the threads after those that run."""
         self._is_closed.set()
         self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait for the end of the threads; after `close`, and all calls that were to be soon."""
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # otherwise the session was closed before it started
+                thread.join()
 
 
 class _Begin:

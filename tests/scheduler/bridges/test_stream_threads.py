@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from patience import WAIT_S
+from plait.scheduler.bridges.blocking_results import BlockingResults
 from plait.scheduler.bridges.blocking_session import loop_of
 from plait.scheduler.bridges.inline import StreamHere
 from plait.scheduler.dispatch.inline_policy import Estimates
@@ -285,3 +286,51 @@ def test_plans_whose_items_share_a_device_have_no_threads(devices: list[str]) ->
     with pl.BlockingSession(plan) as session:
         assert len(session.map(make_items(5))) == 5
     assert not any(name.startswith("plait-stream") for name in function.threads)
+
+
+def test_threads_start_where_no_signal_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in `Thread.start` would end a thread before it ran anything."""
+    starters: list[str] = []
+    start = threading.Thread.start
+
+    def note(thread: threading.Thread) -> None:
+        if thread.name.startswith("plait-stream"):
+            starters.append(threading.current_thread().name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", note)
+    with pl.BlockingSession(make_plan(Called(), max_in_flight=4)) as session:
+        assert len(session.map(make_items(20))) == 20
+    assert set(starters) == {"plait-session"}
+
+
+def test_control_c_while_a_result_is_awaited_closes_the_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pl.BlockingSession(make_plan(Called(), max_in_flight=4)) as session:
+        results = session.stream(make_items(10**9))
+        next(results)
+        receive = BlockingResults._receive
+
+        def interrupt(stream: BlockingResults, delivery: object) -> None:
+            monkeypatch.setattr(BlockingResults, "_receive", receive)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(BlockingResults, "_receive", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in results:
+                pass
+        assert list(results) == []
+        assert len(session.map(make_items(5))) == 5
+
+
+def test_a_source_that_exits_closes_the_stream() -> None:
+    def leaving() -> Iterator[Item]:
+        yield from make_items(3)
+        raise SystemExit
+
+    with pl.BlockingSession(make_plan(Called())) as session:
+        results = session.stream(leaving())
+        with pytest.raises(SystemExit):
+            list(results)
+        assert not any(one.name.startswith("plait-stream") for one in threading.enumerate())
