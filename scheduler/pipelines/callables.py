@@ -67,7 +67,8 @@ def make_row_generator(
     """
 
     def generate(*values: Any) -> Iterator[Any]:
-        for made in _map_rows(functions, values, n_parts, are_whole):
+        for found in _map_rows(functions, values, n_parts, are_whole):
+            made = split_result(found)
             parts = tuple(one[0] for one in made) if drops_axis else made
             yield parts if len(parts) > 1 else parts[0]
 
@@ -84,8 +85,7 @@ def make_row_mapper(functions: Sequence[Function], n_parts: int, are_whole: bool
     """
 
     def map_rows(*values: Any) -> list[Any]:
-        made = _map_rows(functions, values, n_parts, are_whole)
-        return [one if len(one) > 1 else one[0] for one in made]
+        return list(_map_rows(functions, values, n_parts, are_whole))
 
     return map_rows
 
@@ -147,20 +147,25 @@ def check_synchronous(target: Function, step: str) -> None:
         )
 
 
+def split_result(found: Any) -> tuple[Any, ...]:
+    """Return the results in what a callable returned: several if it is a tuple."""
+    return found if type(found) is tuple and found else (found,)
+
+
 def _map_rows(
     functions: Sequence[Function], values: Sequence[Any], n_parts: int, are_whole: bool
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[Any]:
     parts, shared = values[:n_parts], values[n_parts:]
     for index in range(len(parts[0])):
         made = tuple(one[index : index + 1] if are_whole else one[index] for one in parts)
+        found: Any = made
         more: Sequence[Any] = shared
         for function in functions:
             found = function(*made, *more)
             if inspect.isgenerator(found):
                 found = list(found)
-            made = found if type(found) is tuple and found else (found,)
-            more = ()
-        yield made
+            made, more = split_result(found), ()
+        yield found
 
 
 def _find_code(target: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from ...graph.errors import GraphError, PlaitError, named_text
 from ...graph.ir import Graph
 from ..bridges.blocking import block_on, run
+from .callables import split_result
 from .references import Scope, StepResults, Value
 from .steps import ITEM, Each, PipelineStep
 
@@ -144,15 +145,17 @@ class ExampleRun:
         are_whole = [False] * len(one.steps)
         wholes: list[tuple[Any, ...]] = []
         for rows, *shared in zip(*map(self.scope.examples_of, values), strict=True):
-            last: list[tuple[Any, ...]] = []
+            last: list[Any] = []
             for row in iterate_rows(rows, one.name):
+                found: Any = row
                 current: tuple[Any, ...] = (row,)
                 stages[0].append(current)
                 for place, inner in enumerate(one.steps):
                     more = tuple(shared) if place == 0 else ()
-                    current, are_whole[place] = _run_row(inner, (*current, *more))
+                    found, are_whole[place] = _run_row(inner, (*current, *more))
+                    current = split_result(found)
                     stages[place + 1].append(current)
-                last.append(current)
+                last.append(found)
             counts.append(len(last))
             wholes.append(join_rows(one, last, is_whole=are_whole[-1]))
         if not any(counts):
@@ -222,21 +225,20 @@ def has_row_axis(model: Graph, name: str, value: Any) -> bool:
     return rank is None or np.ndim(value) == rank
 
 
-def join_rows(one: Each, rows: Sequence[tuple[Any, ...]], *, is_whole: bool) -> tuple[Any, ...]:
+def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, ...]:
     """Return the results of all rows of an item: a list, or arrays if a model comes last."""
     if one.steps[-1].model is None:
-        return ([row[0] if len(row) == 1 else row for row in rows],)
+        return (list(rows),)
     if not rows:
         return (np.zeros(0, np.float32),)
     join = np.concatenate if is_whole else np.stack
     return tuple(join([np.asarray(part) for part in parts]) for parts in zip(*rows, strict=True))
 
 
-def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[tuple[Any, ...], bool]:
+def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[Any, bool]:
     model = inner.model
     if model is None:
-        found = call_on_example(inner.function, values, inner.name)
-        return (found if type(found) is tuple else (found,)), False
+        return call_on_example(inner.function, values, inner.name), False
     if len(values) != len(model.inputs):
         raise GraphError(
             f"the model has {len(model.inputs)} inputs; a row has {len(values)} values",

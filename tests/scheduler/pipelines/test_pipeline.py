@@ -375,3 +375,13 @@ def test_callables_alone_run_on_replicas_and_those_with_state_in_order(
 def test_a_callable_with_state_need_not_be_ordered() -> None:
     with pl.pipeline(pl.step(Counter(), ordered=False), example=1) as pipe:
         assert "one item after the other" not in pipe.plan().report()
+
+
+@pytest.mark.parametrize("example", [1, 2, 3])
+def test_rows_keep_tuples_of_any_length(example: int) -> None:
+    def count_up(n: int) -> tuple[int, ...]:
+        return tuple(range(n))
+
+    rows = pl.each(lambda n: (n,), count_up)  # a tuple of one is one argument
+    with pl.pipeline(lambda n: list(range(n)), rows, example=example) as pipe:
+        assert pipe.map([0, 1, 4]) == [[], [()], [(), (0,), (0, 1), (0, 1, 2)]]
