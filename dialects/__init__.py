@@ -1,8 +1,8 @@
 """Operators and file formats of other systems, each with all that it needs in one folder.
 
-A dialect may use the graph, devices and scheduler; nothing else in plait names one. What it has is
-registered by entry points like those of any package (docs/extending.md), so that a dialect could be
-a package of its own.
+A dialect may use the graph, devices and scheduler; nothing else in plait names a dialect. Its parts
+are registered by entry points like those of any package (docs/extending.md), so that it could be a
+package of its own.
 """
 
 from collections.abc import Mapping
@@ -29,9 +29,9 @@ ENTRY_POINTS: Mapping[str, Mapping[str, str]] = {
         "cvm": ".cvm.format:CVM",
     },
 }
-"""By group and name, as in a package's ``pyproject.toml``, which plait can run without; from here.
+"""Entry points by group and name, as in ``pyproject.toml``, but without an installed package.
 
-Of formats, those that know their content more closely stand last: they are asked first. Devices on
-a Ray cluster stand here since devices know nothing of the scheduler, operators of sources and the
-function that computes constants since graphs know nothing of scheduler and devices.
+More specific formats come last, since the last one is asked first. Devices on a Ray cluster are
+listed here since devices do not know the scheduler; operators of sources and the function that
+computes constants, since graphs know neither scheduler nor devices.
 """

@@ -1,4 +1,4 @@
-"""cvm's models as a file format: a symbol in JSON, its parameters in a file beside it."""
+"""cvm's models as a file format: a symbol in JSON, its parameters in a file next to it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...graph.formats.registry import Format
 from ...graph.formats.sources import may_be_json
 from ...graph.ir import Graph
 
-# No other key of a model is called so, wherever it stands in the file.
+# Other keys of a model differ from these, so their position does not matter.
 _KEYS = tuple(re.compile(rb'"%s"\s*:' % key) for key in (b"nodes", b"heads", b"attrs"))
 
 
 def is_symbol(file: BinaryIO) -> bool:
-    """True when a file is JSON that has the keys of a symbol."""
+    """Return whether a file is JSON with the keys of a symbol."""
     head = file.read(64)
     if not may_be_json(head):
         return False

@@ -1,7 +1,7 @@
-"""The cost of an exact graph: its operations, the storage it may take, and the gas they are worth.
+"""The cost of an exact graph: operations, gas for these, and the limit of storage.
 
-The rules are those of CVM and of the CortexTheseus ledger, so that a model costs here what it costs
-there. Sizes are elements; an element is moved for 5 operations.
+The rules are those of CVM and of the CortexTheseus ledger, so that a model has the same cost as
+there. Sizes are elements; moving an element costs 5 operations.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ BaseRule: TypeAlias = Callable[[Call, Specs], int]
 """Returns the operations for each element of the first output."""
 
 _FREE = ("Identity",)
-"""What plait puts between a tensor and a second public name; a model's file has no such node."""
+"""Operators that plait adds for a second public name of a tensor; model files do not have them."""
 
 
-def operations(graph: Graph) -> int:
-    """Return the operations that one inference counts for.
+def count_operations(graph: Graph) -> int:
+    """Count the operations of one inference.
 
     Parameters
     ----------
     graph : Graph
-        Static; of exact operators alone.
+        Static, with exact operators only.
 
     Raises
     ------
     LogicError
-        If there is another operator, or a limit is passed.
+        If the graph has another operator, or exceeds a limit.
     ShapeError
         If a shape is not fixed.
     """
@@ -54,39 +54,39 @@ def operations(graph: Graph) -> int:
     moved = sum(graph.tensors[name].size for name in (*graph.inputs, *graph.constants))
     computed = 0
     for node in nodes:
-        outputs = _all_outputs(graph, node)
+        outputs = _infer_outputs(graph, node)
         moved += sum(spec.size for spec in outputs)
-        computed += _base(graph, node, outputs) * outputs[0].size
+        computed += _find_base(graph, node, outputs) * outputs[0].size
         _limit("operations", computed, MAX_OPERATIONS, str(node))
     _limit("memory", MOVE * moved, MAX_MEMORY, graph.name)
     return _limit("operations", MOVE * moved + computed, MAX_OPERATIONS, graph.name)
 
 
-def storage_bytes(pools: Iterable[int]) -> int:
-    """Return the bytes of pools of the given sizes, each rounded up to a multiple of 4.
+def sum_storage(pools: Iterable[int]) -> int:
+    """Add the bytes of pools, each rounded up to a multiple of 4.
 
     Raises
     ------
     LogicError
-        If they are more than 4 GiB.
+        If the sum exceeds 4 GiB.
     """
     return _limit("storage", sum(-(-nbytes // 4) * 4 for nbytes in pools), MAX_STORAGE, None)
 
 
-def gas(count: int, *, array: bool = False) -> int:
-    """Return the gas for so many operations; `array` where the input is an array of the ledger."""
+def count_gas(count: int, *, array: bool = False) -> int:
+    """Return the gas for `count` operations; `array` if the input is an array of the ledger."""
     found = count // OPERATIONS_PER_GAS
     return max(found, LEAST_ARRAY_GAS) if array else found
 
 
-def _all_outputs(graph: Graph, node: Node) -> Specs:
-    """Return the specs of all outputs that an operator has, also of those that have no name."""
+def _infer_outputs(graph: Graph, node: Node) -> Specs:
+    """Infer the specs of all outputs of an operator, including those without a name."""
     if all(node.outputs):
         return graph.output_specs(node)
     return infer_node(node, graph.call(node))
 
 
-def _base(graph: Graph, node: Node, outputs: Specs) -> int:
+def _find_base(graph: Graph, node: Node, outputs: Specs) -> int:
     if not node.op.startswith(PREFIX):
         raise LogicError(
             f"{node.op} has no cost in operations",
@@ -104,27 +104,27 @@ def _limit(what: str, amount: int, most: int, at: str | None) -> int:
     return amount
 
 
-def _weighted_sum(call: Call, outputs: Specs) -> int:
+def _count_weighted_sum(call: Call, outputs: Specs) -> int:
     return math.prod(call.spec(1).static_shape[1:]) * 3 + call.has(2)
 
 
-def _pool(call: Call, outputs: Specs) -> int:
+def _count_pool(call: Call, outputs: Specs) -> int:
     return math.prod(call.attributes["pool_size"])
 
 
-def _total(call: Call, outputs: Specs) -> int:
+def _count_total(call: Call, outputs: Specs) -> int:
     return call.spec(0).size // outputs[0].size
 
 
-def _suppression(call: Call, outputs: Specs) -> int:
+def _count_suppression(call: Call, outputs: Specs) -> int:
     return call.spec(0).static_shape[0] * 20
 
 
 BASES: Mapping[str, BaseRule] = {
-    f"{PREFIX}conv2d": _weighted_sum,
-    f"{PREFIX}dense": _weighted_sum,
-    f"{PREFIX}max_pool2d": _pool,
-    f"{PREFIX}sum": _total,
-    f"{PREFIX}non_max_suppression": _suppression,
+    f"{PREFIX}conv2d": _count_weighted_sum,
+    f"{PREFIX}dense": _count_weighted_sum,
+    f"{PREFIX}max_pool2d": _count_pool,
+    f"{PREFIX}sum": _count_total,
+    f"{PREFIX}non_max_suppression": _count_suppression,
 }
-"""The operators for which an element counts for more than one operation."""
+"""Operators with more than one operation per element."""

@@ -1,7 +1,7 @@
 """Exact integer inference: cvm models, loaded and run by the calls of cvm's own interface.
 
-Bytes in, bytes out, the same bits on every device. Where cvm returns a status, errors are raised
-here; `status` says which of cvm's numbers an error is.
+Bytes in, bytes out, the same bits on every device. Errors are raised instead of returned as a
+status; `status` converts them to cvm's numbers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ...scheduler import plan
 from ...scheduler.bridges.blocking_session import BlockingSession
 from .files import CvmModel, Source, load_cvm, load_symbol
 from .files.graph import DATA
-from .gas import gas, operations
+from .gas import count_gas, count_operations
 
 ARGMAX, DETECTION = "argmax", "detection"
 
 
 def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> Model:
-    """Return a model, ready to run on one device.
+    """Load a model, ready to run on one device.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> 
     LogicError, GraphError
         If the model breaks a rule: code 1.
     RuntimeFailureError, DeviceError, PlanError
-        If it cannot be read, or not be run on that device: code 2.
+        If it cannot be read, or cannot run on that device: code 2.
 
     Examples
     --------
@@ -53,40 +53,40 @@ def load_model(symbol: Source, params: Source, device: str | Device = "cpu") -> 
 
 
 def operations_from_graph_file(symbol: Source) -> int:
-    """Return what a run of a model counts for, given its symbol alone; nothing is allocated.
+    """Count the operations of an inference, from the symbol alone; nothing is allocated.
 
-    It is what ``CVMAPIGetGasFromGraphFile`` returns, whose name says gas.
+    ``CVMAPIGetGasFromGraphFile`` returns the same number, despite its name.
 
     Raises
     ------
     LogicError, RuntimeFailureError, GraphError
         As `load_model`.
     """
-    return operations(load_symbol(symbol).graph)
+    return count_operations(load_symbol(symbol).graph)
 
 
 def gas_from_graph_file(symbol: Source, *, array: bool = False) -> int:
-    """Return what a ledger charges for a run of a model: a unit for each 20,000 operations.
+    """Return a ledger's charge for an inference: one unit of gas per 20,000 operations.
 
     Parameters
     ----------
     symbol : bytes or path
         The symbol alone; nothing is allocated.
     array : bool, default False
-        Whether the input is an array of the ledger, for which a least charge applies.
+        Whether the input is an array of the ledger, for which there is a minimum charge.
 
     Raises
     ------
     LogicError, RuntimeFailureError, GraphError
         As `load_model`.
     """
-    return gas(operations_from_graph_file(symbol), array=array)
+    return count_gas(operations_from_graph_file(symbol), array=array)
 
 
 def status(error: BaseException | None) -> int:
     """Return cvm's number of an outcome.
 
-    0 is success, 1 a mistake of the model or the caller, who pays for it, and 2 everything else.
+    0 is success, 1 a mistake of the model or the caller (charged), and 2 any other error.
     """
     if error is None:
         return 0
@@ -104,41 +104,41 @@ class Model:
     Attributes
     ----------
     operations, gas : int
-        What a run counts for, and what it costs for that. cvm's own calls name the first one gas.
+        The operations of an inference, and the gas for them. cvm's own calls name the former gas.
     storage_size : int
-        Bytes that the model says its tensors take.
+        Bytes of its tensors, by the model's storage table.
     version, postprocess_method : str
 
     Notes
     -----
-    It holds its device, memory and a thread until it is closed. Any thread may ask it for
-    inferences; they take turns.
+    A model owns its device, memory and a thread until it is closed. Any thread may call
+    `inference`; calls run one by one.
     """
 
     def __init__(self, model: CvmModel, device: str | Device = "cpu") -> None:
         self.version = model.version
         self.postprocess_method = model.postprocess
         self.storage_size = model.storage_bytes
-        self.operations = operations(model.graph)
-        self.gas = gas(self.operations)
+        self.operations = count_operations(model.graph)
+        self.gas = count_gas(self.operations)
         self._heads = model.graph.outputs
         self._shapes = [model.graph.tensors[name].static_shape for name in self._heads]
         self._input_shape = model.graph.tensors[DATA].static_shape
         self._input_bits = model.precisions[DATA]
-        # One size for all outputs: their bytes stand in one array.
+        # One size for all outputs, since their bytes are joined in one array.
         self._output_bits = max(model.precisions[name] for name in self._heads)
-        # Before anything is opened: a model that is refused holds no device.
+        # Before anything is opened, so that a refused model does not hold a device.
         self._check_rows()
         self._session: BlockingSession | None = BlockingSession(plan(model.graph, device))
 
     @property
     def input_type_size(self) -> int:
-        """Bytes per value of the input: 1 where its precision is at most 8, else 4."""
+        """Bytes per value of the input: 1 if its precision is at most 8, else 4."""
         return 1 if self._input_bits <= 8 else 4
 
     @property
     def output_type_size(self) -> int:
-        """Bytes per value of the output: 1 where all precisions are at most 8, else 4.
+        """Bytes per value of the output: 1 if all precisions are at most 8, else 4.
 
         Positions and detections always take 4.
         """
@@ -165,15 +165,15 @@ class Model:
         LogicError
             If the input has another length than `input_length`.
         RuntimeFailureError
-            If the model is closed, or the input is no bytes.
+            If the model is closed, or the input is not bytes.
         """
         if self._session is None:
             raise RuntimeFailureError("the model is closed", fix="load it again")
         return self._output(self._session.run({DATA: self._input(data)}))
 
     def close(self) -> None:
-        """Free everything; closing twice is allowed."""
-        # Taken first: of two threads that close it, one finds none.
+        """Close the session. May be called twice."""
+        # Taken first, so that only one of two threads closes it.
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -192,7 +192,7 @@ class Model:
     def _input(self, data: Any) -> Array:
         if not isinstance(data, bytes | bytearray | memoryview):
             raise RuntimeFailureError(f"the input is a {type(data).__name__}", fix="pass bytes")
-        # The length of a view counts its elements, which may be wider.
+        # The length of a memoryview counts elements, which may have several bytes.
         raw = bytes(data)
         if len(raw) != self.input_length:
             raise LogicError(
@@ -200,7 +200,7 @@ class Model:
                 fix=f"pass {list(self._input_shape)} values of {self.input_type_size} bytes each",
             )
         values = np.frombuffer(raw, f"<i{self.input_type_size}").astype(np.int32)
-        # Symmetric, as precisions are: the dtype's least number is beyond them.
+        # Precisions are symmetric, so the dtype's least number is outside.
         bound = 2 ** (self._input_bits - 1) - 1
         return np.clip(values, -bound, bound).reshape(self._input_shape)
 
@@ -209,12 +209,12 @@ class Model:
         if self.postprocess_method == ARGMAX:
             values = np.concatenate([np.argmax(matrix, axis=1) for matrix in rows])
         else:
-            # Of several outputs, row stands beside row; of one, this is the array as it is.
+            # The rows of several outputs are joined; a single array stays as it is.
             values = np.concatenate(rows, axis=1)
         return values.astype(f"<i{self.output_type_size}").tobytes()
 
     def _check_rows(self) -> None:
-        """Raise LogicError where outputs to put side by side differ in their number of rows."""
+        """Raise LogicError if outputs to join differ in their number of rows."""
         counts = {math.prod(shape[:-1]) for shape in self._shapes}
         if self.postprocess_method != ARGMAX and len(counts) > 1:
             listed = " and ".join(str(list(shape)) for shape in self._shapes)

@@ -1,4 +1,4 @@
-"""LightNet's operators that compute: convolutions, pools, norms, and what is elementwise.
+"""LightNet's operators that compute: convolutions, pools, norms, elementwise operators.
 
 Sources: LightNet's operator descriptions (protos/op) and TensorLight's reference kernels, 2020-11.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from ...graph.parameters import to_float32
 from .entries import fail
-from .rules import rule
+from .rules import register_rule
 from .statement import Statement
 
 PADDINGS: Mapping[str, str] = {
@@ -29,22 +29,22 @@ ELEMENTWISE: Mapping[str, str] = {
 }
 
 
-@rule("conv2d", "src weight bias", "group size stride dilation padding autopad")
+@register_rule("conv2d", "src weight bias", "group size stride dilation padding autopad")
 def conv2d(op: Statement) -> None:
     """A convolution."""
     src, weight, bias = (op.input(name) for name in ("src", "weight", "bias"))
     _check_size(op, weight)
     group, dilations = op.integer("group", 1), op.integers("dilation", 2, 1)
-    op.last("Conv", src, weight, bias, **_window(op), group=group, dilations=dilations)
+    op.last("Conv", src, weight, bias, **_read_window(op), group=group, dilations=dilations)
 
 
-@rule(
+@register_rule(
     "deconv2d",
     "src weight bias",
     "group size stride output_dims padding output_padding dilation autopad",
 )
 def deconv2d(op: Statement) -> None:
-    """A transposed convolution; where output_dims are given, padding follows from them."""
+    """A transposed convolution; padding follows from output_dims, if given."""
     src, weight, bias = (op.input(name) for name in ("src", "weight", "bias"))
     _check_size(op, weight)
     strides, dilations = op.integers("stride", 2, 1), op.integers("dilation", 2, 1)
@@ -76,33 +76,34 @@ def deconv2d(op: Statement) -> None:
         fail(f"the output is {made}, output_dims are {list(wanted)}", op.at)
 
 
-@rule("maxpool2d", "src", "size stride padding autopad")
+@register_rule("maxpool2d", "src", "size stride padding autopad")
 def maxpool2d(op: Statement) -> None:
-    """The greatest in each window."""
-    op.last("MaxPool", op.input("src"), kernel_shape=op.integers("size", 2, 1), **_window(op))
+    """The maximum of each window."""
+    op.last("MaxPool", op.input("src"), kernel_shape=op.integers("size", 2, 1), **_read_window(op))
 
 
-@rule("avgpool2d", "src", "size stride padding autopad")
+@register_rule("avgpool2d", "src", "size stride padding autopad")
 def avgpool2d(op: Statement) -> None:
-    """The mean of each window; cells of padding do not count, as TensorRT has it by default."""
-    op.last("AveragePool", op.input("src"), kernel_shape=op.integers("size", 2, 1), **_window(op))
+    """The mean of each window, without cells of padding, like TensorRT's default."""
+    size = op.integers("size", 2, 1)
+    op.last("AveragePool", op.input("src"), kernel_shape=size, **_read_window(op))
 
 
-@rule("batchnorm", "src scale offset mean var", "epsilon")
+@register_rule("batchnorm", "src scale offset mean var", "epsilon")
 def batchnorm(op: Statement) -> None:
     """(src - mean) scale / sqrt(var + epsilon) + offset."""
     inputs = (op.input(name) for name in ("src", "scale", "offset", "mean", "var"))
     op.last("BatchNormalization", *inputs, epsilon=op.number("epsilon", above=0))
 
 
-@rule(
+@register_rule(
     "bn2scale_wts",
     "src_mean src_var src_scale src_offset",
     "epsilon",
     outputs="dst_scale dst_shift dst_power",
 )
 def bn2scale_wts(op: Statement) -> None:
-    """The scale over (var + epsilon), and what is left: LightNet takes no root."""
+    """Scale / (var + epsilon), and the matching shift: LightNet does not take the root."""
     mean, var, scale, offset = (
         op.input(f"src_{name}") for name in ("mean", "var", "scale", "offset")
     )
@@ -114,9 +115,9 @@ def bn2scale_wts(op: Statement) -> None:
     op.last("Expand", np.float32(1), length, output="dst_power")
 
 
-@rule("elew", "src1 src2", "elew_op")
+@register_rule("elew", "src1 src2", "elew_op")
 def elew(op: Statement) -> None:
-    """One of seven, element by element."""
+    """One of seven elementwise operators."""
     first, second, kind = op.input("src1"), op.input("src2"), op.choice("elew_op", ELEMENTWISE)
     if op.spec(first) != op.spec(second):
         fail(f"{op.spec(first)} and {op.spec(second)} differ", op.at)
@@ -125,9 +126,9 @@ def elew(op: Statement) -> None:
     op.last(kind, first, second)
 
 
-@rule("dot_product", "src1 src2 ws*")
+@register_rule("dot_product", "src1 src2 ws*")
 def dot_product(op: Statement) -> None:
-    """The sum of all products; a workspace means nothing here."""
+    """The sum of all products; the workspace is ignored."""
     first, second = op.input("src1"), op.input("src2")
     if op.spec(first) != op.spec(second):
         fail(f"{op.spec(first)} and {op.spec(second)} differ", op.at)
@@ -135,45 +136,45 @@ def dot_product(op: Statement) -> None:
     op.last("Reshape", total, np.array([1]))
 
 
-@rule("relu", "src")
+@register_rule("relu", "src")
 def relu(op: Statement) -> None:
     """max(src, 0)."""
     op.last("Relu", op.input("src"))
 
 
-@rule("lrelu", "src", "negslope")
+@register_rule("lrelu", "src", "negslope")
 def lrelu(op: Statement) -> None:
-    """Src, or negslope src where that is negative."""
+    """Src, or negslope src for negative ones."""
     op.last("LeakyRelu", op.input("src"), alpha=op.number("negslope"))
 
 
-@rule("sigmoid", "src")
+@register_rule("sigmoid", "src")
 def sigmoid(op: Statement) -> None:
     """1 / (1 + exp(-src))."""
     op.last("Sigmoid", op.input("src"))
 
 
-@rule("softmax", "src", "axis")
+@register_rule("softmax", "src", "axis")
 def softmax(op: Statement) -> None:
-    """Exponentials that sum up to one; LightNet's own for the CPU does nothing."""
+    """Exponentials with the sum 1; LightNet's implementation for the CPU does nothing."""
     op.last("Softmax", op.input("src"), axis=op.axis(op.input("src")))
 
 
-@rule("maxreduce", "src", "axis")
+@register_rule("maxreduce", "src", "axis")
 def maxreduce(op: Statement) -> None:
-    """The greatest along an axis; TensorLight compares floats by whole numbers, plait does not."""
+    """The maximum along an axis; TensorLight rounds floats to compare them, plait does not."""
     op.last("ReduceMax", op.input("src"), np.array([op.axis(op.input("src"))]))
 
 
-@rule("maxreduce_arg", "src", "axis", outputs="dst arg")
+@register_rule("maxreduce_arg", "src", "axis", outputs="dst arg")
 def maxreduce_arg(op: Statement) -> None:
-    """The greatest along an axis, and where it first is."""
+    """The maximum along an axis, and its first place."""
     src, axis = op.input("src"), op.axis(op.input("src"))
     op.last("ReduceMax", src, np.array([axis]))
     op.last("Cast", op.write("ArgMax", src, axis=axis), output="arg", to="int32")
 
 
-@rule("submean", "src", "mean dtype")
+@register_rule("submean", "src", "mean dtype")
 def submean(op: Statement) -> None:
     """dst[c, h, w] = src[h, w, c] - mean[c], computed in doubles."""
     src, dtype = op.input("src"), op.dtype()
@@ -187,8 +188,8 @@ def submean(op: Statement) -> None:
     op.last("Cast", moved, to=dtype.name)
 
 
-def _window(op: Statement) -> dict[str, Any]:
-    """Return how a window moves; padding as the file has it but where it is to be made."""
+def _read_window(op: Statement) -> dict[str, Any]:
+    """Read the attributes of a window, with padding unless autopad computes it."""
     auto, pads = op.choice("autopad", PADDINGS), op.integers("padding", 4)
     found = {"strides": op.integers("stride", 2, 1), "auto_pad": auto}
     return found if auto != "NOTSET" else {**found, "pads": pads}

@@ -10,17 +10,17 @@ import numpy as np
 from ...graph.parameters import INT_MAX
 from ...graph.tensor import Array
 from .entries import fail
-from .rules import rule
+from .rules import register_rule
 from .statement import Statement
 
 _BLOCK = 2**14
-"""Steps that are doubles at a time."""
+"""Steps computed as doubles at a time."""
 
 
-@rule("create", "", "dtype dims ran data from_file")
+@register_rule("create", "", "dtype dims ran data from_file")
 def create(op: Statement) -> None:
-    """Write a constant where the value is known: by weights, or as data; else an input."""
-    dims, dtype, name = _dims(op), op.dtype(), op.output()
+    """Write a constant if weights or data give the value, else an input."""
+    dims, dtype, name = _read_dims(op), op.dtype(), op.output()
     low, high = op.numbers("ran", 2)
     if low > high:
         fail(f"parameter 'ran' is not a range: {low} to {high}", op.at)
@@ -39,38 +39,38 @@ def create(op: Statement) -> None:
         return
     data = op.numbers("data")
     if len(data) == 1 and not data[0]:
-        _zeros(op, dims, dtype)
+        _make_zeros(op, dims, dtype)
         return
     if len(data) != math.prod(dims):
         fail(f"parameter 'data' holds {len(data)} elements, not {math.prod(dims)}", op.at)
-    op.reading.builder.constant(saturated(np.array(data), dtype).reshape(dims), name)
+    op.reading.builder.constant(clamp_to_dtype(np.array(data), dtype).reshape(dims), name)
 
 
-@rule("zeros", "", "dtype dims")
+@register_rule("zeros", "", "dtype dims")
 def zeros(op: Statement) -> None:
-    """Nothing but 0."""
-    _zeros(op, _dims(op), op.dtype())
+    """A tensor of zeros."""
+    _make_zeros(op, _read_dims(op), op.dtype())
 
 
-@rule("arange", "", "dtype start stop step")
+@register_rule("arange", "", "dtype start stop step")
 def arange(op: Statement) -> None:
     """The element i is start + i step."""
-    op.reading.builder.constant(_steps(op, op.dtype()), op.output())
+    op.reading.builder.constant(_make_steps(op, op.dtype()), op.output())
 
 
-@rule("rearange", "src", "start stop step")
+@register_rule("rearange", "src", "start stop step")
 def rearange(op: Statement) -> None:
-    """As arange, in the memory of src."""
+    """Like arange, in the memory of src."""
     src = op.input("src")
-    spec, values = op.spec(src, rank=1), _steps(op, op.spec(src).dtype)
+    spec, values = op.spec(src, rank=1), _make_steps(op, op.spec(src).dtype)
     if values.shape != spec.shape:
         fail(f"{len(values)} steps do not fit in {src!r}, {spec}", op.at)
     op.last("Identity", values)
     op.reading.overwrite(src, op.entry)
 
 
-def saturated(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return doubles as another dtype, what does not fit as the nearest number that does."""
+def clamp_to_dtype(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Convert doubles to another dtype, with values outside clamped to its range."""
     if dtype.kind == "b":
         return values != 0
     if dtype.kind == "f":
@@ -80,19 +80,19 @@ def saturated(values: Array, dtype: np.dtype[Any]) -> Array:
     return values.clip(bounds.min, bounds.max).astype(dtype)
 
 
-def _zeros(op: Statement, dims: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+def _make_zeros(op: Statement, dims: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     op.reading.allot(math.prod(dims) * dtype.itemsize, op.at)
     op.reading.builder.constant(np.zeros(dims, dtype), op.output())
 
 
-def _dims(op: Statement) -> tuple[int, ...]:
+def _read_dims(op: Statement) -> tuple[int, ...]:
     dims = op.integers("dims", least=1)
     if math.prod(dims) > INT_MAX:
         fail(f"a tensor of {math.prod(dims)} elements", op.at)
     return dims
 
 
-def _steps(op: Statement, dtype: np.dtype[Any]) -> Array:
+def _make_steps(op: Statement, dtype: np.dtype[Any]) -> Array:
     start, stop, step = (op.number(name) for name in ("start", "stop", "step"))
     if not (step > 0 and (stop - start) / step > 0):
         fail(f"no steps of {step} lead from {start} to {stop}", op.at)
@@ -101,5 +101,5 @@ def _steps(op: Statement, dtype: np.dtype[Any]) -> Array:
     found = np.empty(count, dtype)
     for begin in range(0, count, _BLOCK):
         places = np.arange(begin, min(begin + _BLOCK, count), dtype=np.float64)
-        found[begin : begin + _BLOCK] = saturated(start + step * places, dtype)
+        found[begin : begin + _BLOCK] = clamp_to_dtype(start + step * places, dtype)
     return found

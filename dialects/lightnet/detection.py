@@ -11,15 +11,15 @@ import numpy as np
 from ...graph.parameters import INT_MIN
 from ...graph.tensor import Array
 from .entries import fail
-from .rules import rule
+from .rules import register_rule
 from .statement import Statement
 
 E = np.float32(2.718281828)
 LEAST, MOST = np.float32(1e-9), np.float32(50)
-"""Between which bounds an exponential scales an anchor."""
+"""Bounds of the exponential that scales an anchor."""
 
 
-@rule(
+@register_rule(
     "transform_bboxSQD", "src_delta src_anchor", "width height img_width img_height x_shift y_shift"
 )
 def transform_bbox(op: Statement) -> None:
@@ -32,29 +32,29 @@ def transform_bbox(op: Statement) -> None:
     image = np.array([op.integer("img_width", 1), op.integer("img_height", 1)], np.float32)
     scale = (image / np.array([width, height])).astype(np.float32)
     shift = np.array([op.integer("x_shift", INT_MIN), op.integer("y_shift", INT_MIN)], np.float32)
-    moves, grows = _halves(op, delta, -1)
-    centres, sizes = _halves(op, anchor, -1)
+    moves, grows = _halve(op, delta, -1)
+    centres, sizes = _halve(op, anchor, -1)
     centre = op.write("Add", centres, op.write("Mul", moves, sizes))
     centre = op.write("Add", op.write("Mul", centre, scale), shift)
     small = op.write("Less", grows, np.float32(1))
-    # The exponential is not taken where its tangent is, so that it cannot overflow.
+    # Where its tangent is used, the exponential gets a clamped argument, so it cannot overflow.
     bounded = op.write("Exp", op.write("Min", grows, np.float32(1)))
     grown = op.write("Where", small, bounded, op.write("Mul", grows, E))
     size = op.write("Mul", op.write("Mul", sizes, grown), scale)
     half = op.write("Mul", size, np.float32(0.5))
     corners = (op.write(kind, centre, half) for kind in ("Sub", "Add"))
-    kept = [_within(op, corner, image - 1) for corner in corners]
+    kept = [_clamp(op, corner, image - 1) for corner in corners]
     op.last("Concat", *kept, axis=-1)
 
 
-@rule(
+@register_rule(
     "detect_yolov3",
     "feature anchors",
     "img_width img_height",
     outputs="box_centers box_sizes boxes confs probs",
 )
 def detect_yolov3(op: Statement) -> None:
-    """Boxes around cells of a grid, how sure each is, and of which class."""
+    """Boxes around cells of a grid, with confidence and class."""
     feature, anchors = op.input("feature"), op.input("anchors")
     batch, channels, rows, columns = op.spec(feature, 4).static_shape
     count, pair = op.spec(anchors, 2).static_shape
@@ -82,10 +82,10 @@ def detect_yolov3(op: Statement) -> None:
     op.last("Sigmoid", chosen, output="probs")
 
 
-def _halves(op: Statement, tensor: str, axis: int) -> list[str]:
+def _halve(op: Statement, tensor: str, axis: int) -> list[str]:
     return op.several("Split", 2, tensor, axis=axis, num_outputs=2)
 
 
-def _within(op: Statement, corner: str, last: Array) -> str:
-    """Return a corner moved into the image."""
+def _clamp(op: Statement, corner: str, last: Array) -> str:
+    """Clamp a corner to the image."""
     return op.write("Max", op.write("Min", corner, last), np.float32(0))

@@ -1,4 +1,4 @@
-"""A file of LightNet's that is being written: operators, and the tensors that they create."""
+"""The content of a LightNet file to write: operators, and the tensors that they create."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ...graph.names import Names
 from ...graph.tensor import Array, TensorSpec
 from .entries import LONGEST_NAME
 from .statement import DTYPES
-from .text_form import renamed, write_text
+from .text_form import rename_tensors, write_text
 from .weights import dump_weights, is_storable
 
 _DTYPE_NAMES: Mapping[str, str] = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class Document:
-    """The operators of a file that is being written."""
+    """The operators of a file to write."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -33,20 +33,20 @@ class Document:
         self._names = Names([*graph.tensors, *(node.name for node in graph.nodes)])
 
     def shape(self, tensor: str) -> tuple[int, ...]:
-        """Return the shape of a tensor, one that LightNet can have."""
-        return _spec(self.graph.tensors[tensor], tensor).static_shape
+        """Return the shape of a tensor; raises GraphError if LightNet does not support it."""
+        return _check_spec(self.graph.tensors[tensor], tensor).static_shape
 
     def value(self, tensor: str) -> Array | None:
-        """Return the value of a constant, None for what is none."""
+        """Return the value of a constant, or None."""
         return self.graph.constants.get(tensor)
 
     def fresh(self, stem: str) -> str:
-        """Return a name that nothing has."""
+        """Return an unused name."""
         return self._names.take(stem)
 
     def create(self, name: str, spec: TensorSpec, **given: Any) -> str:
-        """Write what makes a tensor."""
-        spec = _spec(spec, name)
+        """Write the operator that creates a tensor."""
+        spec = _check_spec(spec, name)
         parameters = {
             "dtype": _DTYPE_NAMES[spec.dtype.name],
             "dims": list(spec.static_shape),
@@ -59,21 +59,21 @@ class Document:
         return name
 
     def constant(self, array: Array, name: str) -> str:
-        """Write a tensor of a known value, once; return its name."""
+        """Write a constant, once, and return its name."""
         if name not in self._created:
             self._created.add(name)
             if is_storable(name, array):
                 self.weights[name] = array
-                return self.create(name, _spec_of(array), from_file=True)
+                return self.create(name, _make_spec(array), from_file=True)
             if not np.isfinite(array).all():
                 raise _cannot_write_error(
                     f"constant {name!r} holds what is not a number", self.graph.name
                 )
-            self.create(name, _spec_of(array), data=array.reshape(-1).tolist())
+            self.create(name, _make_spec(array), data=array.reshape(-1).tolist())
         return name
 
     def operand(self, tensor: str, shape: tuple[int, ...] | None = None) -> str:
-        """Return a tensor that is to be read, in a shape: constants are written out in it."""
+        """Return a tensor to read; constants are written in the shape, if given."""
         array = self.value(tensor)
         if array is None:
             if shape is not None and self.shape(tensor) != shape:
@@ -94,12 +94,12 @@ class Document:
         name: str,
         **parameters: Any,
     ) -> str:
-        """Write an operator of one output, and return that."""
+        """Write an operator with one output, and return that."""
         self._append(optype, inputs, {"dst": output}, parameters, name)
         return output
 
     def finish(self, *, as_text: bool) -> tuple[bytes, bytes]:
-        """Return the model and the weights; what would not be seen as an output is printed."""
+        """Return the model and the weights; outputs that other operators read are printed."""
         leaves = [name for name in self._written if name not in self._read]
         outputs = list(self.graph.outputs)
         if leaves != outputs:
@@ -108,7 +108,7 @@ class Document:
                 self._append("print", {"src": name}, {}, said, self.fresh(f"print_{name}"))
         if as_text:
             public = (*self.graph.inputs, *outputs)
-            ops, weights = renamed(self._ops, self.weights, public, self.graph.name)
+            ops, weights = rename_tensors(self._ops, self.weights, public, self.graph.name)
             return write_text(ops), dump_weights(weights)
         lines = (json.dumps(one, ensure_ascii=False, allow_nan=False) for one in self._ops)
         text = '{"ops": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -135,15 +135,15 @@ class Document:
             {
                 "name": name,
                 "optype": optype,
-                "tensors_in": _listed(inputs, "name"),
-                "tensors_out": _listed(outputs, "name"),
-                "params": _listed(parameters, "value"),
+                "tensors_in": _list_arguments(inputs, "name"),
+                "tensors_out": _list_arguments(outputs, "name"),
+                "params": _list_arguments(parameters, "value"),
             }
         )
 
 
 def refused_node_error(node: Node, what: str) -> GraphError:
-    """Return the error of a node that LightNet has no operator for."""
+    """Return the error of a node without an operator in LightNet."""
     return _cannot_write_error(f"LightNet has no {what}", str(node))
 
 
@@ -151,11 +151,11 @@ def _cannot_write_error(what: str, at: str) -> GraphError:
     return GraphError(what, at=at, fix="save a .plait file or an ONNX model")
 
 
-def _listed(given: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
+def _list_arguments(given: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
     return [{"arg_name": name, key: value} for name, value in given.items()]
 
 
-def _spec(spec: TensorSpec, tensor: str) -> TensorSpec:
+def _check_spec(spec: TensorSpec, tensor: str) -> TensorSpec:
     if not spec.is_static or not spec.rank or not all(spec.static_shape):
         raise _cannot_write_error(
             f"tensor {tensor!r} is {spec}: LightNet's have axes of known lengths", tensor
@@ -167,5 +167,5 @@ def _spec(spec: TensorSpec, tensor: str) -> TensorSpec:
     return spec
 
 
-def _spec_of(array: Array) -> TensorSpec:
+def _make_spec(array: Array) -> TensorSpec:
     return TensorSpec(array.dtype, array.shape)

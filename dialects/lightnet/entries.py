@@ -1,7 +1,7 @@
-"""LightNet's models, read but not yet understood: operators with named tensors and parameters.
+"""LightNet's models, parsed but not yet validated: operators with named tensors and parameters.
 
-In JSON comments are allowed, as ``//`` and ``/* */``. What a compiled file holds besides, the
-offsets of a memory plan, is passed over: plait makes its own.
+JSON may have comments, ``//`` and ``/* */``. A compiled file also has the offsets of a memory plan;
+they are ignored, since plait makes its own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .text_form import is_text_form, read_text
 LONGEST_NAME = 511
 """Bytes of a name."""
 
-EXPORT = "write the file again: it is damaged, or whatever wrote it is wrong"
+EXPORT = "write the file again: it is damaged, or its writer is wrong"
 
 _KEYS = {"name": str, "optype": str, "tensors_in": list, "tensors_out": list, "params": list}
-# What has no end goes on to that of the text: it is looked for once.
+# An unclosed string or comment extends to the end of the text, so its end is searched only once.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 
 
@@ -51,14 +51,15 @@ class Entry:
 
 
 def read_entries(data: bytes, at: str) -> tuple[Entry, ...]:
-    """Return the operators that a file lists.
+    """Read the operators of a file.
 
     Raises
     ------
     ParseError
         If it is neither JSON nor the text form, or a key is missing or of the wrong type.
     """
-    entries = tuple(_entry(one, f"ops[{i}], {at}") for i, one in enumerate(_operators(data, at)))
+    ops = _read_ops(data, at)
+    entries = tuple(_read_entry(one, f"ops[{i}], {at}") for i, one in enumerate(ops))
     seen: set[str] = set()
     for entry in entries:
         if entry.name in seen:
@@ -72,12 +73,12 @@ def fail(what: str, at: str) -> NoReturn:
     raise ParseError(what, at=at, fix=EXPORT)
 
 
-def _operators(data: bytes, at: str) -> list[Any]:
-    with suppress(UnicodeDecodeError):  # the reader of JSON says where
+def _read_ops(data: bytes, at: str) -> list[Any]:
+    with suppress(UnicodeDecodeError):  # the reader of JSON reports the place
         text = data.decode()
         if is_text_form(_TOKEN.sub(" ", text)):
             return read_text(text, at)
-    root = decode_json(lambda: _TOKEN.sub(_blank, data.decode()), at, ParseError, EXPORT)
+    root = decode_json(lambda: _TOKEN.sub(_replace_comment, data.decode()), at, ParseError, EXPORT)
     if not isinstance(root, dict) or not isinstance(root.get("ops"), list):
         raise ParseError(
             "this JSON is not a model: it has no list of operators under the key 'ops'",
@@ -88,33 +89,33 @@ def _operators(data: bytes, at: str) -> list[Any]:
     return ops
 
 
-def _blank(token: re.Match[str]) -> str:
-    """Return what stands in the place of a comment: the line ends, so that lines keep numbers."""
+def _replace_comment(token: re.Match[str]) -> str:
+    """Replace a comment by its line ends, so that line numbers stay."""
     text = token[0]
     if is_open_comment(text):
         raise ValueError("a comment has no end")
     return text if text.startswith('"') else " " + "\n" * text.count("\n")
 
 
-def _entry(value: Any, at: str) -> Entry:
+def _read_entry(value: Any, at: str) -> Entry:
     if not isinstance(value, dict):
         fail("an operator is not an object", at)
     for key, kind in _KEYS.items():
         if not isinstance(value.get(key), kind):
             fail(f"{key!r} is missing, or no {'string' if kind is str else 'array'}", at)
     at = f"op {value['name']!r}, {at}"
-    inputs, outputs = (_named(value[key], "name", at) for key in ("tensors_in", "tensors_out"))
+    inputs, outputs = (_read_dict(value[key], "name", at) for key in ("tensors_in", "tensors_out"))
     for name in (value["name"], *inputs.values(), *outputs.values()):
         _check_name(name, at)
     try:
-        parameters = Parameters.of(_named(value["params"], "value", at))
+        parameters = Parameters.of(_read_dict(value["params"], "value", at))
     except OperatorError as error:
         raise ParseError(error.what, at=at, fix=EXPORT) from error
     return Entry(value["name"], value["optype"], inputs, outputs, parameters)
 
 
-def _named(listed: list[Any], key: str, at: str) -> dict[str, Any]:
-    """Return what objects of a name and something else hold, by the name."""
+def _read_dict(listed: list[Any], key: str, at: str) -> dict[str, Any]:
+    """Read a list of objects with ``arg_name`` and `key` as a dict."""
     found: dict[str, Any] = {}
     for one in listed:
         if not isinstance(one, dict) or not isinstance(one.get("arg_name"), str) or key not in one:

@@ -1,4 +1,4 @@
-"""LightNet's models as a file format: JSON or its text form, weights in a file beside it."""
+"""LightNet's models as a file format: JSON or its text form, weights in a file next to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...graph.ir import Graph
 
 
 def is_lightnet(file: BinaryIO) -> bool:
-    """True when a file could be LightNet's JSON, in which comments may stand."""
+    """Return whether a file could be LightNet's JSON, perhaps with comments."""
     head = file.read(64)
     return may_be_json(head) or head.lstrip()[:2] in (b"//", b"/*")
 
@@ -24,9 +24,9 @@ def _read(data: memoryview, path: Path | None, parameters: Path | None = None) -
 
 
 def _write(graph: Graph, path: Path) -> Mapping[Path, Bytes]:
-    from .writer import written_files
+    from .writer import make_files
 
-    return written_files(graph, path)
+    return make_files(graph, path)
 
 
 LIGHTNET = Format(

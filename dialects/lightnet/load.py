@@ -1,8 +1,8 @@
 """LightNet's files: a model in JSON or its text form, its weights in text, as a graph.
 
-A tensor that a file makes by `create` is a constant where its value is known, by weights or by the
-file itself; one that LightNet fills at random, or that is to be read from a file that is not there,
-is an input of the graph. What nobody reads is an output, and so is what is printed.
+A tensor made by `create` is a constant if weights or the file itself give its value; if LightNet
+fills it at random, or its file is missing, it is an input of the graph. Unread tensors and printed
+ones are outputs.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ __all__ = [
 def load_lightnet(
     model: Source, weights: Source | None = None, inputs: Iterable[str] = ()
 ) -> Graph:
-    """Return the graph that a model of LightNet's holds, in JSON or in its text form.
+    """Load a LightNet model, in JSON or in its text form.
 
     Parameters
     ----------
     model : bytes or path
         The content of the file, or its path.
     weights : bytes or path, optional
-        Likewise of the weights; left out, the file beside the model that ends in ``.wts``, where
-        there is one. Tensors that the model does not create are passed over with a warning.
+        Likewise for the weights; by default the file next to the model that ends in ``.wts``, if it
+        exists. Tensors that the model does not create are ignored with a warning.
     inputs : iterable of str, optional
-        Tensors to be fed whatever the files say of their values.
+        Tensors to feed even if the files give their values.
 
     Raises
     ------
     ParseError
-        If a file is missing or damaged, or uses what plait lacks.
+        If a file is missing, damaged, or uses features that plait lacks.
     GraphError
         If the operators do not fit together.
     """
@@ -63,7 +63,7 @@ def load_lightnet(
     arrays = {} if weights is None else read_weights(*read_content(weights, "weights", ParseError))
     entries = read_entries(content, at)
     _check_known(entries, at)
-    created = {tensor for entry in entries for tensor in _created(entry)}
+    created = {tensor for entry in entries for tensor in _list_created(entry)}
     fed = set(inputs)
     if not fed <= created:
         fail(f"{min(fed - created)!r} cannot be fed: the file does not create it", at)
@@ -73,7 +73,7 @@ def load_lightnet(
     reading = Reading(GraphBuilder(_name(model)), Names(taken), arrays, fed)
     for entry in entries:
         _write(entry, reading, at)
-    return _finished(reading, entries, at)
+    return _build_graph(reading, entries, at)
 
 
 def _check_known(entries: Collection[Entry], at: str) -> None:
@@ -86,7 +86,7 @@ def _check_known(entries: Collection[Entry], at: str) -> None:
         )
 
 
-def _created(entry: Entry) -> tuple[str, ...]:
+def _list_created(entry: Entry) -> tuple[str, ...]:
     is_create = find_rule(entry.optype) is find_rule("create")
     return tuple(entry.outputs.values()) if is_create else ()
 
@@ -102,8 +102,8 @@ def _write(entry: Entry, reading: Reading, at: str) -> None:
         rule.write(Statement(entry, reading, at))
 
 
-def _finished(reading: Reading, entries: Collection[Entry], at: str) -> Graph:
-    """Return the graph with its outputs: what is printed, and what nobody reads."""
+def _build_graph(reading: Reading, entries: Collection[Entry], at: str) -> Graph:
+    """Build the graph, with printed and unread tensors as outputs."""
     builder = reading.builder
     computed = {tensor for node in builder.nodes for tensor in node.outputs}
     for tensor in dict.fromkeys(reading.printed):

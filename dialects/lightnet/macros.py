@@ -1,7 +1,7 @@
-"""The preprocessor of LightNet's text form: what models use of C's.
+"""The preprocessor of LightNet's text form: the part of C's that models use.
 
-``#define NAME value`` and ``#define name(a, b) text``, with ``##`` between what becomes one word,
-lines that go on behind a backslash, ``#undef``, and the line marks that a preprocessor leaves.
+``#define NAME value`` and ``#define name(a, b) text``, with ``##`` to join words, lines continued
+by a backslash, ``#undef``, and line marks of an earlier preprocessor.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import NamedTuple, NoReturn
 from ...graph.errors import ParseError
 
 LEAST_WORK, MOST_WORK = 100_000, 500_000
-"""Words that macros may take and write: a few lines that double each other would never end."""
+"""Limits of the words that macros read and write: a few lines can double each other endlessly."""
 
 WORK_PER_CHARACTER = 20
-"""What each character of a text allows them beyond the least."""
+"""Additional words per character of a text."""
 
 DEEPEST = 200
-"""Macros that come from each other."""
+"""The limit of nested macros."""
 
 LONGEST_WORD = 1000
-"""Characters of what ## joins: it can double with each macro."""
+"""The limit of characters joined by ##, which can double with each macro."""
 
-# What has no end goes on to that of the line, or of the text: it is looked for once. Possessive
-# repetitions (*+) keep no way back: others take a hundred bytes for each character.
+# An unclosed string or comment extends to the end of the line or text, so its end is searched only
+# once. Possessive repetitions (*+) save the memory for backtracking, 100 bytes per character.
 _TOKEN = re.compile(
     r'"(?:[^"\\\n]|\\.)*+"?|[A-Za-z_]\w*|\.?\d(?:[eE][+-]|[\w.])*+|##|\*\*|\S', re.ASCII
 )
@@ -44,7 +44,7 @@ class Token(NamedTuple):
     text : str
     line : int
     hidden : frozenset of str
-        The macros that it comes from: they are not expanded in it again.
+        The macros that produced it: they are not expanded in it again.
     """
 
     text: str
@@ -57,15 +57,15 @@ class _Macro(NamedTuple):
     body: tuple[Token, ...]
 
 
-def preprocessed(text: str, at: str) -> list[Token]:
-    """Return the tokens of a text without comments, macros expanded.
+def preprocess(text: str, at: str) -> list[Token]:
+    """Return the tokens of a text without comments and with macros expanded.
 
     Raises
     ------
     ParseError
-        If macros are used wrongly, or the text needs what is not known here.
+        If macros are used wrongly, or a directive is unknown.
     """
-    text = _COMMENT.sub(partial(_without_comment, at=at), text.replace("\r\n", "\n"))
+    text = _COMMENT.sub(partial(_replace_comment, at=at), text.replace("\r\n", "\n"))
     try:
         return _Preprocessor(at).tokens(text)
     except RecursionError:
@@ -74,8 +74,8 @@ def preprocessed(text: str, at: str) -> list[Token]:
         ) from None
 
 
-def tokens_of(text: str, line: int) -> list[Token]:
-    """Return the tokens of a text that starts in a line."""
+def split_tokens(text: str, line: int) -> list[Token]:
+    """Split a text that starts in a line into tokens."""
     found, start = [], 0
     for match in _TOKEN.finditer(text):
         line += text.count("\n", start, match.start())
@@ -85,12 +85,11 @@ def tokens_of(text: str, line: int) -> list[Token]:
 
 
 def is_open_comment(text: str) -> bool:
-    """True for a comment that has no end."""
     return text.startswith("/*") and not (text.endswith("*/") and len(text) > 3)
 
 
-def _without_comment(found: re.Match[str], at: str) -> str:
-    """Return what stands in the place of a comment: its line goes on where it ends."""
+def _replace_comment(found: re.Match[str], at: str) -> str:
+    """Replace a comment by continued lines, so that its line continues after it."""
     text = found[0]
     if is_open_comment(text):
         line = 1 + found.string.count("\n", 0, found.start())
@@ -99,7 +98,7 @@ def _without_comment(found: re.Match[str], at: str) -> str:
 
 
 class _Preprocessor:
-    """The macros that are known at a line, and how much work they may still make."""
+    """The macros known at a line, and the work that they may still do."""
 
     def __init__(self, at: str) -> None:
         self._at = at
@@ -109,7 +108,7 @@ class _Preprocessor:
 
     def tokens(self, text: str) -> list[Token]:
         found: list[Token] = []
-        waiting: list[Token] = []  # calls of macros may go over several lines
+        waiting: list[Token] = []  # calls of macros may span several lines
         number = 1
         self._left = min(MOST_WORK, LEAST_WORK + WORK_PER_CHARACTER * len(text))
         for line in re.split(r"(?<!\\)\n", text):
@@ -119,7 +118,7 @@ class _Preprocessor:
                 waiting = []
                 self._directive(spliced.lstrip()[1:].strip(), number)
             else:
-                waiting += tokens_of(spliced, number)
+                waiting += split_tokens(spliced, number)
             number += 1 + line.count("\n")
         return found + self._expanded(waiting)
 
@@ -129,7 +128,7 @@ class _Preprocessor:
             self._define(rest, line)
         elif word == "undef":
             self._macros.pop(rest.strip(), None)
-        elif word and not word.isdigit():  # ``# 1 "net.net"`` tells where lines come from
+        elif word and not word.isdigit():  # ``# 1 "net.net"`` is the origin of the next lines
             self._refuse(f"#{word} is not known", line)
 
     def _define(self, text: str, line: int) -> None:
@@ -137,8 +136,8 @@ class _Preprocessor:
         if match is None:
             self._refuse("#define names nothing", line)
         name, formals, body = match.groups()
-        parameters = None if formals is None else _listed(formals)
-        words = tokens_of(body, line)
+        parameters = None if formals is None else _split_formals(formals)
+        words = split_tokens(body, line)
         wrong = [one for one in parameters or () if not _NAME.fullmatch(one)]
         if wrong or len(set(parameters or ())) < len(parameters or ()):
             self._refuse(f"the parameters of {name!r} are not names: {formals}", line)
@@ -149,9 +148,9 @@ class _Preprocessor:
         self._macros[name] = _Macro(parameters, tuple(words))
 
     def _expanded(self, tokens: Iterable[Token]) -> list[Token]:
-        """Return tokens in which no macro is left: Prosser's algorithm, with a set for each token.
+        """Expand all macros by Prosser's algorithm, with a set of hidden macros for each token.
 
-        What a macro gives is looked through again, together with what comes behind it.
+        The result of a macro is scanned again, together with the tokens after it.
         """
         found: list[Token] = []
         ahead = list(tokens)[::-1]
@@ -165,7 +164,7 @@ class _Preprocessor:
                 found.append(token)
                 continue
             arguments = () if macro.parameters is None else self._arguments(token, macro, ahead)
-            # What is taken counts as well: macros of nothing write nothing, and never end.
+            # Arguments count too: empty macros write nothing, and could expand endlessly.
             self._spend(1 + len(macro.body) + sum(map(len, arguments)), token.line)
             ahead += self._substituted(macro, arguments, token)[::-1]
         return found
@@ -178,7 +177,7 @@ class _Preprocessor:
     def _arguments(
         self, token: Token, macro: _Macro, ahead: list[Token]
     ) -> tuple[Sequence[Token], ...]:
-        """Take the arguments of a macro from what lies ahead."""
+        """Pop the arguments of a macro from the tokens ahead."""
         given: list[list[Token]] = [[]]
         depth = 0
         while ahead:
@@ -204,15 +203,15 @@ class _Preprocessor:
     def _substituted(
         self, macro: _Macro, arguments: Sequence[Sequence[Token]], token: Token
     ) -> list[Token]:
-        """Return a macro's text with arguments in it: expanded, unless joined to words."""
+        """Substitute arguments in a macro's text, expanded unless joined to words."""
         given = dict(zip(macro.parameters or (), arguments, strict=True))
-        expanded: dict[str, Sequence[Token]] = {}  # once, however often the macro writes it
+        expanded: dict[str, Sequence[Token]] = {}  # each argument is expanded once
         hidden = self._union(token.hidden, frozenset((token.text,)), token.line)
         if len(hidden) > DEEPEST:
             self._refuse(f"macros call each other more than {DEEPEST} deep", token.line)
         made: list[Token] = []
         texts = ["", *(one.text for one in macro.body), ""]
-        left = False  # there is something that a word could be joined to
+        left = False  # whether a word precedes that the next one could be joined to
         for before, one, after in zip(texts, macro.body, texts[2:], strict=False):
             if one.text == "##":
                 continue
@@ -233,7 +232,7 @@ class _Preprocessor:
         return made
 
     def _union(self, some: frozenset[str], more: frozenset[str], line: int) -> frozenset[str]:
-        """Return the names in either, one object for equal calls: each token holds its set."""
+        """Return the union, cached, since each token holds its set."""
         if not some or some is more:
             return more
         found = self._unions.get((some, more))
@@ -246,7 +245,7 @@ class _Preprocessor:
         text = first.text + last.text
         if len(text) > LONGEST_WORD:
             self._refuse(f"## makes a word of {len(text)} characters", last.line)
-        if [one.text for one in tokens_of(text, 0)] != [text]:
+        if [one.text for one in split_tokens(text, 0)] != [text]:
             self._refuse(f"{first.text!r} and {last.text!r} do not make one word", last.line)
         return Token(text, last.line, first.hidden & last.hidden)
 
@@ -254,5 +253,5 @@ class _Preprocessor:
         raise ParseError(what, at=f"line {line}, {self._at}", fix=_PREPROCESS)
 
 
-def _listed(formals: str) -> tuple[str, ...]:
+def _split_formals(formals: str) -> tuple[str, ...]:
     return tuple(one.strip() for one in formals.split(",")) if formals.strip() else ()

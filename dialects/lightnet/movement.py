@@ -12,22 +12,22 @@ import numpy as np
 
 from ...graph.parameters import to_float32
 from .entries import fail
-from .rules import rule
+from .rules import register_rule
 from .statement import Statement
 
 MODES: Mapping[str, str] = {"TL_NEAREST": "nearest", "TL_LINEAR": "linear"}
 _DIRECTIONS = {"TL_SORT_DIR_ASCENDING": False, "TL_SORT_DIR_DESCENDING": True}
 
 
-@rule("concat", "src1 src2", "axis")
+@register_rule("concat", "src1 src2", "axis")
 def concat(op: Statement) -> None:
-    """One behind the other."""
+    """Both inputs joined along an axis."""
     op.last("Concat", op.input("src1"), op.input("src2"), axis=op.axis(op.input("src1")))
 
 
-@rule("slice", "src", "axis start len")
+@register_rule("slice", "src", "axis start len")
 def slice_(op: Statement) -> None:
-    """Some of an axis."""
+    """A range of an axis."""
     src, axis = op.input("src"), op.axis(op.input("src"))
     start, length = op.integer("start", 0), op.integer("len", 1)
     if start + length > op.spec(src).static_shape[axis]:
@@ -35,61 +35,61 @@ def slice_(op: Statement) -> None:
     op.last("Slice", src, np.array([start]), np.array([start + length]), np.array([axis]))
 
 
-@rule("reshape", "src", "dims")
+@register_rule("reshape", "src", "dims")
 def reshape(op: Statement) -> None:
-    """The same memory in another shape."""
+    """A view in another shape."""
     src, dims = op.input("src"), op.integers("dims", least=1)
     op.last("Reshape", src, np.array(dims))
     op.reading.share(src, op.output())
 
 
-@rule("transpose", "src", "axes")
+@register_rule("transpose", "src", "axes")
 def transpose(op: Statement) -> None:
     """Axes in another order."""
     op.last("Transpose", op.input("src"), perm=op.integers("axes"))
 
 
-@rule("resize", "src", "mode dims")
+@register_rule("resize", "src", "mode dims")
 def resize(op: Statement) -> None:
     """Sampled at the centres of the new cells; halves round up."""
     src = op.input("src")
-    _resized(op, src, op.integers("dims", op.spec(src).rank, 1))
+    _resize(op, src, op.integers("dims", op.spec(src).rank, 1))
 
 
-@rule("upsample", "src", "mode scales")
+@register_rule("upsample", "src", "mode scales")
 def upsample(op: Statement) -> None:
-    """As resize, to the floor of scale times length, both as 32-bit floats."""
+    """Like resize, to the floor of scale times length, both as 32-bit floats."""
     src = op.input("src")
     shape = op.spec(src).static_shape
     scales = np.array([to_float32(one) for one in op.numbers("scales", len(shape))], np.float32)
     lengths = [math.floor(to_float32(a * float(b))) for a, b in zip(shape, scales, strict=True)]
     if min(lengths, default=1) < 1:
         fail("parameter 'scales' must leave something along each axis", op.at)
-    _resized(op, src, tuple(lengths))
+    _resize(op, src, tuple(lengths))
 
 
-@rule("sort1d", "src_key", "dir", outputs="dst_key")
+@register_rule("sort1d", "src_key", "dir", outputs="dst_key")
 def sort1d(op: Statement) -> None:
-    """In order, in the memory of the source."""
-    keys, _ = _sorted(op)
+    """Sorts in the memory of the source."""
+    keys, _ = _sort(op)
     op.last("Identity", keys, output="dst_key")
     op.reading.overwrite(op.input("src_key"), op.entry)
 
 
-@rule("sort1d_by_key", "src_key src_val", "dir", outputs="dst_key dst_val")
+@register_rule("sort1d_by_key", "src_key src_val", "dir", outputs="dst_key dst_val")
 def sort1d_by_key(op: Statement) -> None:
-    """Both in the order of the keys, in the memory of the sources."""
+    """Sorts both by the keys, in the memory of the sources."""
     values = op.input("src_val")
     if op.spec(values, 1).shape != op.spec(op.input("src_key")).shape:
         fail("keys and values are not as many", op.at)
-    keys, places = _sorted(op)
+    keys, places = _sort(op)
     op.last("Identity", keys, output="dst_key")
     op.last("Gather", values, places, output="dst_val")
     for argument in ("src_key", "src_val"):
         op.reading.overwrite(op.entry.inputs[argument], op.entry)
 
 
-@rule("pick1d", "src src_index", "len stride")
+@register_rule("pick1d", "src src_index", "len stride")
 def pick1d(op: Statement) -> None:
     """Dst[i] = src[index[i]] for groups of stride elements."""
     src, index, stride = op.input("src"), op.input("src_index"), op.integer("stride", 1)
@@ -103,16 +103,16 @@ def pick1d(op: Statement) -> None:
     op.last("Reshape", groups, np.array([length * stride]))
 
 
-@rule("forward", "src")
+@register_rule("forward", "src")
 def forward(op: Statement) -> None:
-    """The same memory."""
+    """A view of the source."""
     src = op.input("src")
     op.last("Identity", src)
     op.reading.share(src, op.output())
 
 
-@rule("gather", "src*")
-@rule("gather_nocopy", "src*")
+@register_rule("gather", "src*")
+@register_rule("gather_nocopy", "src*")
 def gather(op: Statement) -> None:
     """Stacked along a new first axis."""
     sources = op.inputs("src")
@@ -125,8 +125,8 @@ def gather(op: Statement) -> None:
             op.reading.share(one, op.output())
 
 
-@rule("scatter", "src", outputs="dst*")
-@rule("scatter_nocopy", "src", outputs="dst*")
+@register_rule("scatter", "src", outputs="dst*")
+@register_rule("scatter_nocopy", "src", outputs="dst*")
 def scatter(op: Statement) -> None:
     """Taken apart along the first axis."""
     src, outputs = op.input("src"), list(op.entry.outputs)
@@ -140,14 +140,14 @@ def scatter(op: Statement) -> None:
             op.reading.share(src, op.output(argument))
 
 
-@rule("print", "src", "msg", outputs="")
-@rule("fprint", "src", "msg file", outputs="")
+@register_rule("print", "src", "msg", outputs="")
+@register_rule("fprint", "src", "msg file", outputs="")
 def print_(op: Statement) -> None:
-    """What is printed is fetched."""
+    """Printed tensors become outputs."""
     op.reading.printed.append(op.input("src"))
 
 
-def _resized(op: Statement, src: str, lengths: tuple[int, ...]) -> None:
+def _resize(op: Statement, src: str, lengths: tuple[int, ...]) -> None:
     op.last(
         "Resize",
         *(src, "", "", np.array(lengths)),
@@ -156,8 +156,8 @@ def _resized(op: Statement, src: str, lengths: tuple[int, ...]) -> None:
     )
 
 
-def _sorted(op: Statement) -> tuple[str, str]:
-    """Return the keys in order, and where each was; equal ones stay in order."""
+def _sort(op: Statement) -> tuple[str, str]:
+    """Return the sorted keys and their former places; the sort is stable."""
     keys = op.input("src_key")
     count = np.array([op.spec(keys, 1).size])
     largest = op.choice("dir", _DIRECTIONS)

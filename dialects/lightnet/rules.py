@@ -12,17 +12,17 @@ from .statement import Statement
 Writer: TypeAlias = Callable[[Statement], None]
 
 DEVICES = ("_cpu", "_cuda", "_cudnn")
-"""What an optype ends in where the file was made for one."""
+"""Suffixes of optypes in files made for a device."""
 
 
 @dataclass(frozen=True, slots=True)
 class LightNetRule:
-    """How an operator is written as nodes.
+    """The translation of an operator to nodes.
 
     Attributes
     ----------
     inputs, outputs, parameters : str
-        The names of its arguments; ``*`` stands behind a prefix of any number of them.
+        The names of its arguments; ``*`` after a prefix allows any number of them.
     write : callable
     """
 
@@ -36,10 +36,10 @@ RULES: dict[str, LightNetRule] = {}
 """By optype, without the suffix of a device."""
 
 
-def rule(
+def register_rule(
     optype: str, inputs: str, parameters: str = "", outputs: str = "dst"
 ) -> Callable[[Writer], Writer]:
-    """Register what an operator is written as."""
+    """Register the translation of an operator."""
 
     def register(write: Writer) -> Writer:
         RULES[optype] = LightNetRule(inputs, outputs, parameters, write)
@@ -49,7 +49,7 @@ def rule(
 
 
 def find_rule(optype: str) -> LightNetRule | None:
-    """Return what an operator is written as, None where it is not known."""
+    """Return the rule of an operator, if it is known."""
     for suffix in DEVICES:
         optype = optype.removesuffix(suffix)
     return RULES.get(optype)
@@ -64,9 +64,9 @@ def check_arguments(entry: Entry, rule: LightNetRule, at: str) -> None:
     )
     for what, given, formals in groups:
         for name in given:
-            if not any(_means(formal, name) for formal in formals.split()):
+            if not any(_matches(formal, name) for formal in formals.split()):
                 fail(f"there is no {what} {name!r}, only {formals or 'none'}", f"{entry}, {at}")
 
 
-def _means(formal: str, name: str) -> bool:
+def _matches(formal: str, name: str) -> bool:
     return name.startswith(formal[:-1]) if formal.endswith("*") else name == formal

@@ -1,4 +1,4 @@
-"""One operator of a LightNet file, being written as nodes."""
+"""One operator of a LightNet file, while it is translated to nodes."""
 
 from __future__ import annotations
 
@@ -30,26 +30,25 @@ DTYPES: Mapping[str, str] = {
 
 
 MOST_ZEROS = 2**28
-"""Bytes of constants that a file can have made in all, without holding them: zeros take no memory
-until they are read."""
+"""The limit of bytes of constants that a file creates: zeros take no memory until they are read."""
 
 COMPUTED = 32
-"""How many bytes of zeros one counts for that is computed: it takes memory at once."""
+"""The weight of a computed byte against one of zeros, since it takes memory at once."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """What is known while a file is read.
+    """The state of reading a file.
 
     Attributes
     ----------
     builder : GraphBuilder
     names : Names
-        Those that the file gives, and those made here.
+        Names from the file and new ones.
     weights : Mapping of str to Array
         Vectors, by tensor.
     fed : set of str
-        Tensors that are inputs of the graph, whatever the file says of their values.
+        Tensors that are inputs of the graph even if the file gives their values.
     printed : list of str
         Tensors that the file prints.
     read : set of str
@@ -66,12 +65,12 @@ class Reading:
     _made: int = 0
 
     def allot(self, nbytes: int, at: str, *, computed: bool = False) -> None:
-        """Count the bytes of a constant that is about to be made, all of them on one account.
+        """Add the bytes of a constant to the total, before making it.
 
         Raises
         ------
         ParseError
-            If a file may not have so much made.
+            If the total exceeds the limit.
         """
         self._made += nbytes * (COMPUTED if computed else 1)
         if self._made > MOST_ZEROS:
@@ -83,25 +82,25 @@ class Reading:
             )
 
     def share(self, one: str, other: str) -> None:
-        """Note that two tensors lie in the same memory."""
+        """Note that two tensors share memory."""
         both = self._sharing.setdefault(one, {one}) | self._sharing.setdefault(other, {other})
-        # Each has the very set: who shares with one of them later shares with all.
+        # All refer to one set, so that a later partner shares with all of them.
         for tensor in both:
             self._sharing[tensor] = both
 
     def overwrite(self, tensor: str, by: Entry) -> None:
-        """Note that the memory of a tensor holds something else from now on."""
+        """Note that an operator has overwritten the memory of a tensor."""
         for one in self._sharing.pop(tensor, {tensor}):
             self._sharing.pop(one, None)
             self._overwritten[one] = by
 
     def overwriter(self, tensor: str) -> Entry | None:
-        """Return what has overwritten a tensor."""
+        """Return the operator that has overwritten a tensor, if any."""
         return self._overwritten.get(tensor)
 
 
 class Statement:
-    """An operator of a file; its parameters and inputs are checked as they are asked for."""
+    """An operator of a file; its parameters and inputs are checked on access."""
 
     def __init__(self, entry: Entry, reading: Reading, at: str) -> None:
         self.entry = entry
@@ -109,38 +108,38 @@ class Statement:
         self.at = f"{entry}, {at}"
 
     def input(self, argument: str) -> str:
-        """Return the tensor that is an argument."""
+        """Return the tensor of an argument."""
         if argument not in self.entry.inputs:
             fail(f"the input {argument!r} is missing", self.at)
         return self._readable(self.entry.inputs[argument])
 
     def inputs(self, prefix: str) -> list[str]:
-        """Return the tensors that are arguments of a name that starts alike."""
+        """Return the tensors of all arguments with names that start with `prefix`."""
         found = [n for argument, n in self.entry.inputs.items() if argument.startswith(prefix)]
         return [self._readable(name) for name in found]
 
     def spec(self, tensor: str, rank: int | None = None) -> TensorSpec:
-        """Return the spec of a tensor, of this rank."""
+        """Return the spec of a tensor; raises ParseError for another rank."""
         spec = self.reading.builder.spec(tensor)
         if rank is not None and spec.rank != rank:
             fail(f"tensor {tensor!r} is {spec}, not of rank {rank}", self.at)
         return spec
 
     def output(self, argument: str = "dst") -> str:
-        """Return what the file calls an output."""
+        """Return the file's name of an output."""
         if argument not in self.entry.outputs:
             fail(f"the output {argument!r} is missing", self.at)
         return self.entry.outputs[argument]
 
     def integers(self, name: str, length: int | None = None, least: int = 0) -> tuple[int, ...]:
-        """Return a parameter that is an array of integers: numbers without their fractions."""
+        """Return an array of integers: numbers without their fractions."""
         found = tuple(one.int32 for one in self._array(name, length))
         if min(found) < least:
             fail(f"parameter {name!r} must hold integers ≥ {least}", self.at)
         return found
 
     def integer(self, name: str, least: int, below: int | None = None) -> int:
-        """Return a parameter that is an integer: a number without its fraction."""
+        """Return an integer: a number without its fraction."""
         found = int(self._value(name, Number, "a number").int32)
         if found < least or (below is not None and found >= below):
             upper = "" if below is None else f" and < {below}"
@@ -148,54 +147,50 @@ class Statement:
         return found
 
     def axis(self, tensor: str, name: str = "axis") -> int:
-        """Return a parameter that is an axis of a tensor."""
+        """Return an axis of a tensor."""
         return self.integer(name, 0, below=max(self.spec(tensor).rank or 0, 1))
 
     def number(self, name: str, above: float = -math.inf) -> float:
-        """Return a parameter that is a number."""
         found = float(self._value(name, Number, "a number").double)
         if not found > above:  # NaN is not, either
             fail(f"parameter {name!r} must be > {above}, got {found}", self.at)
         return found
 
     def numbers(self, name: str, length: int | None = None) -> tuple[float, ...]:
-        """Return a parameter that is an array of numbers."""
         return tuple(one.double for one in self._array(name, length))
 
     def flag(self, name: str) -> bool:
-        """Return a parameter that is a bool."""
         return bool(self._value(name, bool, "a bool"))
 
     def choice(self, name: str, choices: Mapping[str, Any]) -> Any:
-        """Return what a parameter stands for that is one of some words."""
+        """Return the meaning of a word by a table of choices."""
         word = self._value(name, str, "a string")
         if word not in choices:
             fail(f"parameter {name!r} is {word!r}: none of {', '.join(choices)}", self.at)
         return choices[word]
 
     def dtype(self, name: str = "dtype") -> np.dtype[Any]:
-        """Return a parameter that is a dtype."""
         found: np.dtype[Any] = np.dtype(self.choice(name, DTYPES))
         return found
 
     def write(self, op: str, *inputs: str | Array, **attributes: Any) -> str:
-        """Add a node whose output has no name in the file; arrays become constants."""
+        """Add a node, with a new name for its output; arrays become constants."""
         return self._node(op, inputs, [self._fresh(op)], attributes, self._fresh(op))[0]
 
     def several(self, op: str, count: int, *inputs: str | Array, **attributes: Any) -> list[str]:
-        """Add a node of several outputs that have no names in the file."""
+        """Add a node of several outputs, with new names for them."""
         outputs = [self._fresh(op) for _ in range(count)]
-        # The node's own name is taken as well: errors and pins tell it from others by that.
+        # The node's own name is new too, so that errors and pins can identify it.
         return self._node(op, inputs, outputs, attributes, self._fresh(op))
 
     def last(self, op: str, *inputs: str | Array, output: str = "dst", **attributes: Any) -> None:
         """Add the node that writes an output."""
-        # Of several such nodes none may have the name that errors and pins know the operator by.
+        # If there are several such nodes, all get new names.
         name = self.entry.name if len(self.entry.outputs) == 1 else self._fresh(op)
         self._node(op, inputs, [self.output(output)], attributes, name)
 
     def constant(self, value: Array) -> str:
-        """Add a constant that has no name in the file."""
+        """Add a constant with a new name."""
         return str(self.reading.builder.constant(value, self._fresh("constant")))
 
     def _node(
@@ -208,7 +203,7 @@ class Statement:
     ) -> list[str]:
         named = [one if isinstance(one, str) else self.constant(np.asarray(one)) for one in inputs]
         made = self.reading.builder.op(
-            # An argument without a name is one that is left out.
+            # An argument without a name is omitted.
             op,
             *(one or None for one in named),
             name=name,
@@ -221,7 +216,7 @@ class Statement:
         return self.reading.names.take(f"{self.entry.name}/{op.lower()}")
 
     def _readable(self, tensor: str) -> str:
-        # LightNet would read what was written over it; a graph has no such order.
+        # LightNet would read the overwritten memory; graphs have no order that could express it.
         by = self.reading.overwriter(tensor)
         if by is not None:
             fail(f"{by} has overwritten tensor {tensor!r} in place", self.at)
@@ -232,7 +227,7 @@ class Statement:
 
     def _array(self, name: str, length: int | None) -> tuple[Number, ...]:
         found = self._value(name, tuple, "an array of numbers")
-        if not isinstance(found[0], Number):  # the reader has seen to it that they are all alike
+        if not isinstance(found[0], Number):  # the reader has checked that all have one type
             fail(f"parameter {name!r} must be an array of numbers", self.at)
         if length is not None and len(found) != length:
             fail(f"parameter {name!r} must hold {length} numbers, not {len(found)}", self.at)

@@ -1,4 +1,4 @@
-"""LightNet's text form: what its JSON says, as people write it.
+"""LightNet's text form: the content of its JSON in a notation for people.
 
 ``optype(input=tensor, ... | output=tensor, ... | parameter=value, ...);``, with macros as in C, and
 ``${eval 2 * (3 + 4)}`` for a number. Operators are named after their types and counted from 0.
@@ -16,7 +16,7 @@ from ...graph.errors import GraphError, ParseError
 from ...graph.expressions import DEEPEST, Path, read_formula
 from ...graph.names import Names
 from ...graph.tensor import Array
-from .macros import Token, preprocessed
+from .macros import Token, preprocess
 
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*+"')
@@ -27,19 +27,19 @@ _FIX = "write optype(input=tensor | output=tensor | parameter=value);"
 
 
 def is_text_form(text: str) -> bool:
-    """True when a text, without comments, starts as the text form does and JSON does not."""
+    """Return whether a text without comments starts like the text form, not like JSON."""
     return _NAME.match(text.lstrip()) is not None or text.lstrip()[:1] == "#"
 
 
 def read_text(text: str, at: str) -> list[dict[str, Any]]:
-    """Return operators as LightNet's JSON has them.
+    """Read operators, as in LightNet's JSON.
 
     Raises
     ------
     ParseError
-        If the text is no model.
+        If the text is not a model.
     """
-    reader, counts = _Reader(preprocessed(text, at), at), Counter[str]()
+    reader, counts = _Reader(preprocess(text, at), at), Counter[str]()
     ops = []
     while (statement := reader.statement()) is not None:
         optype, *arguments = statement
@@ -49,19 +49,19 @@ def read_text(text: str, at: str) -> list[dict[str, Any]]:
 
 
 def write_text(ops: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return operators as LightNet's JSON has them in the text form; their names are lost."""
-    return "".join(map(_line, ops)).encode()
+    """Write operators of LightNet's JSON in the text form, without their names."""
+    return "".join(map(_format_line, ops)).encode()
 
 
-def renamed(
+def rename_tensors(
     ops: Sequence[Mapping[str, Any]], weights: Mapping[str, Array], public: Iterable[str], at: str
 ) -> tuple[list[dict[str, Any]], dict[str, Array]]:
-    """Return operators and weights in which all tensors have names that the text form can have.
+    """Rename tensors of operators and weights to names that are valid in the text form.
 
     Raises
     ------
     GraphError
-        If inputs or outputs of the graph have not: those stay as they are.
+        If names of the graph's inputs or outputs, which must stay, are invalid.
     """
     wrong = [name for name in public if not _NAME.fullmatch(name)]
     if wrong:
@@ -71,9 +71,9 @@ def renamed(
             fix="name inputs and outputs in letters, digits and _, or save LightNet's JSON",
         )
     written = [one["name"] for op in ops for one in op["tensors_out"]]
-    # Good names are taken first: none is changed because a bad one would come to look like it.
+    # Valid names are taken first, so that the replacement of an invalid one cannot change them.
     names = Names((name for name in written if _NAME.fullmatch(name)), separator="_")
-    new = {name: name if name in names else names.take(_word(name)) for name in written}
+    new = {name: name if name in names else names.take(_to_word(name)) for name in written}
 
     def of(listed: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
         return [{**one, "name": new[one["name"]]} for one in listed]
@@ -85,27 +85,27 @@ def renamed(
     return made, {new[name]: array for name, array in weights.items()}
 
 
-def _word(name: str) -> str:
+def _to_word(name: str) -> str:
     word = re.sub(r"\W", "_", name, flags=re.ASCII)
     return word if _NAME.match(word) else f"_{word}"
 
 
-def _line(op: Mapping[str, Any]) -> str:
+def _format_line(op: Mapping[str, Any]) -> str:
     inputs, outputs = (
         ", ".join(f"{one['arg_name']}={one['name']}" for one in op[key]) for key in _KEYS[:2]
     )
-    parameters = ", ".join(f"{one['arg_name']}={_value(one['value'])}" for one in op["params"])
+    parameters = ", ".join(f"{one['arg_name']}={_to_json(one['value'])}" for one in op["params"])
     return f"{op['optype']}({inputs} | {outputs} | {parameters});\n".replace("( |", "(|")
 
 
-def _value(value: Any) -> str:
+def _to_json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     assert "\\" not in text, "only words that are names are written"
     return text
 
 
 class _Reader:
-    """Reads statements; strings are taken as they stand, and not unescaped."""
+    """Reads statements; strings are not unescaped."""
 
     def __init__(self, tokens: Sequence[Token], at: str) -> None:
         self._tokens, self._at = tokens, at
@@ -138,7 +138,7 @@ class _Reader:
         return self._listed(argument, end)
 
     def _listed(self, read: Callable[[], Any], end: str) -> list[Any]:
-        """Return what stands between commas; there may be one behind the last, too."""
+        """Read a comma-separated list; a trailing comma is allowed."""
         found: list[Any] = []
         while self._next != end:
             found.append(read())
@@ -160,12 +160,12 @@ class _Reader:
         text = token.text
         if text == "$":
             return self._evaluated()
-        # A sign is a token of its own: formulas have them between numbers, too.
+        # A sign is a separate token, since formulas also have it between numbers.
         if text in ("-", "+") and _NUMBER.fullmatch(self._next):
-            number = _number(self._take().text)
+            number = _parse_number(self._take().text)
             return -number if text == "-" else number
         if _NUMBER.fullmatch(text):
-            return _number(text)
+            return _parse_number(text)
         if _STRING.fullmatch(text):
             return text[1:-1]
         if _NAME.fullmatch(text):
@@ -173,12 +173,12 @@ class _Reader:
         raise self._error(f"{text!r} is not a value", token.line)
 
     def _evaluated(self) -> int | float:
-        """Return the number that ``${eval ...}`` stands for, behind the dollar."""
+        """Evaluate ``${eval ...}``, from after the dollar."""
         line = self._line
         formula = self._formula()
         at = f"line {line}, {self._at}"
         value = read_formula(formula, at)(lambda path: self._unknown(path, line))
-        # Of infinities and NaN the difference is NaN, which JSON could not hold.
+        # For infinities and NaN, which JSON lacks, the difference is NaN.
         if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
             self._refuse(f"{formula!r} is not a number", line)
         return value
@@ -193,7 +193,7 @@ class _Reader:
         while self._next != "}":
             if self._next == "$":
                 self._place += 1
-                words.append(f"({self._formula(depth + 1)})")  # or the operators outside would bind
+                words.append(f"({self._formula(depth + 1)})")  # in parentheses, for precedence
             else:
                 words.append(self._take().text)
         self._expect("}")
@@ -235,6 +235,6 @@ class _Reader:
         return ParseError(what, at=f"line {line}, {self._at}", fix=_FIX)
 
 
-def _number(text: str) -> int | float:
-    # Python takes quadratic time for long integers, and more digits than a double has are lost.
+def _parse_number(text: str) -> int | float:
+    # Python takes quadratic time for long integers, and doubles lose the digits anyway.
     return int(text) if text.isdecimal() and len(text) <= 300 else float(text)

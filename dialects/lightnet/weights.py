@@ -4,8 +4,8 @@
     conv_wts 0 3 3f99999a 3a83126f 00000000
     table 2 2 ff 01
 
-A line is a name, a type, how many elements there are, and the bits of each in hexadecimal; 0 is
-float32, 2 is int8. Shapes are not in it.
+A line has a name, a type, the number of elements, and the bits of each in hexadecimal; type 0 is
+float32, 2 is int8. The file has no shapes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _TYPES: dict[str, tuple[np.dtype[Any], int]] = {
     "0": (np.dtype("float32"), 8),
     "2": (np.dtype("int8"), 2),
 }
-"""The dtype of each type, and how many digits an element has."""
+"""The dtype of each type, and the digits of an element."""
 
 _COUNT = re.compile("[0-9]{1,18}")
 _WORD = re.compile("[0-9a-fA-F]+")
 
 
 def read_weights(source: Source, at: str = "weights") -> dict[str, Array]:
-    r"""Return the tensors of a file of weights, given as a path or its bytes, each as a vector.
+    r"""Read the tensors of a file of weights, given as a path or its bytes, each as a vector.
 
     Raises
     ------
     ParseError
-        If the file is no text, a line is cut short, or a type is neither float32 nor int8.
+        If the file is not text, a line is incomplete, or a type is neither float32 nor int8.
 
     Examples
     --------
@@ -65,12 +65,12 @@ def read_weights(source: Source, at: str = "weights") -> dict[str, Array]:
 
 
 def dump_weights(arrays: Mapping[str, Array]) -> bytes:
-    """Return tensors as a file of weights.
+    """Return the content of a file of weights.
 
     Raises
     ------
     GraphError
-        If one is neither float32 nor int8, or its name holds white space or nothing.
+        If a tensor is neither float32 nor int8, or its name is empty or has white space.
 
     Examples
     --------
@@ -79,12 +79,12 @@ def dump_weights(arrays: Mapping[str, Array]) -> bytes:
     w 0 2 3f800000 c0000000
     <BLANKLINE>
     """
-    lines = (f"{line}\n" for line in (str(len(arrays)), *map(_line, arrays, arrays.values())))
+    lines = (f"{line}\n" for line in (str(len(arrays)), *map(_format, arrays, arrays.values())))
     return "".join(lines).encode()
 
 
 def is_storable(name: str, array: Array) -> bool:
-    """True for a tensor that a file of weights can hold."""
+    """Return whether a file of weights can hold a tensor."""
     return name.split() == [name] and any(array.dtype == dtype for dtype, _ in _TYPES.values())
 
 
@@ -97,7 +97,7 @@ def _read_line(line: str, at: str) -> tuple[str, Array]:
         fail(f"tensor {name!r} is of type {kind!r}: neither 0, float32, nor 2, int8", at)
     dtype, digits = _TYPES[kind]
     text = words[3].strip() if len(words) > 3 else ""
-    known = _aligned(text, length, digits)
+    known = _read_aligned(text, length, digits)
     if known is not None:
         return name, np.frombuffer(known, dtype.newbyteorder(">")).astype(dtype)
     elements = text.split()
@@ -109,10 +109,10 @@ def _read_line(line: str, at: str) -> tuple[str, Array]:
     return name, bits.view(dtype)
 
 
-def _aligned(text: str, length: int, digits: int) -> bytes | None:
-    """Return the elements of a line that has all digits and single blanks, as plait writes it.
+def _read_aligned(text: str, length: int, digits: int) -> bytes | None:
+    """Read the elements of a line with all digits and single blanks, as plait writes it.
 
-    A text of as many digits as elements have, and blanks between, can hold no other blanks.
+    The length of the text and the blanks between elements exclude further blanks.
     """
     step = digits + 1
     if len(text) != length * step - 1 or text[digits::step] != " " * (length - 1):
@@ -124,7 +124,7 @@ def _aligned(text: str, length: int, digits: int) -> bytes | None:
     return found if len(found) * 2 == length * digits else None
 
 
-def _line(name: str, array: Array) -> str:
+def _format(name: str, array: Array) -> str:
     if not is_storable(name, array):
         raise GraphError(
             f"tensor {name!r}, {array.dtype.name}, cannot be written as weights",

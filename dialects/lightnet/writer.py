@@ -1,4 +1,4 @@
-"""Graphs written as LightNet's files: the model in JSON or its text form, its weights in text."""
+"""Writes graphs as LightNet's files: the model in JSON or its text form, the weights in text."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _WRITERS: dict[str, NodeWriter] = {}
 _ELEW = {op: name for name, op in ELEMENTWISE.items()}
 
 
-def writable(node: Node) -> bool:
-    """True when LightNet may have an operator for a node."""
+def is_writable(node: Node) -> bool:
+    """Return whether LightNet may have an operator for a node."""
     return node.op in _WRITERS
 
 
@@ -35,7 +35,7 @@ def write_node(document: Document, node: Node) -> None:
     Raises
     ------
     GraphError
-        If there are none for what it does.
+        If LightNet lacks an operator for it.
     """
     if any(node.outputs[1:]):
         raise refused_node_error(node, f"{node.op} of several outputs")
@@ -43,7 +43,7 @@ def write_node(document: Document, node: Node) -> None:
     _WRITERS[node.op](document, node)
 
 
-def _writes(*ops: str) -> Callable[[NodeWriter], NodeWriter]:
+def _register_writer(*ops: str) -> Callable[[NodeWriter], NodeWriter]:
     def register(writer: NodeWriter) -> NodeWriter:
         _WRITERS.update(dict.fromkeys(ops, writer))
         return writer
@@ -51,16 +51,16 @@ def _writes(*ops: str) -> Callable[[NodeWriter], NodeWriter]:
     return register
 
 
-@_writes("Conv")
+@_register_writer("Conv")
 def _conv(document: Document, node: Node) -> None:
-    x, w, channels = _convolved(document, node, 0)
+    x, w, channels = _read_convolution(document, node, 0)
     window, _ = resolve_window(document.shape(x)[2:], node.attributes, document.shape(w)[2:])
     _write_convolution(document, node, "conv2d", channels, window)
 
 
-@_writes("ConvTranspose")
+@_register_writer("ConvTranspose")
 def _conv_transpose(document: Document, node: Node) -> None:
-    x, w, channels = _convolved(document, node, 1)
+    x, w, channels = _read_convolution(document, node, 1)
     channels *= node.attributes["group"]
     spatial, out = document.shape(x)[2:], document.shape(node.outputs[0])
     window, _ = resolve_transposed_window(spatial, node.attributes, document.shape(w)[2:])
@@ -76,7 +76,7 @@ def _conv_transpose(document: Document, node: Node) -> None:
             strict=True,
         )
     )
-    # ONNX may be told the output's lengths, LightNet how far it is padded at its end.
+    # ONNX may have the output's lengths, LightNet the padding at its end.
     extra = [whole - length for whole, length in zip(out[2:], lengths, strict=True)]
     if min(extra) < 0:
         raise refused_node_error(node, "transposed convolution that is cut at the end")
@@ -84,14 +84,14 @@ def _conv_transpose(document: Document, node: Node) -> None:
     _write_convolution(document, node, "deconv2d", channels, window, **more)
 
 
-@_writes("MaxPool", "AveragePool")
+@_register_writer("MaxPool", "AveragePool")
 def _pool(document: Document, node: Node) -> None:
     kernel, x = node.attributes["kernel_shape"], node.inputs[0]
     if len(kernel) != 2 or node.attributes["ceil_mode"]:
         raise refused_node_error(node, "pool of other than two axes, or that rounds up")
     window, _ = resolve_window(document.shape(x)[2:], node.attributes, kernel)
     assert window is not None, "all shapes are known"
-    # It makes no difference where there is no padding.
+    # Irrelevant without padding.
     counted = node.attributes.get("count_include_pad", False)
     padded = any((*window.pads_begin, *window.pads_end))
     if any(one != 1 for one in window.dilations) or (counted and padded):
@@ -99,7 +99,7 @@ def _pool(document: Document, node: Node) -> None:
     _write_pool(document, node, window)
 
 
-@_writes("GlobalMaxPool", "GlobalAveragePool")
+@_register_writer("GlobalMaxPool", "GlobalAveragePool")
 def _global_pool(document: Document, node: Node) -> None:
     spatial = document.shape(node.inputs[0])[2:]
     if len(spatial) != 2:
@@ -107,23 +107,23 @@ def _global_pool(document: Document, node: Node) -> None:
     _write_pool(document, node, Window(spatial, (1, 1), (1, 1), (0, 0), (0, 0)))
 
 
-@_writes("Gemm", "MatMul")
+@_register_writer("Gemm", "MatMul")
 def _product(document: Document, node: Node) -> None:
-    """Write a product with a constant as a convolution of one cell: LightNet has no other."""
+    """Write a product with a constant as a convolution of one cell, for lack of an operator."""
     shape, weight = document.shape(node.inputs[0]), document.value(node.inputs[1])
     if len(shape) != 2 or weight is None or weight.ndim != 2 or node.attributes.get("transA"):
         raise refused_node_error(node, "product but of a matrix with a constant")
     weight = weight * weight.dtype.type(node.attributes.get("alpha", 1))
-    # A convolution has a row of weights for each feature, as transB says.
+    # A convolution has a row of weights for each feature, like transB.
     weight = weight if node.attributes.get("transB") else weight.T
     bias = document.value(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else 0
     if bias is None or np.ndim(bias) > 1:
         raise refused_node_error(node, "product with anything but a constant row added")
     row = np.multiply(bias, node.attributes.get("beta", 1))
-    # One number, or none at all, stands for a row of it.
+    # A single number, or a missing bias, is broadcast to a row.
     row = np.broadcast_to(row, weight.shape[:1]).astype(weight.dtype)
     cells = document.fresh(node.outputs[0])
-    source = _source(document, node)
+    source = _get_source(document, node)
     document.write("reshape", source, cells, document.fresh(node.name), dims=[*shape, 1, 1])
     inputs = {
         "src": cells,
@@ -132,11 +132,11 @@ def _product(document: Document, node: Node) -> None:
     }
     made, name = document.fresh(node.outputs[0]), document.fresh(node.name)
     one = Window((1, 1), (1, 1), (1, 1), (0, 0), (0, 0))
-    document.write("conv2d", inputs, made, name, group=1, dilation=[1, 1], **_moves(one))
-    _one(document, node, "reshape", {"src": made}, dims=list(document.shape(node.outputs[0])))
+    document.write("conv2d", inputs, made, name, group=1, dilation=[1, 1], **_list_window(one))
+    _emit(document, node, "reshape", {"src": made}, dims=list(document.shape(node.outputs[0])))
 
 
-@_writes("BatchNormalization")
+@_register_writer("BatchNormalization")
 def _normalization(document: Document, node: Node) -> None:
     if node.attributes["training_mode"] or len(document.shape(node.inputs[0])) != 4:
         raise refused_node_error(
@@ -144,71 +144,71 @@ def _normalization(document: Document, node: Node) -> None:
         )
     names = ("src", "scale", "offset", "mean", "var")
     inputs = dict(zip(names, map(document.operand, node.inputs), strict=True))
-    _one(document, node, "batchnorm", inputs, epsilon=node.attributes["epsilon"])
+    _emit(document, node, "batchnorm", inputs, epsilon=node.attributes["epsilon"])
 
 
-@_writes(*_ELEW)
+@_register_writer(*_ELEW)
 def _elementwise(document: Document, node: Node) -> None:
     shape = document.shape(node.outputs[0])
     if node.op == "Pow" and document.graph.tensors[node.outputs[0]].dtype.kind != "f":
         raise refused_node_error(node, "power of integers that wraps")
     operands = [document.operand(one, shape) for one in node.inputs]
-    _chain(document, node, "elew", operands, elew_op=_ELEW[node.op])
+    _write_chain(document, node, "elew", operands, elew_op=_ELEW[node.op])
 
 
-@_writes("Concat")
+@_register_writer("Concat")
 def _concat(document: Document, node: Node) -> None:
     operands = [document.operand(one) for one in node.inputs]
     rank = len(document.shape(node.outputs[0]))
-    _chain(document, node, "concat", operands, axis=node.attributes["axis"] % rank)
+    _write_chain(document, node, "concat", operands, axis=node.attributes["axis"] % rank)
 
 
-@_writes("Relu", "Sigmoid", "Identity")
+@_register_writer("Relu", "Sigmoid", "Identity")
 def _unary(document: Document, node: Node) -> None:
     optype = "forward" if node.op == "Identity" else node.op.lower()
-    _one(document, node, optype, _source(document, node))
+    _emit(document, node, optype, _get_source(document, node))
 
 
-@_writes("LeakyRelu")
+@_register_writer("LeakyRelu")
 def _leaky(document: Document, node: Node) -> None:
-    _one(document, node, "lrelu", _source(document, node), negslope=node.attributes["alpha"])
+    _emit(document, node, "lrelu", _get_source(document, node), negslope=node.attributes["alpha"])
 
 
-@_writes("Softmax")
+@_register_writer("Softmax")
 def _softmax(document: Document, node: Node) -> None:
     axis = node.attributes["axis"] % len(document.shape(node.inputs[0]))
-    _one(document, node, "softmax", _source(document, node), axis=axis)
+    _emit(document, node, "softmax", _get_source(document, node), axis=axis)
 
 
-@_writes("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@_register_writer("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def _reshape(document: Document, node: Node) -> None:
     dims = list(document.shape(node.outputs[0]))
-    _one(document, node, "reshape", _source(document, node), dims=dims)
+    _emit(document, node, "reshape", _get_source(document, node), dims=dims)
 
 
-@_writes("Transpose")
+@_register_writer("Transpose")
 def _transpose(document: Document, node: Node) -> None:
     rank = len(document.shape(node.inputs[0]))
     axes = node.attributes["perm"] or range(rank)[::-1]
-    _one(document, node, "transpose", _source(document, node), axes=[a % rank for a in axes])
+    _emit(document, node, "transpose", _get_source(document, node), axes=[a % rank for a in axes])
 
 
-@_writes("ReduceMax")
+@_register_writer("ReduceMax")
 def _reduce(document: Document, node: Node) -> None:
     axes = document.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
     if axes is None or axes.size != 1 or not node.attributes["keepdims"]:
         raise refused_node_error(node, "maximum but along one axis, which is kept")
     axis = int(axes.item()) % len(document.shape(node.inputs[0]))
-    _one(document, node, "maxreduce", _source(document, node), axis=axis)
+    _emit(document, node, "maxreduce", _get_source(document, node), axis=axis)
 
 
-@_writes("Resize")
+@_register_writer("Resize")
 def _resize(document: Document, node: Node) -> None:
     before, after = document.shape(node.inputs[0]), document.shape(node.outputs[0])
     how = node.attributes["coordinate_transformation_mode"], node.attributes["nearest_mode"]
     whole = all(b % a == 0 for a, b in zip(before, after, strict=True))
     centred = how == ("half_pixel", "round_prefer_ceil")
-    # No centre of a cell that is repeated lies between two: all of these are the same then.
+    # For whole ratios a new centre is never halfway between two cells, so these modes are equal.
     alike = how in (("half_pixel", "round_prefer_floor"), ("asymmetric", "floor"))
     if node.attributes["mode"] != "nearest" or not (centred or (whole and alike)):
         raise refused_node_error(node, "resize but to the nearest centre, halves rounded up")
@@ -218,11 +218,11 @@ def _resize(document: Document, node: Node) -> None:
     stretched = node.attributes["keep_aspect_ratio_policy"] == "stretch"
     if not stretched or scales is None or not np.array_equal(ratios, scales):
         raise refused_node_error(node, "resize by another scale than that of the lengths")
-    source = _source(document, node)
-    _one(document, node, "resize", source, mode="TL_NEAREST", dims=list(after))
+    source = _get_source(document, node)
+    _emit(document, node, "resize", source, mode="TL_NEAREST", dims=list(after))
 
 
-@_writes("Slice")
+@_register_writer("Slice")
 def _slice(document: Document, node: Node) -> None:
     given = dict(zip(("data", "starts", "ends", "axes", "steps"), node.inputs, strict=False))
     known = {name: document.value(one) for name, one in given.items() if one}
@@ -237,9 +237,9 @@ def _slice(document: Document, node: Node) -> None:
     ]
     tensor = document.operand(node.inputs[0])
     if not parts:
-        _one(document, node, "forward", {"src": tensor})
+        _emit(document, node, "forward", {"src": tensor})
         return
-    # LightNet cuts along one axis at a time; only the last cut has the name of the result.
+    # LightNet slices along one axis at a time; only the last slice has the name of the result.
     for part in parts[:-1]:
         made = document.fresh(node.outputs[0])
         tensor = document.write("slice", {"src": tensor}, made, document.fresh(node.name), **part)
@@ -250,32 +250,32 @@ def _start(start: int, length: int) -> int:
     return min(max(start + length if start < 0 else start, 0), length)
 
 
-def _one(
+def _emit(
     document: Document, node: Node, optype: str, inputs: dict[str, str], **parameters: Any
 ) -> None:
     document.write(optype, inputs, node.outputs[0], node.name, **parameters)
 
 
-def _source(document: Document, node: Node) -> dict[str, str]:
+def _get_source(document: Document, node: Node) -> dict[str, str]:
     return {"src": document.operand(node.inputs[0])}
 
 
-def _chain(
+def _write_chain(
     document: Document, node: Node, optype: str, operands: Sequence[str], **parameters: Any
 ) -> None:
-    """Write an operator of any number of inputs as several of two."""
+    """Write an operator of any number of inputs as several with two."""
     first, *others = operands
     if not others:
-        _one(document, node, "forward", {"src": first})
+        _emit(document, node, "forward", {"src": first})
         return
     for other in others[:-1]:
         made, name = document.fresh(node.outputs[0]), document.fresh(node.name)
         first = document.write(optype, {"src1": first, "src2": other}, made, name, **parameters)
-    _one(document, node, optype, {"src1": first, "src2": others[-1]}, **parameters)
+    _emit(document, node, optype, {"src1": first, "src2": others[-1]}, **parameters)
 
 
-def _convolved(document: Document, node: Node, axis: int) -> tuple[str, str, int]:
-    """Return what a convolution reads, and how many channels its weight has along an axis."""
+def _read_convolution(document: Document, node: Node, axis: int) -> tuple[str, str, int]:
+    """Return input and weight of a convolution, and the weight's length along an axis."""
     x, w = node.inputs[:2]
     if len(document.shape(w)) != 4:
         raise refused_node_error(node, "convolution of other than two axes")
@@ -295,20 +295,20 @@ def _write_convolution(
     if rest and rest[0]:
         bias = document.operand(rest[0])
     else:
-        # A bias must be there.
+        # LightNet requires a bias.
         zeros = np.zeros(channels, document.graph.tensors[x].dtype)
         bias = document.constant(zeros, document.fresh(f"{node.name}_bias"))
     inputs = {"src": document.operand(x), "weight": document.operand(w), "bias": bias}
     more = {"group": node.attributes["group"], "dilation": list(window.dilations), **more}
-    _one(document, node, optype, inputs, **_moves(window), **more)
+    _emit(document, node, optype, inputs, **_list_window(window), **more)
 
 
 def _write_pool(document: Document, node: Node, window: Window) -> None:
     optype = "maxpool2d" if "Max" in node.op else "avgpool2d"
-    _one(document, node, optype, _source(document, node), **_moves(window))
+    _emit(document, node, optype, _get_source(document, node), **_list_window(window))
 
 
-def _moves(window: Window) -> dict[str, Any]:
+def _list_window(window: Window) -> dict[str, Any]:
     return {
         "size": list(window.kernel),
         "stride": list(window.strides),
@@ -318,26 +318,26 @@ def _moves(window: Window) -> dict[str, Any]:
 
 
 SUFFIX = ".net"
-"""Of files in the text form."""
+"""Suffix of files in the text form."""
 
 
 def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]:
     """Return a graph as LightNet's JSON or text form, and its constants as LightNet's weights.
 
-    Inputs are tensors that are created and stand in no file. Constants that weights cannot hold are
-    written into the model. The text form has names of letters, digits and ``_`` alone: what is
-    neither fed nor fetched is renamed where it has to be.
+    Inputs are created without a value. Constants that weights cannot hold are written into the
+    model. Names in the text form consist of letters, digits and ``_``: other names are replaced,
+    except those of inputs and outputs.
 
     Raises
     ------
     GraphError
-        If the graph breaks an invariant, a shape is not known, or LightNet has no operator for what
-        is done; the message names all such operators.
+        If the graph breaks an invariant, a shape is not known, or LightNet lacks operators; the
+        message names all of these.
     """
-    # What nothing needs might have no operator there.
+    # Dead nodes might lack an operator there.
     live = remove_dead(check(graph))
-    # All at once, before the first refusal for what a single node does.
-    unknown = sorted({node.op for node in live.nodes if not writable(node)})
+    # All unknown operators at once, before the first refusal of a single node.
+    unknown = sorted({node.op for node in live.nodes if not is_writable(node)})
     if unknown:
         raise GraphError(
             f"LightNet has no operators for {', '.join(unknown)}",
@@ -353,20 +353,20 @@ def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]
 
 
 def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a model of LightNet's, and its weights beside it, in a ``.wts`` file.
+    """Write a graph to a LightNet model, with its weights next to it in a ``.wts`` file.
 
-    The model is in the text form where the path ends in ``.net``, else in JSON.
+    The model is in the text form if the path ends in ``.net``, else in JSON.
 
     Raises
     ------
     GraphError
         As `dump_lightnet`; or if a file cannot be written.
     """
-    for file, content in written_files(graph, Path(path)).items():
+    for file, content in make_files(graph, Path(path)).items():
         replace_file(file, [content])
 
 
-def written_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
+def make_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
     """Return the bytes of the weights, and of the model, by path.
 
     Raises

@@ -1,1 +1,1 @@
-"""Operators that ONNX Runtime has beyond ONNX: `com.microsoft` and `ai.onnx.ml`."""
+"""Operators of ONNX Runtime beyond ONNX: `com.microsoft` and `ai.onnx.ml`."""

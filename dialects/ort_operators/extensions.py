@@ -1,7 +1,7 @@
 """Operators of onnxruntime-extensions, such as tokenizers: any name of their domain.
 
-Nothing tells their inputs and attributes but the library that computes them: attributes stay as the
-model has them, in one piece, and shapes are asked of a session.
+Only the library that computes them knows their inputs and attributes: attributes stay serialized as
+in the model, and a session infers shapes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .inference import infer
 
 
 def register(name: str) -> None:
-    """Register an operator of the library, where that is installed."""
+    """Register an operator of the library, if that is installed."""
     packages = ("onnx", "onnxruntime", "onnxruntime_extensions")
     if name == EXTENSIONS_DOMAIN or not all(map(find_spec, packages)):
         return

@@ -20,7 +20,7 @@ from ...graph.operator import Call
 from ...graph.tensor import Array, Dim, Shape, TensorSpec, spec_of
 
 SMALL = 64
-"""Elements; constants up to this size may decide shapes, and become part of the model."""
+"""Elements of constants that may decide shapes, and become part of the model."""
 
 KEPT_RESULTS = 4096
 
@@ -31,15 +31,15 @@ _results: dict[Hashable, tuple[tuple[TensorSpec, ...], list[Graph]]] = {}
 
 
 def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
-    """Return the specs of a node's outputs.
+    """Infer the specs of a node's outputs.
 
     Raises
     ------
     OperatorError
-        If ONNX Runtime refuses the node, or it yields what is no tensor.
+        If ONNX Runtime refuses the node, or an output is not a tensor.
     """
-    values = [_decisive(value) for value in call.values]
-    # Graphs, which have no hash, are kept with the answer: no other one has their identity then.
+    values = [_keep_decisive(value) for value in call.values]
+    # Graphs are not hashable: they are kept with the answer, so that their ids stay unique.
     graphs = [value for value in call.attributes.values() if isinstance(value, Graph)]
     attributes = {n: id(v) if isinstance(v, Graph) else v for n, v in call.attributes.items()}
     key = (
@@ -49,16 +49,16 @@ def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
     if key not in _results:
         if len(_results) >= KEPT_RESULTS:
             _results.clear()
-        _results[key] = _asked(op, call, values), graphs
+        _results[key] = _ask(op, call, values), graphs
     return _results[key][0]
 
 
-def _decisive(value: Array | None) -> Array | None:
+def _keep_decisive(value: Array | None) -> Array | None:
     is_small = value is not None and value.size <= SMALL and value.dtype != TEXT
     return value if is_small else None
 
 
-def _asked(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, ...]:
+def _ask(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, ...]:
     inputs = tuple("" if spec is None else f"x{i}" for i, spec in enumerate(call.inputs))
     outputs = tuple(f"y{i}" for i in range(call.n_outputs))
     fed = {
@@ -69,45 +69,46 @@ def _asked(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec,
     constants = {name: v for name, v in zip(inputs, values, strict=True) if v is not None}
     node = Node("probe", op, inputs, outputs, call.attributes)
     try:
-        session = load(_model(node, fed, constants), options(optimize=False))
+        session = load(_make_model(node, fed, constants), options(optimize=False))
         found = session.get_outputs()
-        shapes: Sequence[Shape | None] = [_known(output.shape, fed) for output in found]
-        # Kernels of static inputs know what the rules behind the schema leave open.
+        shapes: Sequence[Shape | None] = [_convert_shape(output.shape, fed) for output in found]
+        # With static inputs, running the kernel finds shapes that the schema's rules leave open.
         unknown = any(shape is None or UNKNOWN in shape for shape in shapes)
         if unknown and all(spec.is_static for spec in fed.values()):
-            shapes = _found(session, fed, _texts_in(call.attributes))
+            shapes = _run_kernel(session, fed, _collect_texts(call.attributes))
     except Exception as error:
         raise OperatorError(f"ONNX Runtime refuses {op}: {summary(error)}", fix=_FIX) from error
     return tuple(
-        TensorSpec(_dtype(op, output.type), shape)
+        TensorSpec(_to_dtype(op, output.type), shape)
         for output, shape in zip(found, shapes, strict=True)
     )
 
 
-def _model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) -> Any:
+def _make_model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Array]) -> Any:
     specs = {
         **fed,
         **{name: spec_of(value) for name, value in constants.items()},
-        **{name: _any_of(node.op, index) for index, name in enumerate(node.outputs)},
+        **{name: _guess_spec(node.op, index) for index, name in enumerate(node.outputs)},
     }
-    for body in graphs_in(node):  # which knows its dtypes, at least
+    for body in graphs_in(node):  # for its dtypes, at least
         named = zip(node.outputs, body.outputs, strict=True)
         specs |= {name: TensorSpec(body.tensors[inner].dtype, None) for name, inner in named}
     graph = Graph("probe", tuple(fed), node.outputs, (node,), specs, constants)
     model = to_onnx(graph, opset=newest_opset())
     for output in model.graph.output:
-        output.ClearField("type")  # ONNX Runtime is to find it
+        output.ClearField("type")  # ONNX Runtime infers it
     return model
 
 
-def _any_of(op: str, index: int) -> TensorSpec:
-    """Return a spec that an output may have, as far as its schema goes."""
+def _guess_spec(op: str, index: int) -> TensorSpec:
+    """Return a spec for an output that its schema allows."""
     types = output_types(op, index) or ("tensor(float)",)
-    return TensorSpec(_dtype(op, "tensor(float)" if "tensor(float)" in types else min(types)), None)
+    type_ = "tensor(float)" if "tensor(float)" in types else min(types)
+    return TensorSpec(_to_dtype(op, type_), None)
 
 
-def _known(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape | None:
-    """Return a shape, whose symbols are those of the inputs or unknown; None for an unknown rank.
+def _convert_shape(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape | None:
+    """Convert a shape: symbols are those of the inputs or unknown; None means an unknown rank.
 
     ONNX Runtime reports an unknown rank as that of a scalar.
     """
@@ -119,16 +120,16 @@ def _known(shape: list[Dim | None] | None, fed: dict[str, TensorSpec]) -> Shape 
     )
 
 
-def _found(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]) -> list[Shape]:
-    """Return the shapes that a node's kernel makes; lengths that values decide are unknown.
+def _run_kernel(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]) -> list[Shape]:
+    """Run a node's kernel for its output shapes; lengths that depend on values are unknown.
 
-    Those are taken to differ between what is all the same, what is all different, and texts that a
-    node knows, such as words to leave out; where they do not, and values decide all the same, a run
-    that makes other lengths fails.
+    Lengths count as dependent if they differ between equal elements, distinct elements, and texts
+    that the node has as attributes, such as stop words. If others depend on values all the same, a
+    run with other lengths fails.
     """
-    makers: list[Callable[[TensorSpec], Array]] = [_all_same, _all_different]
+    makers: list[Callable[[TensorSpec], Array]] = [_fill_equal, _fill_distinct]
     if texts:
-        makers.append(partial(_all_of, texts))
+        makers.append(partial(_fill_texts, texts))
     runs = [session.run(None, {name: make(spec) for name, spec in fed.items()}) for make in makers]
     return [
         tuple(dims[0] if len({*dims}) == 1 else UNKNOWN for dims in zip(*shapes, strict=True))
@@ -136,30 +137,30 @@ def _found(session: Any, fed: Mapping[str, TensorSpec], texts: Sequence[str]) ->
     ]
 
 
-def _texts_in(attributes: Mapping[str, Any]) -> list[str]:
+def _collect_texts(attributes: Mapping[str, Any]) -> list[str]:
     lists = (value for value in attributes.values() if isinstance(value, tuple))
     return [text for one in lists for text in one if isinstance(text, str)]
 
 
-def _all_of(texts: Sequence[str], spec: TensorSpec) -> Array:
+def _fill_texts(texts: Sequence[str], spec: TensorSpec) -> Array:
     if spec.dtype != TEXT:
-        return _all_same(spec)
+        return _fill_equal(spec)
     return np.resize(np.array(texts, TEXT), spec.static_shape)
 
 
-def _all_same(spec: TensorSpec) -> Array:
+def _fill_equal(spec: TensorSpec) -> Array:
     return np.full(spec.static_shape, "" if spec.dtype == TEXT else 0, spec.dtype)
 
 
-def _all_different(spec: TensorSpec) -> Array:
+def _fill_distinct(spec: TensorSpec) -> Array:
     numbers = np.arange(spec.size).reshape(spec.static_shape)
     if spec.dtype == TEXT:
         return np.array([f"{n} {n}" for n in numbers.flat], TEXT).reshape(spec.static_shape)
     return numbers.astype(spec.dtype)
 
 
-def _dtype(op: str, type_: str) -> str:
-    """Return the dtype that ONNX Runtime calls ``tensor(float)``, and so on."""
+def _to_dtype(op: str, type_: str) -> str:
+    """Convert a type of ONNX Runtime, such as ``tensor(float)``, to a dtype."""
     if not type_.startswith("tensor("):
         raise OperatorError(
             f"{op} yields {type_}, which is not a tensor", fix="export the model with tensors alone"

@@ -1,7 +1,7 @@
 """Operators made of ONNX Runtime's own schemas: nodes that only `ort` devices run.
 
-They are those of its domains, and those of ONNX that plait neither has nor writes out: of text, and
-some that are no part of the standard. Where ONNX Runtime is not installed there are none.
+These are the operators of its domains, and those of ONNX that plait neither has nor decomposes:
+operators on text and nonstandard ones. Without ONNX Runtime, none is registered.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def matmul_n_bits(
         return None
     if zeros and builder.spec(zeros).dtype != np.uint8:
         return None
-    # Columns of features: DequantizeLinear yields what MatMul takes, nothing is turned for items.
-    columns = _columns(builder, weights, bits, n, count * size, k)
+    # Features in columns: MatMul takes DequantizeLinear's result without transposing per item.
+    columns = _make_columns(builder, weights, bits, n, count * size, k)
     if zeros:
         width = count + count % 2 if bits == 4 else count
-        offsets = _columns(builder, zeros, bits, n, width, count)
+        offsets = _make_columns(builder, zeros, bits, n, width, count)
     else:
         offsets = builder.constant(np.full((count, n), 2 ** (bits - 1), np.uint8))
     steps = builder("Transpose", builder("Reshape", scales, (n, count)), perm=(1, 0))
@@ -53,10 +53,10 @@ def matmul_n_bits(
     return builder("Add", product, bias) if bias else product
 
 
-def _columns(
+def _make_columns(
     builder: DecompositionBuilder, packed: str, bits: int, n: int, width: int, used: int
 ) -> str:
-    """Return n rows of so many integers as columns of bytes, of which the first are used."""
+    """Unpack n rows of `width` integers, transposed; only the first `used` bytes are kept."""
     values = packed
     if bits == 4:  # the lower half of a byte is the first of two
         flat = builder("Reshape", packed, (-1, 1))
@@ -78,7 +78,7 @@ _KINDS = {
 }
 
 _FOREIGN_CODE = ("EPContext", "Snpe")
-"""Operators that hold, or name a file with, what a provider compiled: no file chooses that."""
+"""Operators with code compiled by a provider, or the name of its file: refused for security."""
 
 _RUN_BY_ORT = dict.fromkeys(Part, "ONNX Runtime computes it, on 'ort' devices alone")
 _WRITTEN_OUT = dict.fromkeys(
@@ -87,10 +87,10 @@ _WRITTEN_OUT = dict.fromkeys(
 
 
 def _register() -> None:
-    for schema in _newest_schemas():
+    for schema in _list_newest_schemas():
         if schema.name in _FOREIGN_CODE:
             continue
-        attributes = dict(_attributes(schema))
+        attributes = dict(_list_attributes(schema))
         if any(one.required and key not in attributes for key, one in schema.attributes.items()):
             continue  # it takes graphs
         name = _name(schema)
@@ -101,8 +101,8 @@ def _register() -> None:
         register_operator(
             Operator(
                 name,
-                _formals(schema.inputs),
-                _formals(schema.outputs),
+                _format_formals(schema.inputs),
+                _format_formals(schema.outputs),
                 attributes,
                 partial(infer, name),
                 free,
@@ -115,11 +115,11 @@ def _register() -> None:
         )
 
 
-def _newest_schemas() -> Iterator[Any]:
-    """Yield the newest schema of each operator, of ONNX's own where that is not deprecated."""
+def _list_newest_schemas() -> Iterator[Any]:
+    """Yield the newest schema of each operator; without deprecated ones of ONNX itself."""
     newest: dict[tuple[str, str], Any] = {}
     for schema in sorted(operator_schemas(), key=lambda one: int(one.since_version)):
-        # Of what is deprecated in its own domains there are kernels: tree ensembles, above all.
+        # Deprecated operators of its own domains, such as tree ensembles, still have kernels.
         if not schema.domain or (schema.domain in RUNTIME_DOMAINS and not schema.deprecated):
             newest[schema.domain, schema.name] = schema
     yield from (schema for schema in newest.values() if not schema.deprecated)
@@ -130,19 +130,19 @@ def _name(schema: Any) -> str:
 
 
 def _is_left_out(schema: Any) -> bool:
-    """True for an operator of ONNX that has no tensors, or whose body is read in its place."""
+    """Return whether an operator of ONNX has no tensors, or is expanded to its body on reading."""
     formals = (*schema.inputs, *schema.outputs)
     tensors = all(type_.startswith("tensor(") for formal in formals for type_ in formal.types)
     return not tensors or can_be_expanded(schema.domain, schema.name)
 
 
-def _formals(formals: Sequence[Any]) -> str:
+def _format_formals(formals: Sequence[Any]) -> str:
     marks = {"Single": "", "Optional": "?", "Variadic": "*"}
     return " ".join(f"{formal.name}{marks[formal.option.name]}" for formal in formals)
 
 
-def _attributes(schema: Any) -> Iterator[tuple[str, Attribute]]:
-    """Yield the attributes that nodes can hold: all but graphs."""
+def _list_attributes(schema: Any) -> Iterator[tuple[str, Attribute]]:
+    """Yield the attributes that nodes can hold: all except graphs."""
     for name, attribute in schema.attributes.items():
         kind = _KINDS.get(attribute.type.name)
         if kind is not None and name not in RESERVED:
@@ -151,7 +151,7 @@ def _attributes(schema: Any) -> Iterator[tuple[str, Attribute]]:
 
 
 def _register_whole() -> None:
-    """Register the operator that holds others between which values decide lengths."""
+    """Register the operator of whole subgraphs with lengths that depend on values inside."""
     register_operator(
         Operator(
             WHOLE,

@@ -1,1 +1,1 @@
-"""PyTorch's exported programs, read by way of PyTorch's own exporter to ONNX."""
+"""PyTorch's exported programs, read through PyTorch's own exporter to ONNX."""

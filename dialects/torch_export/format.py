@@ -1,4 +1,4 @@
-"""PyTorch's exported programs as a format: objects that PyTorch's own exporter writes as ONNX."""
+"""PyTorch's exported programs as a format: PyTorch's own exporter converts them to ONNX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...graph.ir import Graph
 
 
 def _read(program: Any) -> Graph:
-    """Return the graph of a `torch.export.ExportedProgram`; names are PyTorch's.
+    """Convert a `torch.export.ExportedProgram`; names are PyTorch's.
 
     Raises
     ------

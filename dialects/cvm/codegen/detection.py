@@ -1,7 +1,7 @@
-"""Exact generators on boxes: those with a score, and of those that overlap the best.
+"""Exact generators on boxes: filtering by score, and suppression of overlapping boxes.
 
-A group goes over the boxes of a sample. Scores are ranked by counting the better ones, which takes
-as many steps as there are pairs, by a thread for each box.
+A group of threads handles the boxes of a sample. Scores are ranked by counting the better ones, a
+step per pair of boxes and a thread per box.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COUNTED = "const i32 count = min_i32(max_i32(counts[{}], 0), {});"
 def valid_counts(call: Call, outputs: Specs) -> Code:
     """Y = the boxes that score above the threshold, in their order, then -1; and how many.
 
-    Where a box goes is told by a scan of block after block: see `codegen.reduction`.
+    A scan, block by block, computes the place of each box: see `codegen.reduction`.
     """
     x = call.spec(0)
     samples, boxes, width = x.static_shape
@@ -79,11 +79,11 @@ def non_max_suppression(call: Call, outputs: Specs) -> Code:
             for n, (name, spec) in enumerate(zip(("order", "gone"), scratch, strict=True))
         ),
     )
-    return Code((_ranking(x, given), _suppressing(call, given)), scratch)
+    return Code((_generate_ranking(x, given), _generate_suppression(call, given)), scratch)
 
 
-def _ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
-    """Return the kernel that sorts by score; boxes without a class are gone from the start."""
+def _generate_ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
+    """Generate the kernel that sorts by score and removes boxes without a class."""
     samples, boxes, width = x.static_shape
     rival = f"x[(k0 * {boxes} + other) * {width} + 1]"
     statements = [
@@ -100,8 +100,8 @@ def _ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
     return cells("rank_boxes", (samples, boxes), given, statements, [x.size])
 
 
-def _suppressing(call: Call, given: tuple[Parameter, ...]) -> Kernel:
-    """Return the kernel that keeps the best box that is left, again and again."""
+def _generate_suppression(call: Call, given: tuple[Parameter, ...]) -> Kernel:
+    """Generate the kernel that repeatedly keeps the best remaining box."""
     x, attributes = call.spec(0), call.attributes
     samples, boxes, width = x.static_shape
     top_k, most = (
@@ -151,5 +151,5 @@ FUNCTION u64 overlap_percent(GLOBAL const i32* a, GLOBAL const i32* b) {{
     return 100 * both / whole;
 }}
 """
-"""Boxes that overlap have sides that run forwards, and their union is within a square with sides
-below 2³²: 64 bits are enough."""
+"""Overlapping boxes have positive sides, and a square with sides below 2³² contains their union, so
+64 bits suffice."""

@@ -10,7 +10,7 @@ from ....devices.codegen.formulas import Operand
 from ....devices.codegen.types import literal
 from ....graph.attribute import Attributes
 from ....graph.operator import Call
-from ..precision import largest
+from ..precision import compute_limit
 
 FORMULAS = {
     "broadcast_add": "(i32)((u32){a} + (u32){b})",
@@ -30,22 +30,21 @@ FORMULAS = {
     "right_shift": "min_i32(max_i32(half_i32({a} >> {shift}), -{bound}), {bound})",
     "left_shift": "(i32)min_i64(max_i64((i64){a} * {factor}, -{bound}), {bound})",
 }
-"""Of one or two elements, and of numbers that the attributes tell.
+"""Formulas of one or two elements and of numbers from the attributes.
 
-Halves are rounded upwards once, in the last bit that is shifted out; what is shifted to the left
-stays within 64 bits.
+A right shift rounds once, halves up, in the last bit shifted out; a left shift fits in 64 bits.
 """
 
 _NUMBERS: dict[str, Callable[[Attributes], str]] = {
     "a_min": lambda attributes: literal(attributes["a_min"], "i32"),
     "a_max": lambda attributes: literal(attributes["a_max"], "i32"),
-    "bound": lambda attributes: literal(largest(attributes["precision"]), "i32"),
+    "bound": lambda attributes: literal(compute_limit(attributes["precision"]), "i32"),
     "shift": lambda attributes: str(attributes["shift_bit"] - 1),
     "factor": lambda attributes: literal(1 << attributes["shift_bit"], "i64"),
 }
 
 
-def _written(formula: str, call: Call, arguments: Sequence[str]) -> str:
+def _write_formula(formula: str, call: Call, arguments: Sequence[str]) -> str:
     numbers = {
         name: number(call.attributes)
         for name, number in _NUMBERS.items()
@@ -55,17 +54,17 @@ def _written(formula: str, call: Call, arguments: Sequence[str]) -> str:
 
 
 for _op, _formula in FORMULAS.items():
-    elementwise(f"cvm.{_op}")(partial(_written, _formula))
+    elementwise(f"cvm.{_op}")(partial(_write_formula, _formula))
 
 
-def _chosen(call: Call) -> Sequence[Operand]:
-    """Return the condition, which may be one of whole rows, and both choices."""
+def _list_operands(call: Call) -> Sequence[Operand]:
+    """Return the condition, perhaps one of whole rows, and both choices."""
     shape, given = call.spec(1).static_shape, call.spec(0).static_shape
     rows = (*given, *(1,) * (len(shape) - len(given)))
     return Operand(0, rows), Operand(1, shape), Operand(2, shape)
 
 
-@elementwise("cvm.where", operands=_chosen)
+@elementwise("cvm.where", operands=_list_operands)
 def where(call: Call, arguments: Sequence[str]) -> str:
     """Write x where the condition is not 0, else y."""
     return "{} != 0 ? {} : {}".format(*arguments)

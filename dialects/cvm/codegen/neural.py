@@ -14,16 +14,16 @@ from ....devices.codegen.types import literal
 from ....devices.codegen.windows import Sliding
 from ....graph.operator import Call, Specs
 from ....graph.windows import Window
-from ..operators.neural import convolution_window, pooling_steps
+from ..operators.neural import list_pooling_steps, make_window
 
 
-def _parameters(call: Call, epilogue: Epilogue) -> tuple[Parameter, ...]:
+def _list_parameters(call: Call, epilogue: Epilogue) -> tuple[Parameter, ...]:
     bias = [input_of(call.spec(2), "bias", 2)] if call.has(2) else []
     return (input_of(call.spec(0)), input_of(call.spec(1), "w", 1), *epilogue.parameters, *bias)
 
 
-def _added(call: Call, total: str, feature: str) -> str:
-    """Return a sum with its bias, as what is stored."""
+def _add_bias(call: Call, total: str, feature: str) -> str:
+    """Return the stored expression: a sum with its bias."""
     return f"(i32)({total} + (u32)bias[{feature}])" if call.has(2) else f"(i32){total}"
 
 
@@ -33,7 +33,7 @@ def dense(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     (rows, depth), units = call.spec(0).static_shape, outputs[0].static_shape[1]
 
     def finish(row: str, column: str, total: str) -> list[str]:
-        return epilogue.write(f"{row} * {units} + {column}", _added(call, total, column))
+        return epilogue.write(f"{row} * {units} + {column}", _add_bias(call, total, column))
 
     return Matrices(
         Stack((), rows, depth),
@@ -43,7 +43,7 @@ def dense(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
         lambda at, row: f"x[{at}]",
         lambda at, column: f"w[{at}]",
         finish,
-        _parameters(call, epilogue),
+        _list_parameters(call, epilogue),
     ).code()
 
 
@@ -52,7 +52,7 @@ def conv2d(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
     batch, channels, *spatial = call.spec(0).static_shape
     _, features, *cells = outputs[0].static_shape
-    window = convolution_window(call.attributes)
+    window = make_window(call.attributes)
     return Convolution(
         batch,
         channels,
@@ -62,13 +62,13 @@ def conv2d(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
         "u32",
         lambda at: f"x[{at}]",
         lambda at, feature: f"w[{at}]",
-        lambda at, feature, total: epilogue.write(at, _added(call, total, feature)),
-        _parameters(call, epilogue),
+        lambda at, feature, total: epilogue.write(at, _add_bias(call, total, feature)),
+        _list_parameters(call, epilogue),
     ).code()
 
 
-def _sliding(call: Call) -> Sliding:
-    steps = pooling_steps(call.spec(0).static_shape[2:], call.attributes)
+def _make_sliding(call: Call) -> Sliding:
+    steps = list_pooling_steps(call.spec(0).static_shape[2:], call.attributes)
     spatial, outputs, pools, strides, pads = zip(*steps, strict=True)
     return Sliding(spatial, outputs, Window(pools, strides, (1, 1), pads, pads))
 
@@ -76,7 +76,7 @@ def _sliding(call: Call) -> Sliding:
 @generates("cvm.max_pool2d")
 def max_pool(call: Call, outputs: Specs) -> Code:
     """Y = the largest cell of each window."""
-    x, y, sliding = call.spec(0), outputs[0], _sliding(call)
+    x, y, sliding = call.spec(0), outputs[0], _make_sliding(call)
     cell = sliding.read("", "index")
     value = f"x[plane * {sliding.cells} + {cell.offset}]"
     if cell.condition:

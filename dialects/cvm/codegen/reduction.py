@@ -9,12 +9,12 @@ from ....devices.codegen.reduction import input_of, output_of
 from ....devices.codegen.registry import generates
 from ....devices.codegen.sweeps import LineFold, line_code
 from ....graph.operator import Call, Specs
-from ..operators.reduction import reduced_axes
+from ..operators.reduction import list_reduced_axes
 
 
-def _reduced(call: Call, outputs: Specs, total: LineFold) -> Code:
+def _reduce(call: Call, outputs: Specs, total: LineFold) -> Code:
     x = call.spec(0)
-    lines = Lines(x.static_shape, reduced_axes(len(x.static_shape), call.attributes))
+    lines = Lines(x.static_shape, list_reduced_axes(len(x.static_shape), call.attributes))
     write = f"y[line] = (i32){total.name};"
     return line_code("reduce", lines, (input_of(x), output_of(outputs[0])), (total,), once=[write])
 
@@ -22,11 +22,11 @@ def _reduced(call: Call, outputs: Specs, total: LineFold) -> Code:
 @generates("cvm.sum")
 def total(call: Call, outputs: Specs) -> Code:
     """Y = the sum modulo 2³²."""
-    return _reduced(call, outputs, LineFold("total", sum_of("u32"), lambda at: f"(u32)x[{at}]"))
+    return _reduce(call, outputs, LineFold("total", sum_of("u32"), lambda at: f"(u32)x[{at}]"))
 
 
 @generates("cvm.max")
 def maximum(call: Call, outputs: Specs) -> Code:
     """Y = the largest element."""
-    largest = extremum_of(call.spec(0).dtype, "max")
-    return _reduced(call, outputs, LineFold("best", largest, lambda at: f"x[{at}]"))
+    compute_limit = extremum_of(call.spec(0).dtype, "max")
+    return _reduce(call, outputs, LineFold("best", compute_limit, lambda at: f"x[{at}]"))

@@ -31,25 +31,23 @@ def take(call: Call, outputs: Specs) -> Code:
     """Y = x at the indices along an axis, or of x as one row."""
     x, axis = call.spec(0), call.attributes["axis"]
     if axis is None:
-        return _taken(call, (0, 1), (1, x.size, 1), outputs[0])
+        return _take(call, (0, 1), (1, x.size, 1), outputs[0])
     shape = x.static_shape
     axis = normalize_axis(axis, len(shape))
     lines = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
-    return _taken(call, (0, 1), lines, outputs[0])
+    return _take(call, (0, 1), lines, outputs[0])
 
 
 @generates("cvm.lut")
 def look_up(call: Call, outputs: Specs) -> Code:
     """Y = the table's numbers at the indices."""
-    return _taken(call, (1, 0), (1, call.spec(1).size, 1), outputs[0])
+    return _take(call, (1, 0), (1, call.spec(1).size, 1), outputs[0])
 
 
-def _taken(
-    call: Call, numbers: tuple[int, int], lines: tuple[int, int, int], y: TensorSpec
-) -> Code:
-    """Return the code that takes from (outer, length, inner) along the middle axis.
+def _take(call: Call, numbers: tuple[int, int], lines: tuple[int, int, int], y: TensorSpec) -> Code:
+    """Generate code that takes from (outer, length, inner) along the middle axis.
 
-    `numbers` tell which inputs are taken from, and are the indices: those outside are clamped.
+    `numbers` are the positions of the data and of the indices, which are clamped, among the inputs.
     """
     outer, length, inner = lines
     x, indices = (call.spec(number) for number in numbers)

@@ -9,7 +9,7 @@ from ....devices.codegen.movement import concat, permuted, repeated
 from ....devices.codegen.registry import generates
 from ....graph.dims import normalize_axis
 from ....graph.operator import Call, Specs
-from ..operators.shaping import aligned, permutation
+from ..operators.shaping import align, get_permutation
 
 generates("cvm.concatenate")(concat)
 
@@ -18,7 +18,7 @@ generates("cvm.concatenate")(concat)
 def transpose(call: Call, outputs: Specs) -> Code:
     """Y = x with its axes in another order."""
     shape = call.spec(0).static_shape
-    order = permutation(len(shape), call.attributes["axes"])
+    order = get_permutation(len(shape), call.attributes["axes"])
     return permuted("transpose", call, shape, order)
 
 
@@ -34,7 +34,7 @@ def repeat(call: Call, outputs: Specs) -> Code:
 @generates("cvm.tile")
 def tile(call: Call, outputs: Specs) -> Code:
     """Y = x beside itself as many times along each axis."""
-    shape, reps = aligned(call.spec(0).static_shape, call.attributes["reps"])
+    shape, reps = align(call.spec(0).static_shape, call.attributes["reps"])
     return repeated("tile", call, [*zip(reps, shape, strict=True)])
 
 

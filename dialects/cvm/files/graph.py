@@ -1,4 +1,4 @@
-"""From a cvm symbol to a graph: every rule about names, entries, tables and shapes is checked."""
+"""Converts a cvm symbol to a graph; checks all rules about names, entries, tables and shapes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ....graph.tensor import TensorSpec
 from ..operators.rules import MAX_DIM, MAX_RANK, MAX_SIZE
 from .operators import find_function, parse_attributes
 from .storage import check_storage
-from .symbol import VERSIONS, SymbolGraph, fail, wrong
+from .symbol import VERSIONS, SymbolGraph, fail, reject
 
 DATA = "data"
-"""The one variable that is no parameter."""
+"""The only variable that is not a parameter."""
 
 
-def graph_of(symbol: SymbolGraph, at: str) -> Graph:
-    """Return the graph of a symbol; all its variables are inputs.
+def make_graph(symbol: SymbolGraph, at: str) -> Graph:
+    """Make the graph of a symbol, with all its variables as inputs.
 
-    What is yielded twice, or is a variable, is yielded through an Identity.
+    An output that is repeated, or is a variable, is copied by an Identity.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def graph_of(symbol: SymbolGraph, at: str) -> Graph:
 
 
 class _Reader:
-    """Checks a symbol, rule by rule, and makes a graph of it."""
+    """Checks a symbol and makes a graph of it."""
 
     def __init__(self, symbol: SymbolGraph, at: str) -> None:
         self._symbol = symbol
@@ -42,7 +42,7 @@ class _Reader:
         self._count = 0
 
     def graph(self) -> Graph:
-        # In this order: each step relies on what those before it have made sure of.
+        # In this order: each step relies on the previous checks.
         self._check_names()
         attributes = self._find_operators()
         self._number_entries()
@@ -59,7 +59,7 @@ class _Reader:
                 fail(f"{count} variables are named {name!r}", self._at)
 
     def _find_operators(self) -> list[dict[str, object]]:
-        """Look up each node's operator, and return each node's attributes."""
+        """Find the operators of all nodes, and return the nodes' attributes."""
         nodes, texts = self._symbol.nodes, self._symbol.op_attributes
         self._check_length("op_attrs", len(texts), len(nodes))
         found: list[dict[str, object]] = []
@@ -70,7 +70,7 @@ class _Reader:
                 operator = find_function(node.function, at)
                 attributes = parse_attributes(operator, text, at)
                 present = [True] * len(node.inputs)
-                operator.check_arity(len(node.inputs), present, _output_count(operator), at)
+                operator.check_arity(len(node.inputs), present, _count_outputs(operator), at)
             self._operators.append(operator)
             found.append(attributes)
         return found
@@ -78,28 +78,28 @@ class _Reader:
     def _number_entries(self) -> None:
         for operator in self._operators:
             self._first.append(self._count)
-            self._count += _output_count(operator)
+            self._count += _count_outputs(operator)
         self._first.append(self._count)  # the end of the last one
 
     def _entry(self, reference: tuple[int, int], at: str) -> int:
         node, output = reference
         if not 0 <= node < len(self._operators):
-            wrong(f"there is no node {node}", at)
-        if not 0 <= output < _output_count(self._operators[node]):
-            wrong(f"node {node} has no output {output}", at)
+            reject(f"there is no node {node}", at)
+        if not 0 <= output < _count_outputs(self._operators[node]):
+            reject(f"node {node} has no output {output}", at)
         return self._first[node] + output
 
     def _check_order(self) -> None:
         for index, node in enumerate(self._symbol.nodes):
             at = f"node {node.name!r}, {self._at}"
             if node.function is None and node.inputs:
-                wrong("a variable has inputs", at)
+                reject("a variable has inputs", at)
             for reference in node.inputs:
-                # Entries are numbered node by node, so that a cycle reads a later one somewhere.
+                # Entries are numbered node by node, so a cycle would read a later one.
                 if self._entry(reference, at) >= self._first[index]:
-                    wrong("it reads what no earlier node writes", at)
+                    reject("it reads what no earlier node writes", at)
         if not self._symbol.heads:
-            wrong("the model has no outputs", self._at)
+            reject("the model has no outputs", self._at)
         for reference in self._symbol.heads:
             self._entry(reference, f"heads, {self._at}")
 
@@ -135,10 +135,10 @@ class _Reader:
         self._check_length("precision", len(symbol.precisions), self._count)
         for entry, bits in enumerate(symbol.precisions):
             if bits != -1 and not 1 <= bits <= 32:
-                wrong(f"the precision of entry {entry} is {bits}, not -1 or 1 to 32", self._at)
+                reject(f"the precision of entry {entry} is {bits}, not -1 or 1 to 32", self._at)
         for index in self._variables():
             if symbol.precisions[self._first[index]] == -1:
-                wrong(f"variable {symbol.nodes[index].name!r} has no precision", self._at)
+                reject(f"variable {symbol.nodes[index].name!r} has no precision", self._at)
 
     def _check_version(self) -> None:
         symbol = self._symbol
@@ -149,18 +149,17 @@ class _Reader:
             return
         self._check_length("dltype", len(symbol.dltypes), self._count)
         if set(symbol.dltypes) - {"int32"}:
-            wrong("dltype is not int32 throughout", self._at)
+            reject("dltype is not int32 throughout", self._at)
         if list(symbol.node_row_ptr) != self._first:
-            wrong("node_row_ptr does not list the first entry of each node", self._at)
+            reject("node_row_ptr does not list the first entry of each node", self._at)
         if list(symbol.arg_nodes) != self._variables():
-            wrong("arg_nodes does not list the variables", self._at)
+            reject("arg_nodes does not list the variables", self._at)
 
     def _check_length(self, table: str, length: int, wanted: int) -> None:
         if length != wanted:
-            wrong(f"{table} has {length} elements, {wanted} are needed", self._at)
+            reject(f"{table} has {length} elements, {wanted} are needed", self._at)
 
     def _assemble(self, attributes: Sequence[Mapping[str, object]]) -> Graph:
-        """Return the graph, all variables as inputs."""
         symbol = self._symbol
         assembly = Assembly("cvm", self._at)
         names = self._names()
@@ -175,21 +174,21 @@ class _Reader:
             inputs = [names[self._entry(reference, self._at)] for reference in node.inputs]
             made = Node(outputs[0], operator.name, tuple(inputs), outputs, attributes[index])
             assembly.add_node(made)
-            # At once: an error names the first node that is wrong, not one that reads from it.
+            # Checked now, so that an error names the first wrong node, not one of its readers.
             self._check_shapes(assembly, outputs, index)
         heads = [names[self._entry(reference, self._at)] for reference in symbol.heads]
-        return assembly.finish(_yielded(assembly, heads))
+        return assembly.finish(_copy_heads(assembly, heads))
 
     def _names(self) -> tuple[str, ...]:
-        """Return a name of its own for each entry: the node's, where nobody has it."""
+        """Return a unique name for each entry: the node's, unless it is taken."""
         taken = {self._symbol.nodes[index].name for index in self._variables()}
         names: list[str] = []
         for index, (node, operator) in enumerate(
             zip(self._symbol.nodes, self._operators, strict=True)
         ):
-            for output in range(_output_count(operator)):
+            for output in range(_count_outputs(operator)):
                 name = f"{node.name}.{output}" if output else node.name
-                # Variables keep theirs, by which they are fed; nobody asks for others by name.
+                # Variables are fed by name and keep theirs; other names do not matter.
                 if operator is not None and (not name or name in taken):
                     name = f"{name}#{index}.{output}"
                     while name in taken:
@@ -204,15 +203,15 @@ class _Reader:
             declared = self._symbol.shapes[self._first[index] + offset]
             if inferred != declared:
                 at = f"node {self._symbol.nodes[index].name!r}, {self._at}"
-                wrong(f"its output {offset} is declared as {declared}, but is {inferred}", at)
+                reject(f"its output {offset} is declared as {declared}, but is {inferred}", at)
 
 
-def _yielded(assembly: Assembly, heads: Sequence[str]) -> tuple[str, ...]:
-    """Return a name for each head that is an output's alone, copied to where it must be."""
+def _copy_heads(assembly: Assembly, heads: Sequence[str]) -> tuple[str, ...]:
+    """Return a unique name for each head; inputs and repeated heads are copied."""
     outputs: list[str] = []
     taken = set(assembly.inputs)
     for name in heads:
-        if name in taken:  # an input, or twice an output: outputs are tensors of their own
+        if name in taken:  # an input or a repeated output: outputs must be separate tensors
             public = f"{name}#output{len(outputs)}"
             while public in assembly.tensors:
                 public += "'"
@@ -224,15 +223,15 @@ def _yielded(assembly: Assembly, heads: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_shape(shape: Sequence[int], at: str) -> None:
-    """Raise LogicError where cvm does not allow a shape."""
+    """Raise LogicError if cvm does not allow a shape."""
     if not 1 <= len(shape) <= MAX_RANK:
-        wrong(f"its rank is {len(shape)}, not 1 to {MAX_RANK}", at)
+        reject(f"its rank is {len(shape)}, not 1 to {MAX_RANK}", at)
     size = 1
     for length in shape:
-        size *= length  # looked at in each step: the product of all may have thousands of digits
+        size *= length  # checked in each step: the full product may have thousands of digits
         if not 1 <= length <= MAX_DIM or size > MAX_SIZE:
-            wrong(f"the shape {list(shape)} is too large, or empty", at)
+            reject(f"the shape {list(shape)} is too large, or empty", at)
 
 
-def _output_count(operator: Operator | None) -> int:
+def _count_outputs(operator: Operator | None) -> int:
     return 1 if operator is None else len(operator.outputs.split())

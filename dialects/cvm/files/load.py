@@ -1,7 +1,7 @@
 """cvm models: a symbol, which holds the graph, and a file of parameters.
 
-Every rule that cvm checks when it loads a model is checked here, with the same two kinds of errors:
-LogicError where the model is at fault, RuntimeFailureError where it cannot be read.
+Loading checks the same rules as cvm, with the same two kinds of errors: LogicError if the model is
+at fault, RuntimeFailureError if it cannot be read.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ....graph.formats.sources import Source, read_content
 from ....graph.ir import Graph
 from ....graph.tensor import Array
 from ..precision import check_parameters, infer_precision
-from .graph import DATA, graph_of
+from .graph import DATA, make_graph
 from .params import read_params
-from .storage import pool_bytes
-from .symbol import fail, parse_symbol, wrong
+from .storage import sum_pools
+from .symbol import fail, parse_symbol, reject
 
 __all__ = ["CvmModel", "Source", "load_cvm", "load_symbol"]
 
 
 @dataclass(frozen=True)
 class CvmModel:
-    """A model as it was loaded.
+    """A loaded model.
 
     Attributes
     ----------
     graph : Graph
-        Of cvm operators, all int32, with declared precisions. What is yielded twice, or is a
-        variable, is yielded through an Identity.
+        Of cvm operators, all int32, with declared precisions. An output that is repeated, or is a
+        variable, is copied by an Identity.
     precisions : Mapping of str to int
-        Bits of every tensor, as inferred.
+        Inferred bits of every tensor.
     storage_bytes : int
-        What the model says that its tensors take.
+        Bytes of the tensors, by the model's storage table.
     version, postprocess : str
     """
 
@@ -51,35 +51,35 @@ class CvmModel:
 
 
 SUFFIX = ".params"
-"""Of the parameters beside a symbol."""
+"""Suffix of the file of parameters next to a symbol."""
 
 
 def load_cvm(symbol: Source, params: Source | None = None) -> CvmModel:
-    """Return a cvm model, its parameters as constants and ``data`` as its only input.
+    """Load a cvm model, with its parameters as constants and ``data`` as its only input.
 
     Parameters
     ----------
     symbol, params : bytes or path
-        The content of the two files, or their paths. Left out, the parameters are the file beside
-        the symbol that ends in ``.params``.
+        The content of the two files, or their paths. By default the parameters are the file next
+        to the symbol that ends in ``.params``.
 
     Raises
     ------
     LogicError
-        If the model breaks a rule of cvm's.
+        If the model breaks a rule of cvm.
     RuntimeFailureError
         If it cannot be read, or a file is missing.
     GraphError
         If its operators do not fit together.
     """
     if params is None:
-        params = _beside(symbol)
+        params = _find_params(symbol)
     content, at = read_content(params, "params", RuntimeFailureError)
     return _bind(load_symbol(symbol), content, at)
 
 
-def _beside(symbol: Source) -> Path:
-    """Return where the parameters of a symbol lie."""
+def _find_params(symbol: Source) -> Path:
+    """Return the path of a symbol's parameters."""
     if not isinstance(symbol, str | os.PathLike):
         raise RuntimeFailureError("a symbol has parameters", fix="pass them too, or two paths")
     path = Path(symbol).with_suffix(SUFFIX)
@@ -93,7 +93,7 @@ def _beside(symbol: Source) -> Path:
 
 
 def load_symbol(symbol: Source) -> CvmModel:
-    """Return a cvm model without its parameters: all variables are inputs of the graph.
+    """Load a cvm model without its parameters: all variables are inputs of the graph.
 
     Raises
     ------
@@ -102,13 +102,13 @@ def load_symbol(symbol: Source) -> CvmModel:
     """
     content, at = read_content(symbol, "symbol", RuntimeFailureError)
     found = parse_symbol(content, at)
-    graph = graph_of(found, at)
-    storage = pool_bytes(found.storage_ids, found.shapes)
+    graph = make_graph(found, at)
+    storage = sum_pools(found.storage_ids, found.shapes)
     return CvmModel(graph, infer_precision(graph), storage, found.version, found.postprocess)
 
 
 def _bind(model: CvmModel, content: bytes, at: str) -> CvmModel:
-    """Return the model with its parameters as constants."""
+    """Bind the parameters to the model, as constants."""
     graph, variables = model.graph, set(model.graph.inputs)
     if DATA not in variables:
         fail(f"the model has no variable named {DATA!r}", at)
@@ -118,17 +118,17 @@ def _bind(model: CvmModel, content: bytes, at: str) -> CvmModel:
             fail(f"the model has no variable named {name!r}", at)
         wanted = graph.tensors[name].static_shape
         if array.shape != wanted:
-            wrong(f"parameter {name!r} is of the shape {array.shape}, not {wanted}", at)
+            reject(f"parameter {name!r} is of the shape {array.shape}, not {wanted}", at)
     missing = [name for name in graph.inputs if name != DATA and name not in arrays]
     if missing:
-        wrong(f"the parameters {', '.join(missing[:9])} have not been loaded", at)
-    constants = {name: _frozen(arrays[name]) for name in graph.inputs if name != DATA}
+        reject(f"the parameters {', '.join(missing[:9])} have not been loaded", at)
+    constants = {name: _freeze(arrays[name]) for name in graph.inputs if name != DATA}
     bound = check(replace(graph, inputs=(DATA,), constants=constants))
     check_parameters(bound)
     return replace(model, graph=bound)
 
 
-def _frozen(array: Array) -> Array:
+def _freeze(array: Array) -> Array:
     made = array.astype(np.int32)
     made.flags.writeable = False
     return made

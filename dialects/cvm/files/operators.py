@@ -1,4 +1,4 @@
-"""Operators as cvm writes them: names, and attributes as text, typed by plait's declarations."""
+"""Operators in cvm's notation: names, and attributes as text, typed by plait's declarations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....graph.attribute import REQUIRED, Attributes, Kind
 from ....graph.errors import GraphError
 from ....graph.operator import Operator, find_operator, is_operator
 from ..operators.rules import PREFIX
-from .symbol import fail, parse_json, texts, wrong
+from .symbol import fail, parse_json, read_texts, reject
 
 _NAMES = {
     "cvm_clip": "cvm.cvm_clip",
@@ -19,20 +19,20 @@ _NAMES = {
     "cvm_precision": "cvm.precision",
     "cvm_right_shift": "cvm.right_shift",
 }
-"""Those whose name plait shortens, or that would collide with another."""
+"""Names that plait shortens, or that would collide with another."""
 _FUNCTIONS = {op: function for function, op in _NAMES.items()}
 
 _DECLARED_LEAST = {("cvm.dense", "units"): 1, ("cvm.expand_dims", "num_newaxis"): 1}
-"""The bounds that cvm checks while it reads a text, free of charge; all others are the model's."""
+"""Bounds that cvm checks while reading, as damage; breaking others is the model's fault."""
 
 
 def find_function(function: str, at: str) -> Operator:
-    """Return the operator of a function's name, a number behind it left out.
+    """Return the operator of a function; a number at the end of its name is ignored.
 
     Raises
     ------
     RuntimeFailureError
-        If cvm has no such operator.
+        If cvm does not have the operator.
     """
     source = re.sub(r"_[0-9]*\Z", "", function)
     op = _NAMES.get(source, PREFIX + source)
@@ -41,13 +41,13 @@ def find_function(function: str, at: str) -> Operator:
     return find_operator(op)
 
 
-def function_name(op: str, at: str) -> str:
+def get_function_name(op: str, at: str) -> str:
     """Return cvm's name of an operator.
 
     Raises
     ------
     GraphError
-        If it is none of cvm's.
+        If it is not an operator of cvm.
     """
     if not op.startswith(PREFIX):
         raise GraphError(
@@ -57,19 +57,19 @@ def function_name(op: str, at: str) -> str:
 
 
 def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
-    """Return a node's attributes, given the JSON object of strings that cvm keeps them in.
+    """Parse a node's attributes from cvm's JSON object of strings.
 
     Raises
     ------
     RuntimeFailureError
-        If the text cannot be understood, names an attribute that the operator lacks, leaves out one
-        that it needs, or holds a number that is below a declared bound or beyond its type.
+        If the text is malformed, names an unknown attribute, lacks a required one, or holds a
+        number below its declared bound or outside its type.
     LogicError
-        If an operator without attributes is given some.
+        If an operator without attributes has some.
     """
-    given = texts(parse_json(text, at), at)
+    given = read_texts(parse_json(text, at), at)
     if given and not operator.attributes:
-        wrong(f"{operator.name} has no attributes, but is given {', '.join(given)}", at)
+        reject(f"{operator.name} has no attributes, but is given {', '.join(given)}", at)
     found: dict[str, Any] = {}
     for name, value in given.items():
         attribute = operator.attributes.get(name)
@@ -93,12 +93,12 @@ def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
 
 
 def _is_hidden(name: str) -> bool:
-    """True for what a compiler notes of a node beside its attributes: it means nothing here."""
+    """Return whether a key is a compiler's note, which is ignored, and not an attribute."""
     return len(name) > 4 and name.startswith("__") and name.endswith("__")
 
 
 def format_attributes(attributes: Attributes) -> dict[str, str]:
-    """Return attributes as cvm writes them, those without a value left out."""
+    """Format attributes in cvm's notation, without those that are None."""
     return {name: _format(value) for name, value in attributes.items() if value is not None}
 
 
@@ -108,7 +108,7 @@ def _format(value: Any) -> str:
     return str(value)
 
 
-def _integer(text: str, bits: int = 32) -> int:
+def _read_integer(text: str, bits: int = 32) -> int:
     if not re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", text, re.ASCII):
         raise ValueError(text)
     value = int(text)
@@ -117,24 +117,24 @@ def _integer(text: str, bits: int = 32) -> int:
     return value
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    """Read (1, 2) or [1L, 2L]; a single number stands for itself."""
+def _read_integers(text: str) -> tuple[int, ...]:
+    """Read (1, 2), [1L, 2L] or a single number."""
     inner = re.fullmatch(r"\s*(?:\((.*)\)|\[(.*)\])\s*", text, re.DOTALL)
     if inner is None:
-        return (_integer(text, 64),)
+        return (_read_integer(text, 64),)
     listed = (inner[1] or inner[2] or "").split(",")
-    if not listed[-1].strip():  # nothing at all, or behind a last comma
+    if not listed[-1].strip():  # empty, or after a last comma
         listed.pop()
-    # Python 2 wrote an L behind long integers, and so do models that it made.
-    return tuple(_integer(one.removesuffix("L"), 64) for one in listed)
+    # Models written by Python 2 have an L after long integers.
+    return tuple(_read_integer(one.removesuffix("L"), 64) for one in listed)
 
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 _READERS: Mapping[Kind, Callable[[str], Any]] = {
-    Kind.INT: _integer,
+    Kind.INT: _read_integer,
     Kind.BOOL: lambda text: _BOOLEANS[text.lower()],
-    Kind.INTS: _integers,
+    Kind.INTS: _read_integers,
     Kind.FLOAT: float,
-    Kind.NUMBER: _integer,
+    Kind.NUMBER: _read_integer,
 }

@@ -1,11 +1,11 @@
-"""cvm's parameter files: named integer arrays, one behind the other.
+"""cvm's parameter files: named integer arrays, one after the other.
 
     magic, u64   reserved, u64   names: count, u64, then length, u64, and bytes of each
     count, u64   arrays:  magic, u64   reserved, u64   device kind and number, 2 × i32
                           rank, i32   kind, bits, u8   lanes, u16   shape, i64 each
                           nbytes, i64   values
 
-All numbers are little-endian. No length is believed before the bytes it claims are seen.
+All numbers are little-endian. A length is accepted only if the file has as many bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from ....graph.errors import GraphError
 from ....graph.tensor import Array
 from ..operators.rules import MAX_RANK
-from .symbol import fail, wrong
+from .symbol import fail, reject
 
 LIST_MAGIC = 0xF7E58D4F05049CB7
 ARRAY_MAGIC = 0xDD5E40F096B4A13F
@@ -33,7 +33,7 @@ _CPU, _INTEGER = 1, 0
 
 
 def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
-    """Return the arrays of a parameter file by name: int8 or int32, views of the file's bytes.
+    """Read the arrays of a parameter file by name: int8 or int32, views of the file's bytes.
 
     Raises
     ------
@@ -45,19 +45,19 @@ def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
     reader = _Reader(data, at)
     magic, _reserved = reader.unpack(_HEAD, "the head")
     if magic != LIST_MAGIC:
-        wrong(f"this is not a parameter file: it starts with {magic:#x}", at)
+        reject(f"this is not a parameter file: it starts with {magic:#x}", at)
     names = reader.names()
     (count,) = reader.unpack(_COUNT, "the number of arrays")
     if count != len(names):
-        wrong(f"there are {len(names)} names for {count} arrays", at)
+        reject(f"there are {len(names)} names for {count} arrays", at)
     arrays = {name: reader.array(name) for name in names}
     if reader.left:
-        wrong(f"{reader.left} bytes follow the last array", at)
+        reject(f"{reader.left} bytes follow the last array", at)
     return arrays
 
 
 def write_params(arrays: Mapping[str, Array]) -> bytes:
-    """Return a parameter file.
+    """Return the content of a parameter file.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def write_params(arrays: Mapping[str, Array]) -> bytes:
 
 
 class _Reader:
-    """Takes bytes from the front of a file, never more than there are."""
+    """Takes bytes from the front of a file; raises if too few are left."""
 
     def __init__(self, data: bytes, at: str) -> None:
         self._data = memoryview(data).toreadonly().cast("B")
@@ -92,26 +92,26 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """How many bytes are still to be read."""
+        """The number of unread bytes."""
         return len(self._data) - self._place
 
-    def unpack(self, form: struct.Struct, what: str, damage: Any = wrong) -> tuple[Any, ...]:
+    def unpack(self, form: struct.Struct, what: str, damage: Any = reject) -> tuple[Any, ...]:
         return form.unpack(self._take(form.size, what, damage))
 
     def names(self) -> list[str]:
         (count,) = self.unpack(_COUNT, "the number of names")
         if count > self.left // _COUNT.size:
-            wrong(f"{count} names do not fit into {self.left} bytes", self._at)
+            reject(f"{count} names do not fit into {self.left} bytes", self._at)
         names: dict[str, None] = {}
         for index in range(count):
             (length,) = self.unpack(_COUNT, f"the length of name {index}")
-            raw = bytes(self._take(length, f"name {index}", wrong))
+            raw = bytes(self._take(length, f"name {index}", reject))
             try:
                 name = raw.decode()
             except UnicodeDecodeError:
-                wrong(f"name {index} is not text", self._at)
+                reject(f"name {index} is not text", self._at)
             if name in names:
-                wrong(f"there are two arrays named {name!r}", self._at)
+                reject(f"there are two arrays named {name!r}", self._at)
             names[name] = None
         return list(names)
 
@@ -123,11 +123,11 @@ class _Reader:
         if device != _CPU:
             fail(f"it is for the device {device}, not the CPU", at)
         if not 0 <= rank <= MAX_RANK:
-            wrong(f"its rank is {rank}", at)
+            reject(f"its rank is {rank}", at)
         shape = self.unpack(struct.Struct(f"<{rank}q"), f"the shape of {name!r}", fail)
         (nbytes,) = self.unpack(_NBYTES, f"the size of {name!r}", fail)
         if (kind, lanes) != (_INTEGER, 1) or bits not in (8, 32):
-            wrong("it is neither int8 nor int32", at)
+            reject("it is neither int8 nor int32", at)
         if min(shape, default=1) < 1 or nbytes != math.prod(shape) * (bits // 8):
             fail(f"{nbytes} bytes are not {list(shape)} values of {bits} bits", at)
         values = self._take(nbytes, f"the values of {name!r}", fail)

@@ -1,8 +1,8 @@
-"""The storage that a cvm model gives its entries, and a check that none is overwritten too early.
+"""The storage that a cvm model assigns to its entries, and a check for early overwriting.
 
-Nodes run one after the other. A node's output may be kept where an input of it was, if the operator
-reads each element before it writes it; nothing else that is still to be read may be overwritten.
-No two variables share a place; parameters keep theirs, as they are loaded once, before all runs.
+Nodes run in sequence. A node's output may overwrite one of its inputs, if the operator reads each
+element before writing it, but no other entry before its last reader. Variables must not share a
+place; parameters keep theirs, since they are loaded once, before all runs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from ..gas import storage_bytes
-from .symbol import wrong
+from ..gas import sum_storage
+from .symbol import reject
 
 ELEMENT_BYTES = 4
 
@@ -22,7 +22,7 @@ IN_PLACE = frozenset(
         *("elemwise_add", "elemwise_sub", "clip", "cvm_clip", "right_shift", "left_shift"),
     )
 )
-"""The operators that may write where they read."""
+"""Operators that may overwrite their input."""
 
 
 def check_storage(
@@ -33,37 +33,37 @@ def check_storage(
     heads: Sequence[int],
     at: str,
 ) -> None:
-    """Raise LogicError where an entry is overwritten before its last reader.
+    """Raise LogicError if an entry is overwritten before its last reader.
 
     Parameters
     ----------
     ids : sequence of int
         The place of each entry.
     parameters, inputs : sequence of int
-        The entries that are there before the first run, and those set anew before each.
+        The entries set once before the first run, and those set before each run.
     steps : sequence of (str, entries, entries)
-        What runs, in order: the operator, what it reads and what it writes.
+        The nodes in order: operator, entries it reads, entries it writes.
     heads : sequence of int
         The entries read at the end.
     """
     if min(ids, default=0) < 0:
-        wrong(f"storage id {min(ids)} is negative", at)
+        reject(f"storage id {min(ids)} is negative", at)
     holds: dict[int, int] = {}
     for entry in (*parameters, *inputs):
         if ids[entry] in holds:
-            wrong(f"variables {holds[ids[entry]]} and {entry} share storage {ids[entry]}", at)
+            reject(f"variables {holds[ids[entry]]} and {entry} share storage {ids[entry]}", at)
         holds[ids[entry]] = entry
     owned = {ids[entry]: entry for entry in parameters}
     for op, reads, writes in steps:
         _check_present(reads, ids, holds, op, at)
         if len({ids[entry] for entry in writes}) != len(writes):
-            wrong(f"the outputs {list(writes)} of {op} share storage", at)
+            reject(f"the outputs {list(writes)} of {op} share storage", at)
         for entry in writes:
             if ids[entry] in owned:
-                wrong(f"{op} writes entry {entry} over parameter {owned[ids[entry]]}", at)
+                reject(f"{op} writes entry {entry} over parameter {owned[ids[entry]]}", at)
             shared = [other for other in reads if ids[other] == ids[entry]]
             if shared and op not in IN_PLACE:
-                wrong(f"{op} writes entry {entry} over its own input {shared[0]}", at)
+                reject(f"{op} writes entry {entry} over its own input {shared[0]}", at)
             holds[ids[entry]] = entry
     _check_present(heads, ids, holds, "the end", at)
 
@@ -74,18 +74,18 @@ def _check_present(
     for entry in reads:
         held = holds.get(ids[entry])
         if held != entry:
-            wrong(f"{reader} reads entry {entry}, whose storage holds entry {held} by then", at)
+            reject(f"{reader} reads entry {entry}, whose storage holds entry {held} by then", at)
 
 
-def pool_bytes(ids: Sequence[int], shapes: Sequence[Sequence[int]]) -> int:
-    """Return how much all places take together, each as large as the largest entry in it.
+def sum_pools(ids: Sequence[int], shapes: Sequence[Sequence[int]]) -> int:
+    """Return the bytes of all places, each as large as its largest entry.
 
     Raises
     ------
     LogicError
-        If it is over the cap.
+        If they exceed the cap.
     """
     sizes: dict[int, int] = {}
     for place, shape in zip(ids, shapes, strict=True):
         sizes[place] = max(sizes.get(place, 0), ELEMENT_BYTES * math.prod(shape))
-    return storage_bytes(sizes.values())
+    return sum_storage(sizes.values())

@@ -1,8 +1,8 @@
-"""A cvm symbol: JSON that holds a graph and what each of its entries is, read but not yet believed.
+"""A cvm symbol: JSON with a graph and tables of its entries, parsed but not yet validated.
 
-An entry is one output of one node; entries are numbered through, node by node. What is no JSON, has
-a key that cvm does not know, or a value of another type, is a runtime failure, free of charge; what
-is missing or of the wrong length is the model's fault.
+An entry is one output of one node; entries are numbered node by node. Malformed JSON, unknown keys
+and values of another type are runtime failures, free of charge; missing keys and tables of the
+wrong length are the model's fault.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ....graph.formats.sources import decode_json
 
 DEFAULT_VERSION = "cvm_1.0.0"
 VERSIONS = (DEFAULT_VERSION, "cvm_1.1.0")
-"""Of the first, all tables must be there and right; of the second, they are made anew."""
+"""The tables of the first version must be complete and right; those of the second are remade."""
 
-EXPORT = "write the model again: it is damaged, or whatever wrote it is wrong"
+EXPORT = "write the model again: the file is damaged, or its writer is wrong"
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolNode:
-    """A node as the symbol has it.
+    """A node of a symbol.
 
     Attributes
     ----------
     name : str
     function : str or None
-        The operator's name, perhaps with a number behind it; None for a variable.
+        The operator's name, perhaps with a number at its end; None for a variable.
     inputs : tuple of (int, int)
-        Which output of which node.
+        Node and output of each.
     """
 
     name: str
@@ -47,11 +47,11 @@ class SymbolGraph:
     ----------
     nodes : tuple of SymbolNode
     heads : tuple of (int, int)
-        The graph's outputs: which output of which node.
+        The graph's outputs: node and output of each.
     arg_nodes, node_row_ptr : tuple of int
         The variables, and the first entry of each node.
     shapes : tuple of tuple of int
-        Of each entry; so are storage_ids, precisions and dltypes.
+        Per entry, like storage_ids, precisions and dltypes.
     storage_ids, precisions : tuple of int
     dltypes : tuple of str
     op_attributes : tuple of str
@@ -73,34 +73,34 @@ class SymbolGraph:
 
 
 def parse_symbol(data: bytes | str, at: str = "symbol") -> SymbolGraph:
-    """Return what a symbol holds.
+    """Parse the JSON of a symbol.
 
     Raises
     ------
     RuntimeFailureError
-        If it is no JSON, has an unknown key, or a value of the wrong type.
+        If it is malformed, has an unknown key, or a value of the wrong type.
     LogicError
-        If something is missing.
+        If a key is missing.
     """
-    root = _object(parse_json(data, at), at)
+    root = _read_object(parse_json(data, at), at)
     _check_keys(root, _ROOT, ("nodes", "heads", "attrs"), at)
-    # Types alone are looked at here: whether tables agree with the nodes takes the whole graph.
-    tables = _tables(root["attrs"], f"attrs, {at}")
+    # Only types are checked here; comparing tables with nodes takes the whole graph.
+    tables = _read_tables(root["attrs"], f"attrs, {at}")
     return SymbolGraph(
         nodes=tuple(
-            _node(value, f"node {index}, {at}")
-            for index, value in enumerate(_list(root["nodes"], f"nodes, {at}"))
+            _read_node(value, f"node {index}, {at}")
+            for index, value in enumerate(_read_list(root["nodes"], f"nodes, {at}"))
         ),
-        heads=_entries(root["heads"], f"heads, {at}"),
-        arg_nodes=_integers(root.get("arg_nodes", []), f"arg_nodes, {at}"),
-        node_row_ptr=_integers(root.get("node_row_ptr", []), f"node_row_ptr, {at}"),
+        heads=_read_entries(root["heads"], f"heads, {at}"),
+        arg_nodes=_read_integers(root.get("arg_nodes", []), f"arg_nodes, {at}"),
+        node_row_ptr=_read_integers(root.get("node_row_ptr", []), f"node_row_ptr, {at}"),
         shapes=tables.get("shape", ()),
         storage_ids=tables.get("storage_id", ()),
         precisions=tables.get("precision", ()),
         dltypes=tables.get("dltype", ()),
         op_attributes=tables.get("op_attrs", ()),
-        version=_text(root.get("version", DEFAULT_VERSION), f"version, {at}"),
-        postprocess=_text(root.get("postprocess", ""), f"postprocess, {at}")[:32],
+        version=_read_text(root.get("version", DEFAULT_VERSION), f"version, {at}"),
+        postprocess=_read_text(root.get("postprocess", ""), f"postprocess, {at}")[:32],
     )
 
 
@@ -109,46 +109,46 @@ _NODE = ("op", "name", "inputs", "attrs", "precision")
 _NODE_ATTRS = ("func_name", "num_inputs", "num_outputs", "op_attrs", "flatten_data")
 
 
-def _node(value: Any, at: str) -> SymbolNode:
-    node = _object(value, at)
+def _read_node(value: Any, at: str) -> SymbolNode:
+    node = _read_object(value, at)
     _check_keys(node, _NODE, ("op", "name", "inputs"), at)
-    kind = _text(node["op"], f"op, {at}")
+    kind = _read_text(node["op"], f"op, {at}")
     if kind not in ("cvm_op", "null"):
-        wrong(f"op is {kind!r}, neither 'cvm_op' nor 'null'", at)
-    # Of its type, whatever it is: the table of precisions counts.
-    _integer(node.get("precision", 0), f"precision, {at}")
+        reject(f"op is {kind!r}, neither 'cvm_op' nor 'null'", at)
+    # Only its type matters, since the table of precisions is used.
+    _read_integer(node.get("precision", 0), f"precision, {at}")
     attributes: Mapping[str, str] = {}
     if "attrs" in node or kind == "cvm_op":
-        # Of these only func_name means anything: what a node reads are the inputs that it lists.
-        attributes = texts(node.get("attrs", {}), f"attrs, {at}")
+        # Only func_name matters: a node's inputs are those that it lists.
+        attributes = read_texts(node.get("attrs", {}), f"attrs, {at}")
         _check_keys(attributes, _NODE_ATTRS, ("func_name",), f"attrs, {at}")
     return SymbolNode(
-        _text(node["name"], f"name, {at}"),
+        _read_text(node["name"], f"name, {at}"),
         attributes["func_name"] if kind == "cvm_op" else None,
-        _entries(node["inputs"], f"inputs, {at}"),
+        _read_entries(node["inputs"], f"inputs, {at}"),
     )
 
 
-def _tables(value: Any, at: str) -> dict[str, Any]:
-    """Return the graph's attributes: each is a pair of a type's name and a list."""
-    tables = _object(value, at)
+def _read_tables(value: Any, at: str) -> dict[str, Any]:
+    """Read the graph's attributes: each is a pair of a type's name and a list."""
+    tables = _read_object(value, at)
     _check_keys(tables, _TABLES, ("shape", "storage_id", "op_attrs"), at)
     found = {}
     for key, pair in tables.items():
         where = f"{key}, {at}"
-        listed = _list(pair, where)
+        listed = _read_list(pair, where)
         if len(listed) != 2:
-            wrong(f"has {len(listed)} elements, not a type and a list", where)
-        kind = _text(listed[0], where)
-        if key == "dtype":  # known but never used, whatever it holds
+            reject(f"has {len(listed)} elements, not a type and a list", where)
+        kind = _read_text(listed[0], where)
+        if key == "dtype":  # unused, so that its content is not checked
             if kind not in ("list_int", "list_str"):
                 fail(f"is of the type {kind!r}", where)
             continue
         if kind != _TABLES[key]:
-            wrong(f"is of the type {kind!r}, not {_TABLES[key]!r}", where)
+            reject(f"is of the type {kind!r}, not {_TABLES[key]!r}", where)
         found[key] = _LISTS[kind](listed[1], where)
     if found.get("device_index"):
-        wrong("device_index is not empty", at)
+        reject("device_index is not empty", at)
     return found
 
 
@@ -164,7 +164,7 @@ _TABLES = {
 
 
 def parse_json(data: bytes | str, at: str) -> Any:
-    """Return a JSON value; no key twice, no number that is none."""
+    """Parse JSON without repeated keys and non-finite numbers."""
 
     def text() -> str:
         return data if isinstance(data, str) else bytes(data).decode()
@@ -177,14 +177,14 @@ def fail(what: str, at: str) -> NoReturn:
     raise RuntimeFailureError(what, at=at, fix=EXPORT)
 
 
-def wrong(what: str, at: str) -> NoReturn:
+def reject(what: str, at: str) -> NoReturn:
     """Raise a LogicError about a model that breaks a rule."""
     raise LogicError(what, at=at, fix=EXPORT)
 
 
-def texts(value: Any, at: str) -> dict[str, str]:
-    """Return a JSON object of strings."""
-    return {key: _text(element, f"{key}, {at}") for key, element in _object(value, at).items()}
+def read_texts(value: Any, at: str) -> dict[str, str]:
+    """Read a JSON object of strings."""
+    return {key: _read_text(one, f"{key}, {at}") for key, one in _read_object(value, at).items()}
 
 
 def _check_keys(
@@ -198,62 +198,62 @@ def _check_keys(
             fail(f"there is no key {key!r} in a cvm model", at)
     for key in required:
         if key not in value:
-            wrong(f"the key {key!r} is missing", at)
+            reject(f"the key {key!r} is missing", at)
 
 
-def _object(value: Any, at: str) -> dict[str, Any]:
+def _read_object(value: Any, at: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        fail(f"expected an object, got {_brief(value)}", at)
+        fail(f"expected an object, got {_shorten(value)}", at)
     return value
 
 
-def _list(value: Any, at: str) -> list[Any]:
+def _read_list(value: Any, at: str) -> list[Any]:
     if not isinstance(value, list):
-        fail(f"expected a list, got {_brief(value)}", at)
+        fail(f"expected a list, got {_shorten(value)}", at)
     return value
 
 
-def _text(value: Any, at: str) -> str:
+def _read_text(value: Any, at: str) -> str:
     if not isinstance(value, str):
-        fail(f"expected a string, got {_brief(value)}", at)
+        fail(f"expected a string, got {_shorten(value)}", at)
     try:
-        # JSON can spell half a character, which no file or message could hold.
+        # JSON can spell half of a surrogate pair, which cannot be encoded in files or messages.
         value.encode()
     except UnicodeEncodeError:
-        fail(f"{_brief(value)} holds half a surrogate pair", at)
+        fail(f"{_shorten(value)} holds half a surrogate pair", at)
     return value
 
 
-def _integer(value: Any, at: str) -> int:
-    # JSON's true would pass for 1.
+def _read_integer(value: Any, at: str) -> int:
+    # In Python, true is an instance of int.
     if not isinstance(value, int) or isinstance(value, bool):
-        fail(f"expected an integer, got {_brief(value)}", at)
+        fail(f"expected an integer, got {_shorten(value)}", at)
     return value
 
 
-def _brief(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return f"{type(value).__name__} {value!r}"[:60]
 
 
-def _integers(value: Any, at: str) -> tuple[int, ...]:
-    return tuple(_integer(element, at) for element in _list(value, at))
+def _read_integers(value: Any, at: str) -> tuple[int, ...]:
+    return tuple(_read_integer(element, at) for element in _read_list(value, at))
 
 
-def _strings(value: Any, at: str) -> tuple[str, ...]:
-    return tuple(_text(element, at) for element in _list(value, at))
+def _read_strings(value: Any, at: str) -> tuple[str, ...]:
+    return tuple(_read_text(element, at) for element in _read_list(value, at))
 
 
-def _shapes(value: Any, at: str) -> tuple[tuple[int, ...], ...]:
-    return tuple(_integers(element, at) for element in _list(value, at))
+def _read_shapes(value: Any, at: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(_read_integers(element, at) for element in _read_list(value, at))
 
 
-def _entries(value: Any, at: str) -> tuple[tuple[int, int], ...]:
-    """Return pairs of node and output; a third number, a version, means nothing."""
-    entries = _shapes(value, at)
+def _read_entries(value: Any, at: str) -> tuple[tuple[int, int], ...]:
+    """Read pairs of node and output; a third number, a version, is ignored."""
+    entries = _read_shapes(value, at)
     for entry in entries:
         if len(entry) not in (2, 3):
-            wrong(f"an entry has {len(entry)} numbers, not a node and an output", at)
+            reject(f"an entry has {len(entry)} numbers, not a node and an output", at)
     return tuple((entry[0], entry[1]) for entry in entries)
 
 
-_LISTS = {"list_int": _integers, "list_str": _strings, "list_shape": _shapes}
+_LISTS = {"list_int": _read_integers, "list_str": _read_strings, "list_shape": _read_shapes}

@@ -1,4 +1,4 @@
-"""Writing a graph of cvm operators as a cvm model: a symbol and a file of parameters."""
+"""Writes a graph of cvm operators as a cvm model: a symbol and a file of parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ....graph.names import Names
 from ....graph.tensor import Array
 from ..precision import check_parameters, infer_precision
 from .graph import DATA
-from .operators import format_attributes, function_name
+from .operators import format_attributes, get_function_name
 from .params import write_params
 from .storage import ELEMENT_BYTES
 from .symbol import DEFAULT_VERSION
@@ -25,33 +25,33 @@ POSTPROCESSING = ("", "argmax", "detection")
 
 
 def dump_cvm(graph: Graph, *, postprocess: str = "") -> tuple[bytes, bytes]:
-    """Return a graph as the content of a symbol and a parameter file, for cvm_1.0.0.
+    """Return the content of a symbol and of a parameter file for a graph, as cvm_1.0.0.
 
     Parameters
     ----------
     graph : Graph
-        Of static shapes and cvm operators only; its one input is called ``data``, and the precision
-        of it and of each constant is declared.
+        With static shapes and cvm operators only. Its only input is called ``data``; the input and
+        all constants have a declared precision.
     postprocess : str, optional
-        What cvm does with the outputs: ``"argmax"``, ``"detection"``, or nothing.
+        cvm's postprocessing of the outputs: ``"argmax"``, ``"detection"``, or nothing.
 
     Raises
     ------
     GraphError
-        If the graph is not of that kind, or there is no such postprocessing.
+        If the graph does not meet these conditions, or the postprocessing is unknown.
     LogicError
-        If a constant is beyond its precision, or a node may need too many bits.
+        If a constant exceeds its precision, or a node may need too many bits.
     """
     _check(graph, postprocess)
     graph = _with_names(graph)
     symbol = _Writer(graph).symbol(postprocess)
     bits = graph.precisions
-    params = {name: _stored(value, bits[name]) for name, value in graph.constants.items()}
+    params = {name: _to_stored(value, bits[name]) for name, value in graph.constants.items()}
     return json.dumps(symbol).encode(), write_params(params)
 
 
 def _check(graph: Graph, postprocess: str) -> None:
-    """Raise GraphError or LogicError for what a cvm model cannot say."""
+    """Raise GraphError or LogicError if a cvm model cannot express the graph."""
     check(graph)
     if graph.inputs != (DATA,):
         raise GraphError(
@@ -76,7 +76,7 @@ def _check(graph: Graph, postprocess: str) -> None:
 
 
 def _with_names(graph: Graph) -> Graph:
-    """Return the graph with a name for every output: in a model each has an entry, read or not."""
+    """Name all outputs of nodes, since each has an entry in a model, even if it is not read."""
     if all(all(node.outputs) for node in graph.nodes):
         return graph
     names, tensors, nodes = Names(graph.tensors), dict(graph.tensors), []
@@ -90,12 +90,12 @@ def _with_names(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), tensors=tensors)
 
 
-def _stored(value: Array, precision: int) -> Array:
+def _to_stored(value: Array, precision: int) -> Array:
     return value.astype(np.int8 if precision <= 8 else np.int32)
 
 
 class _Writer:
-    """Numbers the entries: variables first, then what the nodes write."""
+    """Numbers the entries: variables first, then the outputs of nodes."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -147,7 +147,7 @@ class _Writer:
             "name": node.outputs[0],
             "inputs": self._references(node.inputs),
             "attrs": {
-                "func_name": function_name(node.op, str(node)),
+                "func_name": get_function_name(node.op, str(node)),
                 "num_inputs": str(len(node.inputs)),
                 "num_outputs": str(len(node.outputs)),
                 "flatten_data": "0",
@@ -155,7 +155,7 @@ class _Writer:
         }
 
     def _storage(self) -> dict[str, int]:
-        """Return a place for each entry: a new one, or the best of those nobody reads any more."""
+        """Assign a place to each entry: a new one, or the best one without further readers."""
         sizes = {name: ELEMENT_BYTES * self._graph.tensors[name].size for name in self._entries}
         storage = {name: place for place, name in enumerate(self._variables)}
         room: dict[int, int] = {}
@@ -164,9 +164,9 @@ class _Writer:
         for node in self._nodes:
             for name in node.outputs:
                 fitting = [place for place in free if room[place] >= sizes[name]]
-                largest = sorted(free, key=room.__getitem__)[-1:]
+                compute_limit = sorted(free, key=room.__getitem__)[-1:]
                 place = min(
-                    fitting or largest,
+                    fitting or compute_limit,
                     key=room.__getitem__,
                     default=len(self._variables) + len(room),
                 )
@@ -178,7 +178,7 @@ class _Writer:
         return storage
 
     def _dying(self) -> dict[str, list[str]]:
-        """Return, for each node, the entries written by nodes that nobody reads after it."""
+        """Return, for each node, the nodes' entries of which it is the last reader."""
         last = {name: node.name for node in self._nodes for name in node.outputs}
         for node in self._nodes:
             last |= {self._same[name]: node.name for name in node.inputs}

@@ -1,4 +1,4 @@
-"""Exact kernels on boxes: those with a score, and of those that overlap the best."""
+"""Exact kernels on boxes: filtering by score, and suppression of overlapping boxes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from ....graph.tensor import TensorSpec
 Integers: TypeAlias = NDArray[np.int64] | NDArray[np.object_]
 
 _SAFE = 1 << 30
-"""Coordinates below this have areas whose sums fit in int64."""
+"""For coordinates below this, sums of areas fit in int64."""
 
 _FIRST_TOO_LARGE = (2**63 - 1) // 100 + 1
 """From here on 100 times an area would not fit, so the union is divided by 100 instead."""
 
 
-def _counts_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: which boxes are left out, by place in x and then in y."""
+def _list_counts_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Return masks of the omitted boxes, by place in x and in y."""
     shape = call.spec(0).static_shape[:2]
     return [TensorSpec("bool", shape)] * 2
 
 
-@kernel("cvm.get_valid_counts", scratch=_counts_scratch, binds=True)
+@kernel("cvm.get_valid_counts", scratch=_list_counts_scratch, binds=True)
 def get_valid_counts(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -56,7 +56,7 @@ def non_max_suppression(
 ) -> Step:
     """Y = boxes by score, less those that overlap a better one, then -1.
 
-    The host decides box by box, so that the arrays must be ones it can read.
+    The host decides box by box, so it must be able to read the arrays.
     """
     (boxes, counts), (y,) = inputs, outputs
 
@@ -76,7 +76,7 @@ def _suppress(boxes: NDArray[np.int32], count: int, attributes: Attributes) -> l
     order = order[: top_k if top_k >= 0 else count]
     order = order[boxes[order, 0] >= 0]
     most = min(count, most) if most >= 0 else count
-    corners = _corners(boxes[order])
+    corners = _extract_corners(boxes[order])
     left, kept = np.ones(len(order), bool), list[int]()
     for place, box in enumerate(order.tolist()):
         if len(kept) == most:
@@ -92,8 +92,8 @@ def _suppress(boxes: NDArray[np.int32], count: int, attributes: Attributes) -> l
     return kept
 
 
-def _corners(boxes: NDArray[np.int32]) -> Integers:
-    """Return (x1, y1, x2, y2) of each box, as Python integers where areas may not fit in int64."""
+def _extract_corners(boxes: NDArray[np.int32]) -> Integers:
+    """Return (x1, y1, x2, y2) of each box, as Python integers if areas may not fit in int64."""
     corners = boxes[:, 2:6].T.astype(np.int64)
     fits = not corners.size or max(corners.max(), -corners.min()) < _SAFE
     return corners if fits else corners.astype(object)
@@ -103,7 +103,7 @@ def _overlaps(box: Integers, others: Integers) -> Integers:
     """Return the hundredths of intersection over union of a box with others, rounded down."""
     sides = np.minimum(box[2:, None], others[2:]) - np.maximum(box[:2, None], others[:2])
     intersection = np.maximum(sides[0], 0) * np.maximum(sides[1], 0)
-    areas = _area(box) + _area(others)
+    areas = _compute_area(box) + _compute_area(others)
     union = areas - intersection
     large = intersection >= _FIRST_TOO_LARGE
     part = np.where(large, intersection, intersection * 100)
@@ -113,6 +113,6 @@ def _overlaps(box: Integers, others: Integers) -> Integers:
     return found
 
 
-def _area(corners: Integers) -> Integers:
+def _compute_area(corners: Integers) -> Integers:
     area: Integers = (corners[2] - corners[0]) * (corners[3] - corners[1])
     return area

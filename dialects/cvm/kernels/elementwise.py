@@ -1,4 +1,4 @@
-"""Exact elementwise kernels. Ufuncs on int32 wrap as they must; what would not is done wider."""
+"""Exact elementwise kernels: int32 ufuncs that wrap where the operator does, else wider dtypes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ....devices.kernels.steps import Step, in_order
 from ....graph.attribute import Attributes
 from ....graph.operator import Call, Specs
 from ....graph.tensor import Array, TensorSpec
-from ..precision import largest
+from ..precision import compute_limit
 
 UFUNCS = {
     "cvm.broadcast_add": "add",
@@ -40,8 +40,8 @@ def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attrib
     return partial(xp.maximum, *inputs, out=outputs[0])
 
 
-def _division_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the divisors and which are 0, the quotients and which are 2³¹."""
+def _list_division_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Return buffers for divisors, quotients, and masks of divisors 0 and quotients 2³¹."""
     divisors, quotients = call.spec(1).shape, outputs[0].shape
     return [
         TensorSpec("float64", divisors),
@@ -51,7 +51,7 @@ def _division_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     ]
 
 
-@kernel("cvm.broadcast_div", scratch=_division_scratch, binds=True)
+@kernel("cvm.broadcast_div", scratch=_list_division_scratch, binds=True)
 def divide(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -79,7 +79,7 @@ def divide(
 @kernel("cvm.relu", binds=True)
 def relu(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = max(x, 0)."""
-    return partial(clamp, xp, inputs[0], 0, largest(32), outputs[0])
+    return partial(clamp, xp, inputs[0], 0, compute_limit(32), outputs[0])
 
 
 @kernel("cvm.clip", binds=True)
@@ -90,8 +90,8 @@ def clip(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 
 @kernel("cvm.cvm_clip", binds=True)
 def clip_to_bits(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x clamped to what `precision` bits hold."""
-    bound = largest(attributes["precision"])
+    """Y = x clamped to `precision` bits."""
+    bound = compute_limit(attributes["precision"])
     return partial(clamp, xp, inputs[0], -bound, bound, outputs[0])
 
 
@@ -101,7 +101,7 @@ def shift_right(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, odd
 
     With t = ⌊x / 2ᵇ⁻¹⌋ that is ⌊(t + 1) / 2⌋ = ⌊t / 2⌋ + (t mod 2), which never overflows.
     """
-    bound = largest(attributes["precision"])
+    bound = compute_limit(attributes["precision"])
     xp.right_shift(x, attributes["shift_bit"] - 1, out=y)
     xp.bitwise_and(y, 1, out=odd)
     xp.right_shift(y, 1, out=y)
@@ -109,21 +109,21 @@ def shift_right(xp: ArrayModule, x: Array, y: Array, attributes: Attributes, odd
     xp.clip(y, -bound, bound, out=y)
 
 
-def _wide_block(dtype: str) -> partial[Sequence[TensorSpec]]:
-    return partial(_block_scratch, dtype)
+def _make_wide_block(dtype: str) -> partial[Sequence[TensorSpec]]:
+    return partial(_list_block_scratch, dtype)
 
 
-def _block_scratch(dtype: str, call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _list_block_scratch(dtype: str, call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     return [TensorSpec(dtype, (min(outputs[0].size, BLOCK),))]
 
 
-@kernel("cvm.left_shift", scratch=_wide_block("int64"), binds=True)
+@kernel("cvm.left_shift", scratch=_make_wide_block("int64"), binds=True)
 def shift_left(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = x·2ᵇ clamped to `precision` bits."""
     x, y, (wide,) = inputs[0].reshape(-1), outputs[0].reshape(-1), scratch
-    bound, factor = largest(attributes["precision"]), 2 ** attributes["shift_bit"]
+    bound, factor = compute_limit(attributes["precision"]), 2 ** attributes["shift_bit"]
     steps: list[Step] = []
     for part in blocks(x.size, BLOCK):
         shifted = wide[: part.stop - part.start]
@@ -135,7 +135,7 @@ def shift_left(
     return in_order(steps)
 
 
-@kernel("cvm.precision", scratch=_wide_block("float64"), binds=True)
+@kernel("cvm.precision", scratch=_make_wide_block("float64"), binds=True)
 def count_bits(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -152,11 +152,11 @@ def count_bits(
     return in_order(steps)
 
 
-def _condition_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+def _list_condition_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
     return [TensorSpec("bool", call.spec(0).shape)]
 
 
-@kernel("cvm.where", scratch=_condition_scratch, binds=True)
+@kernel("cvm.where", scratch=_list_condition_scratch, binds=True)
 def where(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

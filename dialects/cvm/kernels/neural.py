@@ -1,10 +1,10 @@
 """Exact kernels of layers: conv2d and dense, maxima over windows, cells made larger.
 
-conv2d and dense are sums of products modulo 2³², on BLAS wherever that is exact: a float holds
-every integer up to 2²⁴ or 2⁵³. All partial sums, in whatever order BLAS makes them, are within
-max |x| times the largest Σ|w| of an output; each run reads that bound off its operands and takes
-float32, float64, or else int64, which numpy multiplies without BLAS. Operands of 8 bits get floats.
-Where the host cannot read the operands, int64 it is.
+conv2d and dense are sums of products modulo 2³², on BLAS if that is exact: floats represent all
+integers up to 2²⁴ or 2⁵³. Partial sums, in any order, are bounded by max |x| times the largest Σ|w|
+of an output. Each run computes that bound and chooses float32, float64, or int64, which numpy
+multiplies without BLAS. Operands of 8 bits get floats. If the host cannot read the operands, it is
+int64.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ....devices.kernels.winograd import Winograd
 from ....graph.attribute import Attributes
 from ....graph.operator import Call, Specs
 from ....graph.tensor import Array, TensorSpec
-from ..operators.neural import convolution_window, pooling_steps
-from ..precision import magnitude
+from ..operators.neural import list_pooling_steps, make_window
+from ..precision import find_magnitude
 
 DType: TypeAlias = np.dtype[Any]
 
@@ -39,74 +39,72 @@ LIMITS: tuple[tuple[DType, int], ...] = (
     (np.dtype(np.float32), 1 << 24),
     (np.dtype(np.float64), 1 << 31),
 )
-"""Below which bound a float dtype is exact; results must also fit in int32 to be converted."""
+"""Bounds below which a float dtype is exact; results must also fit in int32 for conversion."""
 
 
 class ExactProduct:
-    """The step that computes in the fastest dtype that is exact on the operands of a run.
+    """The step that computes in the fastest dtype that is exact for the operands of a run.
 
     Parameters
     ----------
     x, w : Array
     bind : callable
-        Returns the step that computes in a dtype; called once for each that is ever needed.
+        Returns the step that computes in a dtype; called once for each dtype, on first use.
     is_constant : bool
-        True when w never changes.
+        True if w never changes.
     """
 
     def __init__(
         self, x: Array, w: Array, bind: Callable[[DType], Step], is_constant: bool
     ) -> None:
         self._x, self._w, self._bind = x, w, bind
-        self._norm = _norm(w) if is_constant else None
+        self._norm = _compute_norm(w) if is_constant else None
         self._bound: dict[DType, Step] = {}
 
     def __call__(self) -> None:
-        """Compute."""
         dtype = self._exact_dtype()
-        # Operands change from run to run, and few dtypes come up: each is bound once, in the same
-        # buffers.
+        # The dtype changes between runs; each is bound once, in the same buffers.
         if dtype not in self._bound:
             self._bound[dtype] = self._bind(dtype)
         self._bound[dtype]()
 
     def _exact_dtype(self) -> DType:
-        norm = _norm(self._w) if self._norm is None else self._norm
-        bound = magnitude(self._x) * norm
+        norm = _compute_norm(self._w) if self._norm is None else self._norm
+        bound = find_magnitude(self._x) * norm
         return next((dtype for dtype, limit in LIMITS if bound < limit), WIDE)
 
 
-def _norm(w: Array) -> int:
+def _compute_norm(w: Array) -> int:
     """Return the largest Σ|w| over the weights of an output."""
     rows = w.reshape(len(w), -1)
-    # In 64 bits: |-2³¹| has no place in 32.
+    # In 64 bits: |-2³¹| does not fit in 32.
     return int(np.abs(rows, dtype=np.int64).sum(axis=1).max())
 
 
-def _step(
+def _make_step(
     xp: ArrayModule, x: Array, w: Array, bind: Callable[[DType], Step], is_constant: bool
 ) -> Step:
-    """Return the step: one that looks at the operands where the host can."""
+    """Return the step, which chooses a dtype by the operands if the host can read them."""
     return ExactProduct(x, w, bind, is_constant) if xp is np else bind(WIDE)
 
 
-def _wide(*specs: TensorSpec) -> list[TensorSpec]:
-    """Scratch: buffers for any of the dtypes, none of which is wider."""
+def _widen(*specs: TensorSpec) -> list[TensorSpec]:
+    """Return specs of buffers that are wide enough for each dtype."""
     return [TensorSpec(WIDE, spec.shape) for spec in specs]
 
 
-def _in_dtype(buffer: Array, dtype: DType) -> Array:
-    """Return the first bytes of a wide buffer as an array of its shape."""
+def _slice_buffer(buffer: Array, dtype: DType) -> Array:
+    """View the first bytes of a wide buffer as an array of its shape."""
     return buffer.reshape(-1).view(dtype)[: buffer.size].reshape(buffer.shape)
 
 
-def _dense_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: x and y to compute in, and the weights where they are computed."""
+def _list_dense_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Return buffers for converted x, y, and weights that are not constant."""
     computed = () if call.value(1) is not None else (call.spec(1),)
-    return _wide(call.spec(0), outputs[0], *computed)
+    return _widen(call.spec(0), outputs[0], *computed)
 
 
-@kernel("cvm.dense", scratch=_dense_scratch, binds=True)
+@kernel("cvm.dense", scratch=_list_dense_scratch, binds=True)
 def dense(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -115,8 +113,8 @@ def dense(
     is_constant = len(scratch) == 2
 
     def bind(dtype: DType) -> Step:
-        rows, sums, *others = (_in_dtype(buffer, dtype) for buffer in scratch)
-        weights, steps = _converted(xp, w, dtype, others)
+        rows, sums, *others = (_slice_buffer(buffer, dtype) for buffer in scratch)
+        weights, steps = _convert(xp, w, dtype, others)
         steps += (
             partial(xp.copyto, rows, x),
             partial(xp.matmul, rows, weights.T, out=sums),
@@ -125,23 +123,23 @@ def dense(
         )
         return in_order(steps)
 
-    return _step(xp, x, w, bind, is_constant)
+    return _make_step(xp, x, w, bind, is_constant)
 
 
-def _converted(
+def _convert(
     xp: ArrayModule, w: Array, dtype: DType, buffers: Sequence[Array]
 ) -> tuple[Array, list[Step]]:
-    """Return the weights in a dtype, and what each run must do for that; constants are copied."""
+    """Return the weights in a dtype, and steps to convert them in each run unless constant."""
     if buffers:
         return buffers[0], [partial(xp.copyto, buffers[0], w)]
     return w.astype(dtype), []
 
 
-def _convolution(
+def _choose_convolution(
     x: Sequence[int], y: Sequence[int], attributes: Attributes, dtype: DType
 ) -> ConvolutionMethod:
-    """Return the method: the fastest of those that only add and multiply integers."""
-    window, groups = convolution_window(attributes), attributes["groups"]
+    """Choose the fastest method that only adds and multiplies integers."""
+    window, groups = make_window(attributes), attributes["groups"]
     conv = Geometry(x[0], x[1], y[1], groups, tuple(x[2:]), tuple(y[2:]), window, dtype)
     found = choose(conv)
     if not isinstance(found, Winograd):  # which divides
@@ -149,29 +147,29 @@ def _convolution(
     return Shifted(conv) if conv.features * 2 <= conv.channels else Columns(conv)
 
 
-def _convolution_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: x and y to compute in, the method's, and the weights where they are computed."""
+def _list_convolution_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Return buffers for converted x and y, the method, and weights that are not constant."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
-    method = _convolution(x.static_shape, y.static_shape, call.attributes, WIDE)
+    method = _choose_convolution(x.static_shape, y.static_shape, call.attributes, WIDE)
     computed = [w] if call.value(1) is None else []
     packed = [method.packing.spec] if computed and method.packing is not None else []
-    return _wide(x, y, *method.scratch, *computed, *packed)
+    return _widen(x, y, *method.scratch, *computed, *packed)
 
 
-@kernel("cvm.conv2d", scratch=_convolution_scratch, binds=True)
+@kernel("cvm.conv2d", scratch=_list_convolution_scratch, binds=True)
 def conv2d(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
     """Y = Σ over channels of a group and taps of w·x, + bias; beyond its borders x is 0."""
     (x, w), (y,), bias = inputs[:2], outputs, optional(inputs, 2)
-    # What comes behind these are weights that each run converts.
-    used = 2 + len(_convolution(x.shape, y.shape, attributes, WIDE).scratch)
+    # Buffers after these are for weights that each run converts.
+    used = 2 + len(_choose_convolution(x.shape, y.shape, attributes, WIDE).scratch)
 
     def bind(dtype: DType) -> Step:
-        method = _convolution(x.shape, y.shape, attributes, dtype)
-        cells, sums, *buffers = (_in_dtype(buffer, dtype) for buffer in scratch)
+        method = _choose_convolution(x.shape, y.shape, attributes, dtype)
+        cells, sums, *buffers = (_slice_buffer(buffer, dtype) for buffer in scratch)
         mine, others = buffers[: used - 2], buffers[used - 2 :]
-        weights, steps = _converted(xp, w, dtype, others)
+        weights, steps = _convert(xp, w, dtype, others)
         if method.packing is not None:
             weights, pack = packed_weights(xp, method.packing, weights, others[1:])
             steps += pack
@@ -183,34 +181,34 @@ def conv2d(
         )
         return in_order(steps)
 
-    return _step(xp, x, w, bind, is_constant=len(scratch) == used)
+    return _make_step(xp, x, w, bind, is_constant=len(scratch) == used)
 
 
 _LEAST = int(np.iinfo(np.int32).min)
-"""What a cell of the padding counts as."""
+"""The value of a cell of padding."""
 
 
-def _windows(shape: Sequence[int], attributes: Attributes) -> tuple[AxisWindow, AxisWindow]:
+def _make_windows(shape: Sequence[int], attributes: Attributes) -> tuple[AxisWindow, AxisWindow]:
     rows, columns = (
         AxisWindow(length, outputs, pool, stride, begin=pad)
-        for length, outputs, pool, stride, pad in pooling_steps(shape[2:], attributes)
+        for length, outputs, pool, stride, pad in list_pooling_steps(shape[2:], attributes)
     )
     return rows, columns
 
 
-def _pooling_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: what lies between the passes along the two axes."""
+def _list_pooling_scratch(call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Return the buffer between the passes along the two axes."""
     batch, channels, height, _ = call.spec(0).static_shape
     return [TensorSpec("int32", (batch, channels, height, outputs[0].static_shape[3]))]
 
 
-@kernel("cvm.max_pool2d", scratch=_pooling_scratch, binds=True)
+@kernel("cvm.max_pool2d", scratch=_list_pooling_scratch, binds=True)
 def max_pool(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
-    """Y = the largest cell of each window: of the rows' parts first, then of those."""
+    """Y = the largest cell of each window: first along rows, then along columns."""
     (x,), (y,), (between,) = inputs, outputs, scratch
-    rows, columns = _windows(x.shape, attributes)
+    rows, columns = _make_windows(x.shape, attributes)
     return in_order(
         (
             *slide(xp, xp.maximum, x, between, 3, columns, _LEAST),

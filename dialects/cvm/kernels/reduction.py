@@ -9,14 +9,14 @@ from ....devices.kernels.steps import Step
 from ....devices.kernels.sums import extremum_over, sum_over
 from ....graph.attribute import Attributes
 from ....graph.tensor import Array
-from ..operators.reduction import reduced_axes
+from ..operators.reduction import list_reduced_axes
 
 
-def _operands(
+def _prepare_operands(
     inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> tuple[Array, Array, tuple[int, ...]]:
-    """Return x, y with the reduced axes kept, and the axes."""
-    x, axes = inputs[0], reduced_axes(inputs[0].ndim, attributes)
+    """Return x, y with reduced axes of length 1, and the axes."""
+    x, axes = inputs[0], list_reduced_axes(inputs[0].ndim, attributes)
     kept = tuple(1 if axis in axes else length for axis, length in enumerate(x.shape))
     return x, outputs[0].reshape(kept), axes
 
@@ -24,12 +24,12 @@ def _operands(
 @kernel("cvm.sum", binds=True)
 def total(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = the sum modulo 2³²."""
-    x, y, axes = _operands(inputs, outputs, attributes)
+    x, y, axes = _prepare_operands(inputs, outputs, attributes)
     return sum_over(xp, x, axes, y) if axes else partial(xp.copyto, y, x)
 
 
 @kernel("cvm.max", binds=True)
 def maximum(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = the largest element."""
-    x, y, axes = _operands(inputs, outputs, attributes)
+    x, y, axes = _prepare_operands(inputs, outputs, attributes)
     return extremum_over(xp, "max", x, axes, y) if axes else partial(xp.copyto, y, x)

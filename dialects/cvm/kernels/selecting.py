@@ -34,12 +34,12 @@ def slice_like(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Att
     return partial(xp.copyto, y, inputs[0][tuple(map(slice, y.shape))])
 
 
-def _indices_scratch(index: int, call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Scratch: the places, clamped."""
+def _list_indices_scratch(index: int, call: Call, outputs: Specs) -> Sequence[TensorSpec]:
+    """Return the buffer of clamped indices."""
     return [TensorSpec("int64", call.spec(index).shape)]
 
 
-@kernel("cvm.take", scratch=partial(_indices_scratch, 1), binds=True)
+@kernel("cvm.take", scratch=partial(_list_indices_scratch, 1), binds=True)
 def take(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:
@@ -50,7 +50,7 @@ def take(
     return _take(xp, as_lines(x, attributes["axis"]), indices, y, places)
 
 
-@kernel("cvm.lut", scratch=partial(_indices_scratch, 0), binds=True)
+@kernel("cvm.lut", scratch=partial(_list_indices_scratch, 0), binds=True)
 def look_up(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes, scratch: Arrays
 ) -> Step:

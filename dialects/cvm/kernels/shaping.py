@@ -11,7 +11,7 @@ from ....devices.kernels.registry import ArrayModule, Arrays, kernel
 from ....devices.kernels.reshaping import copy_bytes
 from ....devices.kernels.steps import Step, in_order
 from ....graph.attribute import Attributes
-from ..operators.shaping import aligned, permutation
+from ..operators.shaping import align, get_permutation
 
 for _op in ("flatten", "expand_dims", "reshape", "squeeze"):
     kernel(f"cvm.{_op}", binds=True)(copy_bytes)
@@ -22,7 +22,7 @@ def transpose_exact(
     xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes
 ) -> Step:
     """Y = x with its axes in another order."""
-    perm = permutation(inputs[0].ndim, attributes["axes"])
+    perm = get_permutation(inputs[0].ndim, attributes["axes"])
     step: Step = transpose(xp, inputs, outputs, {"perm": perm})
     return step
 
@@ -39,7 +39,7 @@ def repeat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 @kernel("cvm.tile", binds=True)
 def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
     """Y = x beside itself as many times along each axis."""
-    shape, reps = aligned(inputs[0].shape, attributes["reps"])
+    shape, reps = align(inputs[0].shape, attributes["reps"])
     tiles = outputs[0].reshape([*itertools.chain(*zip(reps, shape, strict=True))])
     return partial(
         xp.copyto, tiles, inputs[0].reshape([*itertools.chain(*((1, length) for length in shape))])
@@ -48,7 +48,7 @@ def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribute
 
 @kernel("cvm.concatenate", binds=True)
 def concatenate(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = the inputs one behind the other along an axis."""
+    """Y = the inputs joined along an axis."""
     y, begin, copies = outputs[0], 0, list[Step]()
     axis = attributes["axis"] % y.ndim
     for x in inputs:

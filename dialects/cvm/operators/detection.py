@@ -9,7 +9,7 @@ from ....graph.errors import ShapeError
 from ....graph.operator import Call, Specs
 from ....graph.operators.rules import per_input_element
 from ....graph.tensor import Shape
-from .rules import INT32_MAX, check_like, exact, fixed_shape
+from .rules import INT32_MAX, check_like, declare, get_fixed_shape
 
 BOX_NUMBERS = 6
 """A box of non_max_suppression: class id, score, and the corners x1, y1, x2, y2."""
@@ -17,7 +17,7 @@ BOX_NUMBERS = 6
 _LAYOUT = "the boxes"
 
 
-@exact(
+@declare(
     "get_valid_counts",
     outputs="counts y",
     attributes={
@@ -28,7 +28,7 @@ _LAYOUT = "the boxes"
 )
 def infer_get_valid_counts(call: Call) -> Sequence[Shape | None]:
     """Infer: a count per sample, and as many boxes."""
-    shape = fixed_shape(call, 0, 3, _LAYOUT)
+    shape = get_fixed_shape(call, 0, 3, _LAYOUT)
     if not 2 <= shape[2] <= 31:
         raise ShapeError(
             f"a box has {shape[2]} numbers in {list(shape)}", fix="use 2 to 31; 1 is the score"
@@ -36,12 +36,12 @@ def infer_get_valid_counts(call: Call) -> Sequence[Shape | None]:
     return (shape[:1], shape)
 
 
-def _suppression_cost(call: Call, outputs: Specs) -> int:
+def _count_suppression(call: Call, outputs: Specs) -> int:
     batch, boxes, _ = call.spec(0).static_shape
     return 20 * batch * boxes * boxes
 
 
-@exact(
+@declare(
     "non_max_suppression",
     inputs="boxes counts",
     attributes={
@@ -55,11 +55,11 @@ def _suppression_cost(call: Call, outputs: Specs) -> int:
         "return_indices": Attribute(Kind.BOOL, False, choices=(False,)),
         "invalid_to_bottom": Attribute(Kind.BOOL, True, choices=(True,)),
     },
-    cost=_suppression_cost,
+    cost=_count_suppression,
 )
 def infer_non_max_suppression(call: Call) -> Sequence[Shape | None]:
     """Infer: like the boxes."""
-    shape = fixed_shape(call, 0, 3, _LAYOUT)
+    shape = get_fixed_shape(call, 0, 3, _LAYOUT)
     if shape[2] != BOX_NUMBERS:
         raise ShapeError(
             f"a box has {shape[2]} numbers in {list(shape)}, {BOX_NUMBERS} are needed",

@@ -11,19 +11,19 @@ from ....graph.operator import Call
 from ....graph.operators.inputs import may_equal
 from ....graph.operators.rules import EITHER, FIRST, per_element
 from ....graph.tensor import Shape
-from .rules import INT32_MAX, always, broadcast_shapes, exact, integer, same_shape
+from .rules import INT32_MAX, accept_any, broadcast_shapes, declare, keep_shape, make_int
 
 for _op in ("broadcast_add", "broadcast_sub", "broadcast_mul", "broadcast_max"):
-    exact(_op, inputs="a b", inplace=EITHER, ready=always)(broadcast_shapes)
+    declare(_op, inputs="a b", inplace=EITHER, ready=accept_any)(broadcast_shapes)
 
-exact("broadcast_greater", inputs="a b", inplace=EITHER, ready=always)(broadcast_shapes)
-exact("broadcast_div", inputs="a b", cost=per_element(4), ready=always)(broadcast_shapes)
+declare("broadcast_greater", inputs="a b", inplace=EITHER, ready=accept_any)(broadcast_shapes)
+declare("broadcast_div", inputs="a b", cost=per_element(4), ready=accept_any)(broadcast_shapes)
 
 
-@exact("elemwise_add", inputs="a b", inplace=EITHER, ready=always)
-@exact("elemwise_sub", inputs="a b", inplace=EITHER, ready=always)
+@declare("elemwise_add", inputs="a b", inplace=EITHER, ready=accept_any)
+@declare("elemwise_sub", inputs="a b", inplace=EITHER, ready=accept_any)
 def infer_elementwise(call: Call) -> Sequence[Shape | None]:
-    """Infer: like both inputs, which have one shape."""
+    """Infer: like both inputs, which have equal shapes."""
     a, b = call.spec(0), call.spec(1)
     if a.shape is None or b.shape is None:
         return (a.shape or b.shape,)
@@ -33,45 +33,47 @@ def infer_elementwise(call: Call) -> Sequence[Shape | None]:
 
 
 for _op in ("relu", "abs", "negative"):
-    exact(_op, inplace=FIRST, ready=always)(same_shape)
+    declare(_op, inplace=FIRST, ready=accept_any)(keep_shape)
 
-exact("precision", cost=per_element(4), ready=always)(same_shape)
+declare("precision", cost=per_element(4), ready=accept_any)(keep_shape)
 
 
-@exact(
+@declare(
     "clip",
     attributes={
-        "a_min": integer(-INT32_MAX, INT32_MAX),
-        "a_max": integer(-INT32_MAX, INT32_MAX),
+        "a_min": make_int(-INT32_MAX, INT32_MAX),
+        "a_max": make_int(-INT32_MAX, INT32_MAX),
     },
     cost=per_element(2),
     inplace=FIRST,
-    ready=always,
+    ready=accept_any,
 )
 def infer_clip(call: Call) -> Sequence[Shape | None]:
     """Infer: like x; the bounds must leave room."""
     low, high = call.attributes["a_min"], call.attributes["a_max"]
     if low >= high:
         raise OperatorError(f"a_min {low} is not below a_max {high}", fix="exchange them")
-    return same_shape(call)
+    return keep_shape(call)
 
 
-_CLIP = {"precision": integer(1, 32), "is_sign": Attribute(Kind.BOOL, True)}
+_CLIP = {"precision": make_int(1, 32), "is_sign": Attribute(Kind.BOOL, True)}
 """`is_sign` changes nothing: the range is always symmetric."""
 
-exact("cvm_clip", attributes=_CLIP, cost=per_element(2), inplace=FIRST, ready=always)(same_shape)
+declare("cvm_clip", attributes=_CLIP, cost=per_element(2), inplace=FIRST, ready=accept_any)(
+    keep_shape
+)
 
 for _op in ("right_shift", "left_shift"):
-    exact(
+    declare(
         _op,
-        attributes={**_CLIP, "shift_bit": integer(1, 32)},
+        attributes={**_CLIP, "shift_bit": make_int(1, 32)},
         cost=per_element(4),
         inplace=FIRST,
-        ready=always,
-    )(same_shape)
+        ready=accept_any,
+    )(keep_shape)
 
 
-@exact("where", inputs="condition x y", inplace=((0, 2),))
+@declare("where", inputs="condition x y", inplace=((0, 2),))
 def infer_where(call: Call) -> Sequence[Shape | None]:
     """Infer: like x and y; the condition is for each element, or for each row."""
     condition, x, y = (call.spec(index).static_shape for index in range(3))

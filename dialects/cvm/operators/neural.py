@@ -16,32 +16,32 @@ from .rules import (
     MAX_DIM,
     check_bias,
     check_like,
-    exact,
-    fixed,
-    fixed_shape,
-    integer,
-    integers,
-    pair,
+    declare,
+    get_fixed_shape,
+    make_fixed,
+    make_int,
+    make_ints,
+    read_pair,
 )
 
 _USE_BIAS = Attribute(Kind.BOOL, True)
 
 
-def _dense_cost(call: Call, outputs: Specs) -> int:
+def _count_dense(call: Call, outputs: Specs) -> int:
     return 2 * outputs[0].size * call.spec(1).static_shape[1]
 
 
-@exact(
+@declare(
     "dense",
     inputs="x w bias?",
-    attributes={"units": integer(1, MAX_DIM), "use_bias": _USE_BIAS},
-    cost=_dense_cost,
+    attributes={"units": make_int(1, MAX_DIM), "use_bias": _USE_BIAS},
+    cost=_count_dense,
     batched=True,
     traits=FULLY_CONNECTED,
 )
 def infer_dense(call: Call) -> Sequence[Shape | None]:
     """Infer: a row of `units` numbers for each row of x."""
-    rows, length = fixed_shape(call, 0, 2, "the input")
+    rows, length = get_fixed_shape(call, 0, 2, "the input")
     units = call.attributes["units"]
     check_like(call, 1, (units, length), "the weights")
     if check_bias(call):
@@ -49,7 +49,7 @@ def infer_dense(call: Call) -> Sequence[Shape | None]:
     return ((rows, units),)
 
 
-def convolution_window(attributes: Attributes) -> Window:
+def make_window(attributes: Attributes) -> Window:
     """Return the window that conv2d slides over the input."""
     padding = attributes["padding"]
     return Window(
@@ -57,36 +57,36 @@ def convolution_window(attributes: Attributes) -> Window:
     )
 
 
-def _convolution_cost(call: Call, outputs: Specs) -> int:
+def _count_convolution(call: Call, outputs: Specs) -> int:
     return 2 * outputs[0].size * math.prod(call.spec(1).static_shape[1:])
 
 
-@exact(
+@declare(
     "conv2d",
     inputs="x w bias?",
     attributes={
-        "channels": integer(1, MAX_DIM),
-        "kernel_size": integers(None, 1, MAX_DIM),
-        "strides": integers((1, 1), 1),
-        "padding": integers((0, 0)),
-        "dilation": integers((1, 1), 1),
+        "channels": make_int(1, MAX_DIM),
+        "kernel_size": make_ints(None, 1, MAX_DIM),
+        "strides": make_ints((1, 1), 1),
+        "padding": make_ints((0, 0)),
+        "dilation": make_ints((1, 1), 1),
         "groups": Attribute(Kind.INT, 1, minimum=1),
-        "layout": fixed("NCHW"),
-        "kernel_layout": fixed("OIHW"),
-        "out_layout": fixed("NCHW", "__undef__"),
-        "out_dtype": fixed("same", "int32"),
+        "layout": make_fixed("NCHW"),
+        "kernel_layout": make_fixed("OIHW"),
+        "out_layout": make_fixed("NCHW", "__undef__"),
+        "out_dtype": make_fixed("same", "int32"),
         "use_bias": _USE_BIAS,
     },
-    cost=_convolution_cost,
+    cost=_count_convolution,
     batched=True,
 )
 def infer_conv2d(call: Call) -> Sequence[Shape | None]:
     """Infer: a plane per channel of the weights, a cell per window that fits."""
-    batch, channels, *spatial = fixed_shape(call, 0, 4, "the input")
+    batch, channels, *spatial = get_fixed_shape(call, 0, 4, "the input")
     features, groups = call.attributes["channels"], call.attributes["groups"]
-    kernel = pair(call, "kernel_size")
+    kernel = read_pair(call, "kernel_size")
     for name in ("strides", "padding", "dilation"):
-        pair(call, name)
+        read_pair(call, name)
     if channels % groups or features % groups:
         raise ShapeError(
             f"{channels} channels to {features} cannot be split into {groups} groups",
@@ -95,12 +95,12 @@ def infer_conv2d(call: Call) -> Sequence[Shape | None]:
     check_like(call, 1, (features, channels // groups, *kernel), "the weights")
     if check_bias(call):
         check_like(call, 2, (features,), "the bias")
-    window = convolution_window(call.attributes)
+    window = make_window(call.attributes)
     steps = zip(spatial, window.extents, window.strides, window.pads_begin, strict=True)
-    return ((batch, features, *(_windows(*step) for step in steps)),)
+    return ((batch, features, *(_count_windows(*step) for step in steps)),)
 
 
-def _windows(length: int, extent: int, stride: int, pad: int) -> int:
+def _count_windows(length: int, extent: int, stride: int, pad: int) -> int:
     if extent > length + 2 * pad:
         raise ShapeError(
             f"a window over {extent} cells does not fit in {length} cells padded by {pad}",
@@ -109,7 +109,7 @@ def _windows(length: int, extent: int, stride: int, pad: int) -> int:
     return (length + 2 * pad - extent) // stride + 1
 
 
-def pooling_steps(
+def list_pooling_steps(
     spatial: Sequence[int], attributes: Attributes
 ) -> list[tuple[int, int, int, int, int]]:
     """Return (length, outputs, pool, stride, pad) along each spatial axis.
@@ -117,15 +117,15 @@ def pooling_steps(
     Raises
     ------
     ShapeError
-        If a window does not fit, holds padding alone, or would start behind the input.
+        If a window does not fit, covers only padding, or would start after the input.
     """
     padding = attributes["padding"]
     pads = padding * 2 if len(padding) == 1 else padding
     axes = zip(spatial, attributes["pool_size"], attributes["strides"], pads, strict=True)
-    return [_pooled(*axis, attributes["ceil_mode"]) for axis in axes]
+    return [_compute_pooling(*axis, attributes["ceil_mode"]) for axis in axes]
 
 
-def _pooled(
+def _compute_pooling(
     length: int, pool: int, stride: int, pad: int, ceil_mode: bool
 ) -> tuple[int, int, int, int, int]:
     room = length + 2 * pad - pool
@@ -143,48 +143,48 @@ def _pooled(
     return length, outputs, pool, stride, pad
 
 
-def _pooling_cost(call: Call, outputs: Specs) -> int:
+def _count_pooling(call: Call, outputs: Specs) -> int:
     return math.prod(call.attributes["pool_size"]) * outputs[0].size
 
 
-@exact(
+@declare(
     "max_pool2d",
     attributes={
-        "pool_size": integers(None, 0, MAX_DIM + 2 * MAX_ATTRIBUTE),
-        "strides": integers((1, 1), 1),
-        "padding": integers((0, 0)),
-        "layout": fixed("NCHW"),
+        "pool_size": make_ints(None, 0, MAX_DIM + 2 * MAX_ATTRIBUTE),
+        "strides": make_ints((1, 1), 1),
+        "padding": make_ints((0, 0)),
+        "layout": make_fixed("NCHW"),
         "ceil_mode": Attribute(Kind.BOOL, False),
     },
-    cost=_pooling_cost,
+    cost=_count_pooling,
     batched=True,
 )
 def infer_max_pool2d(call: Call) -> Sequence[Shape | None]:
     """Infer: a cell per window."""
-    batch, channels, *spatial = fixed_shape(call, 0, 4, "the input")
-    pair(call, "pool_size")
-    pair(call, "strides")
+    batch, channels, *spatial = get_fixed_shape(call, 0, 4, "the input")
+    read_pair(call, "pool_size")
+    read_pair(call, "strides")
     if len(call.attributes["padding"]) not in (1, 2):
         raise OperatorError(
             f"padding {list(call.attributes['padding'])} has neither 1 nor 2 numbers",
             fix="give one for both axes, or one for each",
         )
-    steps = pooling_steps(spatial, call.attributes)
+    steps = list_pooling_steps(spatial, call.attributes)
     return ((batch, channels, *(outputs for _, outputs, *_ in steps)),)
 
 
-@exact(
+@declare(
     "upsampling",
     attributes={
-        "scale": integer(1),
-        "method": fixed("NEAREST_NEIGHBOR"),
-        "layout": fixed("NCHW"),
+        "scale": make_int(1),
+        "method": make_fixed("NEAREST_NEIGHBOR"),
+        "layout": make_fixed("NCHW"),
     },
     cost=free,
     batched=True,
 )
 def infer_upsampling(call: Call) -> Sequence[Shape | None]:
     """Infer: each cell becomes `scale` by `scale` cells."""
-    *outer, height, width = fixed_shape(call, 0, 4, "the input")
+    *outer, height, width = get_fixed_shape(call, 0, 4, "the input")
     scale = call.attributes["scale"]
     return ((*outer, height * scale, width * scale),)

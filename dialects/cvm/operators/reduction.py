@@ -9,17 +9,17 @@ from ....graph.dims import normalize_axes
 from ....graph.operator import Call
 from ....graph.operators.rules import per_input_element
 from ....graph.tensor import Shape
-from .rules import exact, integers, known_ranks, known_shape
+from .rules import declare, get_known_shape, has_ranks, make_ints
 
 _ATTRIBUTES = {
-    "axis": integers((), None, None),
+    "axis": make_ints((), None, None),
     "keepdims": Attribute(Kind.BOOL, False),
     "exclude": Attribute(Kind.BOOL, False),
 }
 
 
-def reduced_axes(rank: int, attributes: Attributes) -> tuple[int, ...]:
-    """Return the axes to reduce: all where none is listed, else those listed, or all others."""
+def list_reduced_axes(rank: int, attributes: Attributes) -> tuple[int, ...]:
+    """Return the axes to reduce: all, those listed, or with `exclude` all others."""
     listed = normalize_axes(attributes["axis"], rank, "axis")
     if not listed:
         return tuple(range(rank))
@@ -28,12 +28,12 @@ def reduced_axes(rank: int, attributes: Attributes) -> tuple[int, ...]:
     return tuple(sorted(listed))
 
 
-@exact("sum", attributes=_ATTRIBUTES, cost=per_input_element(1), ready=known_ranks)
-@exact("max", attributes=_ATTRIBUTES, cost=per_input_element(1), ready=known_ranks)
+@declare("sum", attributes=_ATTRIBUTES, cost=per_input_element(1), ready=has_ranks)
+@declare("max", attributes=_ATTRIBUTES, cost=per_input_element(1), ready=has_ranks)
 def infer_reduction(call: Call) -> Sequence[Shape | None]:
-    """Infer: reduced axes have length 1 or are left out; of none left, one of length 1 stays."""
-    shape = known_shape(call)
-    reduced = reduced_axes(len(shape), call.attributes)
+    """Infer: reduced axes have length 1 or are removed; at least one axis remains."""
+    shape = get_known_shape(call)
+    reduced = list_reduced_axes(len(shape), call.attributes)
     if call.attributes["keepdims"]:
         return (tuple(1 if axis in reduced else dim for axis, dim in enumerate(shape)),)
     return (tuple(dim for axis, dim in enumerate(shape) if axis not in reduced) or (1,),)

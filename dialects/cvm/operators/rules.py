@@ -1,4 +1,4 @@
-"""Rules that all exact operators share: limits of shapes and attributes, and their registration."""
+"""Rules shared by all exact operators: limits of shapes and attributes, and registration."""
 
 from __future__ import annotations
 
@@ -23,28 +23,27 @@ MAX_ATTRIBUTE = 4096
 INT32_MAX = (1 << 31) - 1
 
 ShapeRule: TypeAlias = Callable[[Call], Sequence[Shape | None]]
-"""Returns the shape of each output, None where the inputs do not tell it yet."""
+"""Returns the shape of each output, or None while it does not follow from the inputs."""
 
 Readiness: TypeAlias = Callable[[Call], bool]
-"""Says whether a shape rule can be asked, given what is known of the inputs."""
+"""Returns whether a shape rule can be called with the known specs of the inputs."""
 
 
-def fixed_shapes(call: Call) -> bool:
-    """Return whether all lengths are known."""
+def has_fixed_shapes(call: Call) -> bool:
     return all(spec.is_static for spec in present(call))
 
 
-def known_ranks(call: Call) -> bool:
-    """Return whether all ranks are known: for rules that take symbols as they come."""
+def has_ranks(call: Call) -> bool:
+    """Return whether all ranks are known, for rules that accept symbols."""
     return all(spec.shape is not None for spec in present(call))
 
 
-def always(call: Call) -> bool:
-    """Return True: for rules that make do with any inputs."""
+def accept_any(call: Call) -> bool:
+    """Return True, for rules that accept any inputs."""
     return True
 
 
-def exact(
+def declare(
     name: str,
     *,
     inputs: str = "x",
@@ -55,31 +54,30 @@ def exact(
     parts: AliasRule | None = None,
     joins: AliasRule | None = None,
     inplace: Pairs = (),
-    ready: Readiness = fixed_shapes,
+    ready: Readiness = has_fixed_shapes,
     batched: bool = False,
     traits: Trait = NO_TRAITS,
 ) -> Callable[[ShapeRule], ShapeRule]:
-    """Register an operator on int32 whose output shapes the decorated function tells.
+    """Register an operator on int32; the decorated function is its rule for output shapes.
 
-    The rule is asked once the inputs are `ready`; until then the shapes are unknown. Where outputs
-    are `batched`, their first length is that of the first input, and may be a symbol.
+    The rule is called if the inputs are `ready`; otherwise the shapes are unknown. `batched`
+    outputs have the first length of the first input, perhaps a symbol.
     """
     unknown: Sequence[Shape | None] = [None] * len(outputs.split())
 
     def decorate(rule: ShapeRule) -> ShapeRule:
         def shapes(call: Call) -> Sequence[Shape | None]:
-            # Rules know lengths only as numbers: they are asked about a batch of one, and its
-            # length is put back.
-            single = _single(call) if batched else None
+            # Rules accept only numbers: a symbolic batch is replaced by 1, and restored.
+            single = _replace_batch(call) if batched else None
             if single is None:
                 return rule(call) if ready(call) else unknown
             found = rule(single) if ready(single) else unknown
-            return [shape and (*known_shape(call)[:1], *shape[1:]) for shape in found]
+            return [shape and (*get_known_shape(call)[:1], *shape[1:]) for shape in found]
 
         def infer(call: Call) -> Sequence[TensorSpec]:
             for spec in present(call):
                 _check_tensor(spec)
-            # Limits are for outputs too: a rule may make them larger than all inputs.
+            # Outputs have limits too: a rule may make them larger than all inputs.
             specs = [TensorSpec("int32", shape) for shape in shapes(call)]
             for spec in specs:
                 _check_shape(spec, "the output")
@@ -104,7 +102,7 @@ def exact(
     return decorate
 
 
-def same_shape(call: Call) -> Sequence[Shape | None]:
+def keep_shape(call: Call) -> Sequence[Shape | None]:
     """Infer: the output is like the first input."""
     return (call.spec(0).shape,)
 
@@ -115,37 +113,36 @@ def broadcast_shapes(call: Call) -> Sequence[Shape | None]:
     return (broadcast(shapes) if len(shapes) == len(call.inputs) else None,)
 
 
-def integer(minimum: int = 0, maximum: int | None = MAX_ATTRIBUTE) -> Attribute:
-    """Return a required integer attribute in a range, both ends allowed."""
+def make_int(minimum: int = 0, maximum: int | None = MAX_ATTRIBUTE) -> Attribute:
+    """Make a required integer attribute in a range, both ends included."""
     return Attribute(Kind.INT, minimum=minimum, maximum=maximum)
 
 
-def integers(
+def make_ints(
     default: Sequence[int] | None, minimum: int | None = 0, maximum: int | None = MAX_ATTRIBUTE
 ) -> Attribute:
-    """Return an attribute of integers in a range, both ends allowed; required without default."""
+    """Make an attribute of integers in a range, both ends included; required without default."""
     return Attribute(Kind.INTS, REQUIRED if default is None else tuple(default), minimum, maximum)
 
 
-def fixed(*words: str) -> Attribute:
-    """Return an attribute that may only be what its default, the first word, says too."""
+def make_fixed(*words: str) -> Attribute:
+    """Make an attribute that accepts only these words; the first is the default."""
     return Attribute(Kind.STRING, words[0], choices=words)
 
 
-def known_shape(call: Call, index: int = 0) -> Shape:
-    """Return the shape of an input whose rank is known."""
+def get_known_shape(call: Call, index: int = 0) -> Shape:
     shape = call.spec(index).shape
     assert shape is not None
     return shape
 
 
-def pair(call: Call, name: str) -> tuple[int, int]:
-    """Return an attribute that holds a number for each of two spatial axes.
+def read_pair(call: Call, name: str) -> tuple[int, int]:
+    """Return an attribute with a number for each of two spatial axes.
 
     Raises
     ------
     OperatorError
-        If it holds more or fewer.
+        If it has more or fewer.
     """
     values = call.attributes[name]
     if len(values) != 2:
@@ -156,7 +153,7 @@ def pair(call: Call, name: str) -> tuple[int, int]:
     return values[0], values[1]
 
 
-def fixed_shape(call: Call, index: int, rank: int, what: str) -> tuple[int, ...]:
+def get_fixed_shape(call: Call, index: int, rank: int, what: str) -> tuple[int, ...]:
     """Return the shape of an input.
 
     Raises
@@ -182,7 +179,7 @@ def check_like(call: Call, index: int, shape: Sequence[int], what: str) -> None:
 
 
 def check_bias(call: Call) -> bool:
-    """Return whether there is a bias; raise OperatorError unless `use_bias` says the same."""
+    """Return whether the call has a bias; raise OperatorError unless `use_bias` agrees."""
     wanted = bool(call.attributes["use_bias"])
     if call.has(2) != wanted:
         raise OperatorError(
@@ -192,8 +189,8 @@ def check_bias(call: Call) -> bool:
     return wanted
 
 
-def _single(call: Call) -> Call | None:
-    """Return the call for a batch of one, where the first input has a batch of unknown length."""
+def _replace_batch(call: Call) -> Call | None:
+    """Return the call for a batch of one, if the length of the first input's batch is unknown."""
     x = call.spec(0)
     if not x.shape or isinstance(x.shape[0], int):
         return None
@@ -217,7 +214,7 @@ def _check_shape(spec: TensorSpec, what: str) -> None:
     size = 1
     for dim in spec.shape:
         if isinstance(dim, int):
-            # At each step: beyond the limit, numbers would grow with the rank.
+            # In each step: beyond the limit, numbers would grow with the rank.
             size *= dim
             if not 1 <= dim <= MAX_DIM or size > MAX_SIZE:
                 raise ShapeError(

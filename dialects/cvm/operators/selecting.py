@@ -10,7 +10,7 @@ from ....graph.errors import ShapeError
 from ....graph.operator import Alias, Call, free
 from ....graph.operators.rules import part_of
 from ....graph.tensor import Shape
-from .rules import MAX_SIZE, exact, integer, integers
+from .rules import MAX_SIZE, declare, make_int, make_ints
 
 
 def _slice_parts(call: Call) -> Iterator[Alias]:
@@ -19,12 +19,12 @@ def _slice_parts(call: Call) -> Iterator[Alias]:
         yield from part_of(call.spec(0), [places[0] for places in ranges], [*map(len, ranges)])
 
 
-@exact(
+@declare(
     "strided_slice",
     attributes={
-        "begin": integers((0,), None, None),
-        "end": integers((1,), None, None),
-        "stride": integers((), None, None),
+        "begin": make_ints((0,), None, None),
+        "end": make_ints((1,), None, None),
+        "stride": make_ints((), None, None),
     },
     cost=free,
     parts=_slice_parts,
@@ -35,12 +35,12 @@ def infer_strided_slice(call: Call) -> Sequence[Shape | None]:
 
 
 def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
-    """Return the places taken along each axis; what is not given means from 0, to the end, by 1.
+    """Return the places taken along each axis; the defaults are from 0, to the end, by 1.
 
     Raises
     ------
     ShapeError
-        If more axes are described than there are, a stride is 0, or nothing is taken.
+        If the slice has more axes than the shape, a stride of 0, or is empty.
     """
     begins, ends, strides = (attributes[name] for name in ("begin", "end", "stride"))
     if max(len(begins), len(ends), len(strides)) > len(shape):
@@ -59,7 +59,7 @@ def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
 
 
 def _slice_range(length: int, begin: int, end: int, stride: int) -> range:
-    """Clamp both ends; backwards, from the last place to -1, which stands before the first."""
+    """Clamp both ends; a backward slice runs from the last place to -1, before the first."""
     low, high = (0, length) if stride > 0 else (-1, length - 1)
     first, last = (
         min(max(bound + length if bound < 0 else bound, low), high) for bound in (begin, end)
@@ -72,7 +72,7 @@ def _slice_range(length: int, begin: int, end: int, stride: int) -> range:
     return range(first, last, stride)
 
 
-@exact("slice_like", inputs="x like", attributes={"axis": integers((), None, None)}, cost=free)
+@declare("slice_like", inputs="x like", attributes={"axis": make_ints((), None, None)}, cost=free)
 def infer_slice_like(call: Call) -> Sequence[Shape | None]:
     """Infer: as long as the second input along the axes listed, or along all."""
     shape, like = call.spec(0).static_shape, call.spec(1).static_shape
@@ -91,7 +91,7 @@ def infer_slice_like(call: Call) -> Sequence[Shape | None]:
     return (tuple(like[axis] if axis in axes else dim for axis, dim in enumerate(shape)),)
 
 
-@exact("take", inputs="x indices", attributes={"axis": Attribute(Kind.INT, None)}, cost=free)
+@declare("take", inputs="x indices", attributes={"axis": Attribute(Kind.INT, None)}, cost=free)
 def infer_take(call: Call) -> Sequence[Shape | None]:
     """Infer: the axes of the indices in place of the axis, or of all axes."""
     shape, indices = call.spec(0).static_shape, call.spec(1).static_shape
@@ -101,7 +101,7 @@ def infer_take(call: Call) -> Sequence[Shape | None]:
     return ((*shape[:axis], *indices, *shape[axis + 1 :]),)
 
 
-@exact("lut", inputs="indices table", attributes={"in_dim": integer(1, MAX_SIZE)}, cost=free)
+@declare("lut", inputs="indices table", attributes={"in_dim": make_int(1, MAX_SIZE)}, cost=free)
 def infer_lut(call: Call) -> Sequence[Shape | None]:
     """Infer: like the indices."""
     table, size = call.spec(1), call.attributes["in_dim"]

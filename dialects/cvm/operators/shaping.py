@@ -12,14 +12,14 @@ from ....graph.operator import Call, free
 from ....graph.operators.inputs import may_equal
 from ....graph.operators.rules import FIRST, joined_along_axis
 from ....graph.tensor import Shape
-from .rules import exact, integer, integers, known_ranks, known_shape
+from .rules import declare, get_known_shape, has_ranks, make_int, make_ints
 
 _AXIS = {"axis": Attribute(Kind.INT)}
 
 
-@exact(
+@declare(
     "repeat",
-    attributes={"repeats": integer(1, None), "axis": Attribute(Kind.INT, 0)},
+    attributes={"repeats": make_int(1, None), "axis": Attribute(Kind.INT, 0)},
     cost=free,
 )
 def infer_repeat(call: Call) -> Sequence[Shape | None]:
@@ -29,20 +29,20 @@ def infer_repeat(call: Call) -> Sequence[Shape | None]:
     return (tuple(shape),)
 
 
-@exact("tile", attributes={"reps": integers(None, 1)}, cost=free)
+@declare("tile", attributes={"reps": make_ints(None, 1)}, cost=free)
 def infer_tile(call: Call) -> Sequence[Shape | None]:
     """Infer: each axis as many times as long, counted from the last one."""
-    shape, reps = aligned(call.spec(0).static_shape, call.attributes["reps"])
+    shape, reps = align(call.spec(0).static_shape, call.attributes["reps"])
     return (tuple(length * count for length, count in zip(shape, reps, strict=True)),)
 
 
-def aligned(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return shape and repetitions with ones put before the shorter one.
+def align(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Prepend ones to the shorter one of shape and repetitions.
 
     Raises
     ------
     ShapeError
-        If there are no repetitions.
+        If `reps` is empty.
     """
     if not reps:
         raise ShapeError("reps is empty", fix="give one number per axis, counted from the last")
@@ -51,24 +51,24 @@ def aligned(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...],
     return (ones + tuple(shape))[-rank:], (ones + tuple(reps))[-rank:]
 
 
-@exact("flatten", cost=free, views=FIRST, batched=True)
+@declare("flatten", cost=free, views=FIRST, batched=True)
 def infer_flatten(call: Call) -> Sequence[Shape | None]:
     """Infer: a matrix, with a row for each place along the first axis."""
     first, *others = call.spec(0).static_shape
     return ((first, math.prod(others)),)
 
 
-@exact(
+@declare(
     "concatenate",
     inputs="x+",
     attributes={"axis": Attribute(Kind.INT, 1)},
     cost=free,
     joins=joined_along_axis,
-    ready=known_ranks,
+    ready=has_ranks,
 )
 def infer_concatenate(call: Call) -> Sequence[Shape | None]:
-    """Infer: one axis as long as those of all inputs together."""
-    first, *others = (known_shape(call, index) for index in range(len(call.inputs)))
+    """Infer: along one axis the sum of all lengths."""
+    first, *others = (get_known_shape(call, index) for index in range(len(call.inputs)))
     axis = normalize_axis(call.attributes["axis"], len(first))
     joined = list(first)
     for shape in others:
@@ -87,23 +87,23 @@ def infer_concatenate(call: Call) -> Sequence[Shape | None]:
     return (tuple(joined),)
 
 
-@exact(
+@declare(
     "expand_dims",
     attributes={**_AXIS, "num_newaxis": Attribute(Kind.INT, 1, minimum=1, maximum=4096)},
     cost=free,
     views=FIRST,
-    ready=known_ranks,
+    ready=has_ranks,
 )
 def infer_expand_dims(call: Call) -> Sequence[Shape | None]:
-    """Infer: axes of length 1 before an axis; counted from the end, -1 is behind the last one."""
-    shape = known_shape(call)
+    """Infer: axes of length 1 before an axis; -1 appends them after the last one."""
+    shape = get_known_shape(call)
     place = normalize_axis(call.attributes["axis"], len(shape) + 1)
     return ((*shape[:place], *(1,) * call.attributes["num_newaxis"], *shape[place:]),)
 
 
-@exact("squeeze", attributes={"axis": integers((), None, None)}, cost=free, views=FIRST)
+@declare("squeeze", attributes={"axis": make_ints((), None, None)}, cost=free, views=FIRST)
 def infer_squeeze(call: Call) -> Sequence[Shape | None]:
-    """Infer: without the axes listed, or all of length 1; of none left, one stays."""
+    """Infer: without the axes listed, or all of length 1; at least one axis remains."""
     shape = call.spec(0).static_shape
     listed = {normalize_axis(axis, len(shape)) for axis in call.attributes["axis"]}
     longer = sorted(axis for axis in listed if shape[axis] != 1)
@@ -115,20 +115,20 @@ def infer_squeeze(call: Call) -> Sequence[Shape | None]:
     return (tuple(dim for axis, dim in enumerate(shape) if axis not in removed) or (1,),)
 
 
-@exact("transpose", attributes={"axes": integers((), None, None)}, cost=free, ready=known_ranks)
+@declare("transpose", attributes={"axes": make_ints((), None, None)}, cost=free, ready=has_ranks)
 def infer_transpose(call: Call) -> Sequence[Shape | None]:
     """Infer: the axes in the order listed, or in reverse."""
-    shape = known_shape(call)
-    return (tuple(shape[axis] for axis in permutation(len(shape), call.attributes["axes"])),)
+    shape = get_known_shape(call)
+    return (tuple(shape[axis] for axis in get_permutation(len(shape), call.attributes["axes"])),)
 
 
-def permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
-    """Return for each output axis the input's.
+def get_permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
+    """Return the input axis of each output axis.
 
     Raises
     ------
     ShapeError
-        If it is not one each.
+        If the axes are not a permutation.
     """
     if not axes:
         return tuple(reversed(range(rank)))
@@ -138,22 +138,22 @@ def permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
     return listed
 
 
-@exact("reshape", attributes={"shape": integers(None, -4, None)}, cost=free, views=FIRST)
+@declare("reshape", attributes={"shape": make_ints(None, -4, None)}, cost=free, views=FIRST)
 def infer_reshape(call: Call) -> Sequence[Shape | None]:
-    """Infer: the shape that the attribute describes: see `reshaped`."""
-    return (reshaped(call.spec(0).static_shape, call.attributes["shape"]),)
+    """Infer: see `apply_target`."""
+    return (apply_target(call.spec(0).static_shape, call.attributes["shape"]),)
 
 
-def reshaped(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+def apply_target(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
     """Return the shape that a target describes, read along the input's axes.
 
-    A positive number is a length; 0 keeps the axis, -1 takes what is left (once), -2 keeps all
-    axes that remain, -3 merges two axes, -4 splits one into the next two, one of which may be -1.
+    A positive number is a length; 0 keeps the axis, -1 infers the length (once), -2 keeps all
+    remaining axes, -3 merges two axes, -4 splits one into the next two, one of which may be -1.
 
     Raises
     ------
     ShapeError
-        If there is no such shape, or its element count differs.
+        If the target is invalid, or its element count differs.
     """
     try:
         lengths = list(_read_target(shape, iter(target)))
@@ -188,7 +188,7 @@ def _read_target(shape: Sequence[int], target: Iterator[int]) -> Iterator[int]:
 
 
 def _split(length: int, first: int, second: int) -> tuple[int, int]:
-    """Return two lengths that multiply to one; zeros where there are none."""
+    """Return two lengths with the product `length`, or zeros if the two do not divide it."""
     first = length // second if first == -1 and second > 0 else first
     second = length // first if second == -1 and first > 0 else second
     return (first, second) if first * second == length and first > 0 else (0, 0)

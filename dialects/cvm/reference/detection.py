@@ -1,7 +1,7 @@
 """Definitions of cvm's operators on detected boxes.
 
-A box is a row of integers: class, score, then left, top, right and bottom. A class below 0 says
-that there is no box.
+A box is a row of integers: class, score, then left, top, right and bottom. A row with a class below
+0 is empty.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ....graph.tensor import Array
 
 CLASS, SCORE, CORNERS = 0, 1, 2
 LARGEST_EXACT = (2**63 - 1) // 100
-"""Areas above are not multiplied by 100: the definition is in integers of 64 bits."""
+"""Larger areas are not multiplied by 100, since the definition is in integers of 64 bits."""
 
 Box = list[int]
 
@@ -24,9 +24,10 @@ def get_valid_counts(x: Array, *, score_threshold: int, **_: Any) -> tuple[Array
     """Return how many rows of each batch score above the threshold, and these rows, then -1."""
     batches, rows, width = x.shape
     kept = [
-        [box for box in _boxes(x, n, rows) if box[SCORE] > score_threshold] for n in range(batches)
+        [one for one in _get_rows(x, n, rows) if one[SCORE] > score_threshold]
+        for n in range(batches)
     ]
-    return table((batches,), lambda n: len(kept[n])), _filled(kept, rows, width)
+    return table((batches,), lambda n: len(kept[n])), _fill_rows(kept, rows, width)
 
 
 @definition("cvm.non_max_suppression")
@@ -40,35 +41,35 @@ def non_max_suppression(
     force_suppress: bool,
     **_: Any,
 ) -> Array:
-    """Keep, from the highest score down, each box that overlaps no kept one too much.
+    """Keep, from the highest score down, each box that does not overlap a kept one too much.
 
-    Only boxes of one class are compared, unless `force_suppress`. `top_k` limits how many boxes
-    are looked at, `max_output_size` how many are kept; below 0 they limit nothing.
+    Only boxes of one class are compared, unless `force_suppress`. `top_k` limits the number of
+    candidates, `max_output_size` of kept boxes, unless negative.
     """
     batches, rows, width = x.shape
     kept: list[list[Box]] = []
     for n in range(batches):
         count = min(max(at(valid_count, n), 0), rows)
-        ranked = sorted(_boxes(x, n, count), key=lambda box: -box[SCORE])
+        ranked = sorted(_get_rows(x, n, count), key=lambda box: -box[SCORE])
         looked_at = ranked if top_k < 0 else ranked[:top_k]
         limit = count if max_output_size < 0 else max_output_size
-        kept.append(_survivors(looked_at, limit, iou_threshold, force_suppress))
-    return _filled(kept, rows, width)
+        kept.append(_suppress(looked_at, limit, iou_threshold, force_suppress))
+    return _fill_rows(kept, rows, width)
 
 
-def _survivors(ranked: list[Box], limit: int, threshold: int, force: bool) -> list[Box]:
+def _suppress(ranked: list[Box], limit: int, threshold: int, force: bool) -> list[Box]:
     kept: list[Box] = []
     for box in ranked:
         rivals = [one for one in kept if force or one[CLASS] == box[CLASS]]
-        overlaps = any(overlap_percent(one, box) >= threshold for one in rivals)
+        overlaps = any(compute_overlap_percent(one, box) >= threshold for one in rivals)
         if len(kept) < limit and box[CLASS] >= 0 and not overlaps:
             kept.append(box)
     return kept
 
 
-def overlap_percent(a: Box, b: Box) -> int:
-    """Return the intersection of two boxes in percent of their union, without its fraction."""
-    both = _area(a) + _area(b)
+def compute_overlap_percent(a: Box, b: Box) -> int:
+    """Return the intersection of two boxes in percent of their union, rounded down."""
+    both = _compute_area(a) + _compute_area(b)
     width = max(0, min(a[4], b[4]) - max(a[2], b[2]))
     height = max(0, min(a[5], b[5]) - max(a[3], b[3]))
     intersection = width * height
@@ -80,19 +81,19 @@ def overlap_percent(a: Box, b: Box) -> int:
     return 100 * intersection // union
 
 
-def _area(box: Box) -> int:
-    """Return the area, below 0 where one side runs backwards."""
+def _compute_area(box: Box) -> int:
+    """Return the area, negative if one side is."""
     left, top, right, bottom = box[CORNERS:]
     return (right - left) * (bottom - top)
 
 
-def _boxes(x: Array, batch: int, count: int) -> list[Box]:
+def _get_rows(x: Array, batch: int, count: int) -> list[Box]:
     width = x.shape[2]
     return [[at(x, batch, row, column) for column in range(width)] for row in range(count)]
 
 
-def _filled(boxes: list[list[Box]], rows: int, width: int) -> Array:
-    """Return the boxes of each batch, and -1 in the rows behind them."""
+def _fill_rows(boxes: list[list[Box]], rows: int, width: int) -> Array:
+    """Return the boxes of each batch, and -1 in the remaining rows."""
 
     def element(n: int, row: int, column: int) -> int:
         return boxes[n][row][column] if row < len(boxes[n]) else -1

@@ -12,7 +12,7 @@ from ....devices.formal.registry import definition
 from ....graph.tensor import Array
 
 
-def _elementwise(function: Callable[[int], int], x: Array) -> Array:
+def _map_elements(function: Callable[[int], int], x: Array) -> Array:
     return table(x.shape, lambda *i: function(at(x, *i)))
 
 
@@ -21,19 +21,19 @@ def _broadcast(function: Callable[[int, int], int], a: Array, b: Array) -> Array
     return table(shape, lambda *i: function(broadcast_at(a, i), broadcast_at(b, i)))
 
 
-def _bound(precision: int) -> int:
-    """Return the largest magnitude of that many bits, sign included."""
+def _compute_limit(precision: int) -> int:
+    """Return the largest magnitude of a number with `precision` bits, sign included."""
     return int(2 ** (precision - 1)) - 1
 
 
-def _clipped(value: int, low: int, high: int) -> int:
+def _clip(value: int, low: int, high: int) -> int:
     if value < low:
         return low
     return high if value > high else value
 
 
 def _to_precision(value: int, precision: int) -> int:
-    return _clipped(value, -_bound(precision), _bound(precision))
+    return _clip(value, -_compute_limit(precision), _compute_limit(precision))
 
 
 @definition("cvm.broadcast_add")
@@ -63,10 +63,10 @@ def broadcast_max(a: Array, b: Array) -> Array:
 @definition("cvm.broadcast_div")
 def broadcast_div(a: Array, b: Array) -> Array:
     """Y = a / b without its fraction, and 0 where b is 0."""
-    return _broadcast(_quotient, a, b)
+    return _broadcast(_divide, a, b)
 
 
-def _quotient(dividend: int, divisor: int) -> int:
+def _divide(dividend: int, divisor: int) -> int:
     if divisor == 0:
         return 0
     magnitude = abs(dividend) // abs(divisor)
@@ -81,41 +81,41 @@ def broadcast_greater(a: Array, b: Array) -> Array:
 
 @definition("cvm.elemwise_add")
 def elemwise_add(a: Array, b: Array) -> Array:
-    """Y = a + b, of one shape."""
+    """Y = a + b, of equal shapes."""
     return table(a.shape, lambda *i: at(a, *i) + at(b, *i))
 
 
 @definition("cvm.elemwise_sub")
 def elemwise_sub(a: Array, b: Array) -> Array:
-    """Y = a - b, of one shape."""
+    """Y = a - b, of equal shapes."""
     return table(a.shape, lambda *i: at(a, *i) - at(b, *i))
 
 
 @definition("cvm.relu")
 def relu(x: Array) -> Array:
     """Y = max(x, 0)."""
-    return _elementwise(lambda value: max(value, 0), x)
+    return _map_elements(lambda value: max(value, 0), x)
 
 
 @definition("cvm.abs")
 def absolute(x: Array) -> Array:
     """Y = |x|."""
-    return _elementwise(abs, x)
+    return _map_elements(abs, x)
 
 
 @definition("cvm.negative")
 def negative(x: Array) -> Array:
     """Y = -x."""
-    return _elementwise(lambda value: -value, x)
+    return _map_elements(lambda value: -value, x)
 
 
 @definition("cvm.precision")
 def precision(x: Array) -> Array:
     """Y = the number of binary digits of |x|: the least n ≥ 1 with |x| < 2^n."""
-    return _elementwise(_digits, x)
+    return _map_elements(_count_digits, x)
 
 
-def _digits(value: int) -> int:
+def _count_digits(value: int) -> int:
     count = 1
     while abs(value) >= 2**count:
         count += 1
@@ -125,13 +125,13 @@ def _digits(value: int) -> int:
 @definition("cvm.clip")
 def clip(x: Array, *, a_min: int, a_max: int, **_: Any) -> Array:
     """Y = x within [a_min, a_max], the nearer end where it is outside."""
-    return _elementwise(lambda value: _clipped(value, a_min, a_max), x)
+    return _map_elements(lambda value: _clip(value, a_min, a_max), x)
 
 
 @definition("cvm.cvm_clip")
 def cvm_clip(x: Array, *, precision: int, **_: Any) -> Array:
     """Y = x within ±(2^(precision-1) - 1)."""
-    return _elementwise(lambda value: _to_precision(value, precision), x)
+    return _map_elements(lambda value: _to_precision(value, precision), x)
 
 
 @definition("cvm.right_shift")
@@ -144,10 +144,10 @@ def right_shift(x: Array, *, precision: int, shift_bit: int, **_: Any) -> Array:
     def shifted(value: int) -> int:
         return _to_precision((2 * value + 2**shift_bit) // 2 ** (shift_bit + 1), precision)
 
-    return _elementwise(shifted, x)
+    return _map_elements(shifted, x)
 
 
 @definition("cvm.left_shift")
 def left_shift(x: Array, *, precision: int, shift_bit: int, **_: Any) -> Array:
     """Y = x · 2^shift_bit within ±(2^(precision-1) - 1)."""
-    return _elementwise(lambda value: _to_precision(value * 2**shift_bit, precision), x)
+    return _map_elements(lambda value: _to_precision(value * 2**shift_bit, precision), x)

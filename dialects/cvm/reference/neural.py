@@ -10,7 +10,7 @@ from ....devices.formal.registry import definition
 from ....graph.tensor import Array
 
 LOWEST = -(2**31)
-"""What the padding of a max pool counts as."""
+"""The value of padding of a max pool."""
 
 
 @definition("cvm.conv2d")
@@ -44,13 +44,13 @@ def conv2d(
                 value += at(x, n, first + c, row, column) * at(w, o, c, k, m)
         return int(value)
 
-    high = _positions(height, rows, strides[0], padding[0], dilation[0])
-    wide = _positions(width, columns, strides[1], padding[1], dilation[1])
+    high = _count_positions(height, rows, strides[0], padding[0], dilation[0])
+    wide = _count_positions(width, columns, strides[1], padding[1], dilation[1])
     return table((batch, out_channels, high, wide), element)
 
 
-def _positions(length: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Return how often a kernel fits into a padded axis."""
+def _count_positions(length: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """Count the positions of a kernel on a padded axis."""
     span = (kernel - 1) * dilation + 1
     return (length + 2 * padding - span) // stride + 1
 
@@ -89,12 +89,12 @@ def max_pool2d(
                 values.append(at(x, n, c, row, column))
         return max(values)
 
-    high = _windows(height, pool_size[0], strides[0], pads[0], ceil_mode)
-    wide = _windows(width, pool_size[1], strides[1], pads[1], ceil_mode)
+    high = _count_windows(height, pool_size[0], strides[0], pads[0], ceil_mode)
+    wide = _count_windows(width, pool_size[1], strides[1], pads[1], ceil_mode)
     return table((batch, channels, high, wide), element)
 
 
-def _windows(length: int, pool: int, stride: int, padding: int, ceil_mode: bool) -> int:
+def _count_windows(length: int, pool: int, stride: int, padding: int, ceil_mode: bool) -> int:
     room = length + 2 * padding - pool
     return (room + stride - 1 if ceil_mode else room) // stride + 1
 

@@ -17,7 +17,7 @@ def total(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool
 
 @definition("cvm.max")
 def maximum(x: Array, *, axis: Sequence[int] | None, keepdims: bool, exclude: bool) -> Array:
-    """Y = the largest x over the reduced axes; it starts from no value of its own."""
+    """Y = the largest x over the reduced axes."""
     return _reduce(max, x, axis, keepdims, exclude)
 
 
@@ -28,7 +28,7 @@ def _reduce(
     keepdims: bool,
     exclude: bool,
 ) -> Array:
-    reduced = _reduced_axes(x.ndim, axis, exclude)
+    reduced = _list_reduced_axes(x.ndim, axis, exclude)
     kept = [d for d in range(x.ndim) if d not in reduced]
     groups: dict[tuple[int, ...], list[int]] = {}
     for index in indices(x.shape):
@@ -41,8 +41,8 @@ def _reduce(
     return table([x.shape[d] for d in kept], lambda *i: function(groups[i]))
 
 
-def _reduced_axes(rank: int, axis: Sequence[int] | None, exclude: bool) -> set[int]:
-    """Return the axes to reduce: no axes named means all, whatever `exclude` says."""
+def _list_reduced_axes(rank: int, axis: Sequence[int] | None, exclude: bool) -> set[int]:
+    """Return the axes to reduce: without named axes all, regardless of `exclude`."""
     if not axis:
         return set(range(rank))
     named = {d + rank if d < 0 else d for d in axis}

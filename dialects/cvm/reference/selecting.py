@@ -9,8 +9,8 @@ from ....devices.formal.registry import definition
 from ....graph.tensor import Array
 
 
-def _nearest(index: int, length: int) -> int:
-    """Return the index brought into an axis; below 0 is 0, it never counts from the back."""
+def _clamp(index: int, length: int) -> int:
+    """Clamp an index to an axis; negative ones become 0."""
     return min(max(index, 0), length - 1)
 
 
@@ -19,12 +19,12 @@ def take(x: Array, places: Array, *, axis: int | None, **_: Any) -> Array:
     """Y = the elements of x at the places: of all of x in row-major order, or along an axis."""
     if axis is None:
         elements = [at(x, *index) for index in indices(x.shape)]
-        return table(places.shape, lambda *i: elements[_nearest(at(places, *i), x.size)])
+        return table(places.shape, lambda *i: elements[_clamp(at(places, *i), x.size)])
     d = axis % x.ndim
     after = d + places.ndim
 
     def element(*index: int) -> int:
-        place = _nearest(at(places, *index[d:after]), x.shape[d])
+        place = _clamp(at(places, *index[d:after]), x.shape[d])
         return int(at(x, *index[:d], place, *index[after:]))
 
     return table((*x.shape[:d], *places.shape, *x.shape[d + 1 :]), element)
@@ -32,9 +32,9 @@ def take(x: Array, places: Array, *, axis: int | None, **_: Any) -> Array:
 
 @definition("cvm.lut")
 def lut(places: Array, values: Array, **_: Any) -> Array:
-    """y[i] = values[places[i]]; a place outside the table is brought to its nearest end."""
+    """y[i] = values[places[i]]; places are clamped to the table."""
     elements = [at(values, *index) for index in indices(values.shape)]
-    return table(places.shape, lambda *i: elements[_nearest(at(places, *i), len(elements))])
+    return table(places.shape, lambda *i: elements[_clamp(at(places, *i), len(elements))])
 
 
 @definition("cvm.where")

@@ -11,8 +11,8 @@ from ....devices.formal.registry import definition
 from ....graph.tensor import Array
 
 
-def _row_major(x: Array, shape: Sequence[int]) -> Array:
-    """Return the elements of x, the last index moving fastest, under another shape."""
+def _rearrange(x: Array, shape: Sequence[int]) -> Array:
+    """Return the elements of x in row-major order with another shape."""
     elements = iter([at(x, *index) for index in indices(x.shape)])
     return table(shape, lambda *_: next(elements))
 
@@ -42,12 +42,12 @@ def tile(x: Array, *, reps: Sequence[int]) -> Array:
 @definition("cvm.flatten")
 def flatten(x: Array) -> Array:
     """y[i, j] = x[i, …] with all but the first axis merged."""
-    return _row_major(x, (x.shape[0], math.prod(x.shape[1:])))
+    return _rearrange(x, (x.shape[0], math.prod(x.shape[1:])))
 
 
 @definition("cvm.concatenate")
 def concatenate(*inputs: Array, axis: int) -> Array:
-    """Y = the inputs one behind the other on the axis."""
+    """Y = the inputs joined along the axis."""
     d = axis % inputs[0].ndim
     source = [(x, i) for x in inputs for i in range(x.shape[d])]
     shape = list(inputs[0].shape)
@@ -62,17 +62,17 @@ def concatenate(*inputs: Array, axis: int) -> Array:
 
 @definition("cvm.expand_dims")
 def expand_dims(x: Array, *, axis: int, num_newaxis: int) -> Array:
-    """Y = x with axes of length 1 inserted before `axis`; -1 is behind the last."""
+    """Y = x with axes of length 1 inserted before `axis`; -1 appends them after the last."""
     d = axis + x.ndim + 1 if axis < 0 else axis
-    return _row_major(x, (*x.shape[:d], *[1] * num_newaxis, *x.shape[d:]))
+    return _rearrange(x, (*x.shape[:d], *[1] * num_newaxis, *x.shape[d:]))
 
 
 @definition("cvm.reshape")
 def reshape(x: Array, *, shape: Sequence[int]) -> Array:
-    """Y = x in row-major order under another shape, in which numbers ≤ 0 have a meaning.
+    """Y = x in row-major order under another shape.
 
-    0 copies a length, -1 is what is left over, -2 copies all lengths that remain, -3 merges two,
-    -4 splits one into the two numbers that follow.
+    0 copies a length, -1 infers it, -2 copies all remaining lengths, -3 merges two, -4 splits one
+    into the two following numbers.
     """
     lengths = list(x.shape)
     made: list[int] = []
@@ -92,14 +92,14 @@ def reshape(x: Array, *, shape: Sequence[int]) -> Array:
             length = lengths.pop(0) if lengths else 1
             made.append(length if code == 0 else code)
     known = math.prod(length for length in made if length != -1)
-    return _row_major(x, [x.size // known if length == -1 else length for length in made])
+    return _rearrange(x, [x.size // known if length == -1 else length for length in made])
 
 
 @definition("cvm.squeeze")
 def squeeze(x: Array, *, axis: Sequence[int] | None) -> Array:
-    """Y = x without the named axes of length 1; without all such axes when none is named."""
+    """Y = x without the named axes of length 1; by default without all axes of length 1."""
     named = {d % x.ndim for d in axis or ()} or {d for d in range(x.ndim) if x.shape[d] == 1}
-    return _row_major(x, [n for d, n in enumerate(x.shape) if d not in named] or [1])
+    return _rearrange(x, [n for d, n in enumerate(x.shape) if d not in named] or [1])
 
 
 @definition("cvm.transpose")
@@ -117,7 +117,7 @@ def strided_slice(
 ) -> Array:
     """y[i, …] = x[begin + i · stride, …], as long as that is before the end.
 
-    Ends below 0 count from the back, once; then both are brought to where a slice can begin or end.
+    Negative ends count from the back, once; then both are clamped to valid ends of a slice.
     """
     chosen = []
     for d, length in enumerate(x.shape):
@@ -134,7 +134,7 @@ def strided_slice(
 
 @definition("cvm.slice_like")
 def slice_like(x: Array, like: Array, *, axis: Sequence[int] | None, **_: Any) -> Array:
-    """Y = the leading part of x, as long as `like` on the named axes, on all when none is."""
+    """Y = the leading part of x, as long as `like` on the named axes; by default on all."""
     named = {d % x.ndim for d in axis or ()} or set(range(x.ndim))
     shape = [like.shape[d] if d in named else n for d, n in enumerate(x.shape)]
     return table(shape, lambda *i: at(x, *i))

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plait.dialects.cvm.files import load_cvm
 from plait.dialects.cvm.files.writer import dump_cvm
-from plait.dialects.cvm.gas import operations
+from plait.dialects.cvm.gas import count_operations
 
 FIXED_COST = 400_000
 """Bytes that loading takes however small the file is."""
@@ -44,7 +44,7 @@ def load_guarded(symbol: bytes, params: bytes) -> None:
     def read() -> None:
         graph = load_cvm(symbol, params).graph
         pl.check(graph)
-        operations(graph)
+        count_operations(graph)
 
     refused = refusal(read, FIXED_COST + PER_BYTE * (len(symbol) + len(params)))
     assert refused is None or (refused.code in (1, 2) and refused.fix)

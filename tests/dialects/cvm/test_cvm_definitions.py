@@ -363,17 +363,20 @@ def box(left: int, top: int, right: int, bottom: int) -> list[int]:
 
 
 def test_overlap_is_in_percent_without_its_fraction() -> None:
-    assert detection.overlap_percent(box(0, 0, 3, 1), box(2, 0, 5, 1)) == 20
-    assert detection.overlap_percent(box(0, 0, 2, 1), box(1, 0, 3, 1)) == 33
-    assert detection.overlap_percent(box(0, 0, 1, 1), box(1, 1, 2, 2)) == 0
+    assert detection.compute_overlap_percent(box(0, 0, 3, 1), box(2, 0, 5, 1)) == 20
+    assert detection.compute_overlap_percent(box(0, 0, 2, 1), box(1, 0, 3, 1)) == 33
+    assert detection.compute_overlap_percent(box(0, 0, 1, 1), box(1, 1, 2, 2)) == 0
 
 
 def test_boxes_without_area_overlap_nothing() -> None:
-    assert detection.overlap_percent(box(0, 0, 0, 0), box(0, 0, 0, 0)) == 0
-    assert detection.overlap_percent(box(4, 0, 0, 4), box(0, 0, 4, 4)) == 0
+    assert detection.compute_overlap_percent(box(0, 0, 0, 0), box(0, 0, 0, 0)) == 0
+    assert detection.compute_overlap_percent(box(4, 0, 0, 4), box(0, 0, 4, 4)) == 0
 
 
 def test_the_overlap_of_giants_divides_the_union_instead() -> None:
     side = 2**29
-    assert detection.overlap_percent(box(0, 0, side, side), box(0, 0, side, side)) == 100
-    assert detection.overlap_percent(box(0, 0, side, side), box(0, 0, side, side // 2 + 1)) == 50
+    assert detection.compute_overlap_percent(box(0, 0, side, side), box(0, 0, side, side)) == 100
+    assert (
+        detection.compute_overlap_percent(box(0, 0, side, side), box(0, 0, side, side // 2 + 1))
+        == 50
+    )

@@ -23,7 +23,7 @@ from cvm_models import (
 )
 from plait import cvm
 from plait.dialects.cvm.files.params import write_params
-from plait.dialects.cvm.gas import operations
+from plait.dialects.cvm.gas import count_operations
 from plait.graph.errors import PlaitError
 
 LOGIC, RUNTIME = 1, 2
@@ -213,7 +213,7 @@ def test_operations_and_gas_are_told_from_the_symbol_alone() -> None:
     with cvm.load_model(symbol, params, FORMAL) as model:
         assert cvm.gas_from_graph_file(symbol) == model.gas
         assert cvm.operations_from_graph_file(symbol) == model.operations
-        assert model.operations == operations(convolution_graph())
+        assert model.operations == count_operations(convolution_graph())
         assert model.gas == model.operations // 20_000 > 0
 
 

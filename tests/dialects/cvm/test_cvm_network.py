@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.dialects.cvm.gas import operations
+from plait.dialects.cvm.gas import count_operations
 from plait.dialects.cvm.precision import check_parameters, infer_precision
 from plait.graph.ir import Graph
 
@@ -101,4 +101,4 @@ def test_the_numbers_of_a_network_stay_within_the_bits_inferred() -> None:
 def test_a_network_has_a_cost() -> None:
     graph = network()
     sizes = sum(spec.size for spec in graph.tensors.values())
-    assert operations(graph) > 5 * sizes + 2 * 8 * 256 * 27 * 3
+    assert count_operations(graph) > 5 * sizes + 2 * 8 * 256 * 27 * 3

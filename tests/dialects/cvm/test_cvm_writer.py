@@ -12,10 +12,10 @@ from cvm_models import convolution_graph, dense_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.dialects.cvm.files import load_cvm
-from plait.dialects.cvm.files.operators import find_function, function_name
+from plait.dialects.cvm.files.operators import find_function, get_function_name
 from plait.dialects.cvm.files.params import read_params
 from plait.dialects.cvm.files.writer import dump_cvm
-from plait.dialects.cvm.gas import operations
+from plait.dialects.cvm.gas import count_operations
 from plait.graph.operator import operators
 
 
@@ -102,7 +102,7 @@ def test_other_operators_cannot_be_written() -> None:
 
 @pytest.mark.parametrize("op", [name for name in operators() if name.startswith("cvm.")])
 def test_every_operator_has_a_name_in_cvm(op: str) -> None:
-    assert find_function(f"{function_name(op, 'here')}_7", "here").name == op
+    assert find_function(f"{get_function_name(op, 'here')}_7", "here").name == op
 
 
 UNARY: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -148,4 +148,8 @@ def test_outputs_without_a_name_have_entries_and_are_counted(outputs: tuple[str,
     again = load_cvm(*dump_cvm(graph)).graph
     assert again.tensors["y"] == graph.tensors["y"]
     elements = 60 + 2 + 60 + graph.tensors["y"].size
-    assert operations(graph) == operations(again) == 5 * elements + 2 + graph.tensors["y"].size
+    assert (
+        count_operations(graph)
+        == count_operations(again)
+        == 5 * elements + 2 + graph.tensors["y"].size
+    )

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from plait.dialects.cvm.precision import (
     RULES,
     check_parameters,
+    compute_limit,
+    compute_precision,
     infer_precision,
-    largest,
-    number_precision,
     sum_bits,
 )
 from plait.graph.errors import GraphError, LogicError
@@ -108,7 +108,7 @@ def test_counts_of_boxes_have_the_bits_of_all_their_numbers() -> None:
 def test_the_precision_of_a_number_is_one_too_many_just_below_a_power_of_two(
     number: int, wanted: int
 ) -> None:
-    assert number_precision(number) == wanted
+    assert compute_precision(number) == wanted
 
 
 @pytest.mark.parametrize(("count", "wanted"), [(1, 1), (2, 2), (4, 3), (8, 4), (9, 4)])
@@ -118,7 +118,7 @@ def test_a_sum_grows_by_the_bit_length_of_its_count(count: int, wanted: int) -> 
 
 @given(st.integers(1, 32))
 def test_bits_hold_a_symmetric_range(precision: int) -> None:
-    assert largest(precision) == 2 ** (precision - 1) - 1
+    assert compute_limit(precision) == 2 ** (precision - 1) - 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plait.dialects.lightnet import dump_lightnet, load_lightnet, macros
-from plait.dialects.lightnet.macros import preprocessed
+from plait.dialects.lightnet.macros import preprocess
 from plait.dialects.lightnet.text_form import read_text, write_text
 
 X = "create(| dst=x | dtype=TL_FLOAT, dims=[2, 3], ran=[0, 1], data=[0], from_file=false);\n"
@@ -44,7 +44,7 @@ conv_relu(hidden, y, 6, 2, 1);
 
 
 def words(text: str) -> str:
-    return " ".join(token.text for token in preprocessed(text, "here"))
+    return " ".join(token.text for token in preprocess(text, "here"))
 
 
 def test_a_net_of_macros_is_the_graph_that_they_write() -> None:
@@ -106,7 +106,7 @@ DOUBLED = "#define f(a) a##a\n#define g(a) f(a)\n"
 )
 def test_macros_that_are_wrong_are_named(text: str, complaint: str) -> None:
     with pytest.raises(pl.ParseError, match=complaint) as caught:
-        preprocessed(text, "here")
+        preprocess(text, "here")
     assert caught.value.fix == "run C's preprocessor over it first: gcc -E -P -x c FILE"
 
 
@@ -129,7 +129,7 @@ MANY += "".join(f"#define D{i} x\n" for i in range(90))
 def test_macros_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(macros, "MOST_WORK", 10_000)
     with pytest.raises(pl.ParseError, match="macros write more than a text of this length may"):
-        preprocessed(text, "here")
+        preprocess(text, "here")
 
 
 def test_an_argument_is_expanded_once_however_often_a_macro_writes_it() -> None:
