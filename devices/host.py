@@ -80,6 +80,10 @@ class HostDevice:
         """
         return self._lane.calling(cast(HostProgram, program))
 
+    def is_caller(self) -> bool:
+        """Return whether the calling thread is the lane's: it would wait for its own work."""
+        return self._lane.is_caller()
+
     def hold(self) -> Lock | None:
         """Keep the lane from working until what is returned is released; None if it is not idle.
 

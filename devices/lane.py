@@ -130,6 +130,10 @@ class ThreadLane:
         """
         return None if self._cores else partial(self._elsewhere.run, work)
 
+    def is_caller(self) -> bool:
+        """Return whether the calling thread is the lane's: it would wait for its own work."""
+        return self._thread is threading.current_thread()
+
     def hold(self) -> threading.Lock | None:
         """Keep the lane from working until what is returned is released; None if it is not idle."""
         working = self._working

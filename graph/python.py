@@ -35,6 +35,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 AsArray: TypeAlias = Callable[[Any], Array]
 """Makes what a function returned an array."""
 
+FIX_RESULT = (
+    "return what the operator declares, or correct its declaration; "
+    "a pipeline declares what its examples= showed"
+)
+
 _by_function: dict[Callable[..., Any], Operator] = {}
 
 
@@ -491,7 +496,7 @@ def check_within(
                 f"output {index} of the function is {array.dtype.name}{list(array.shape)}, "
                 f"declared was {output.dtype.name}[{', '.join(wanted)}]",
                 at=at,
-                fix="return what the operator declares, or correct its declaration",
+                fix=FIX_RESULT,
             )
         for dim, length, most in zip(wanted, array.shape, output.shape, strict=True):
             if length > most:
@@ -556,6 +561,6 @@ def check_results(
             raise GraphError(
                 f"output {index} of the function is {got}, declared was {spec}",
                 at=at,
-                fix="return what the operator declares, or correct its declaration",
+                fix=FIX_RESULT,
             )
     return arrays

@@ -242,6 +242,7 @@ class BlockingSession(PlanHolder):
         context manager, or by `close`, it is closed at once.
         """
         check_no_trio()
+        self._loop.check_outside()
         check_source(source, blocking=True)
         options = stream_options(self._loop.session.plan, arguments)
         return BlockingResults(self._loop, source, options, owner=self)

@@ -21,6 +21,7 @@ from ..plans.plan import Plan
 from ..runtime.events import Observer
 from ..runtime.faults import FaultPolicy
 from ..runtime.queue import QueuePlace
+from ..runtime.session import is_caller
 from ..runtime.streaming.stream import Results
 from .event_loop import run_loop
 from .owners import Bell, OwnerRef
@@ -314,12 +315,10 @@ class LoopThread(Generic[S]):
                 self._turn.release()
 
     def check_outside(self) -> None:
-        """Raise SessionError in a function that an item calls on a thread that has the session.
-
-        It would wait for itself.
-        """
+        """Raise SessionError in a function that an item calls: it would wait for itself."""
         thread = threading.get_ident()
-        if thread in (self._holder, self._thread.ident) or thread in self._sharers:
+        has_session = thread in (self._holder, self._thread.ident) or thread in self._sharers
+        if has_session or is_caller(self.session):
             raise SessionError(
                 "a function that an item calls would wait for the session of that item",
                 fix="open another session for what it runs, or submit() it",

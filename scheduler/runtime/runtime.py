@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from ...devices.forking import give_up_in_children
+from ...devices.host import HostDevice
 from ...graph.errors import all_told
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
@@ -195,6 +196,11 @@ class Runtime:
     def borrowed(self, inputs: Any) -> Any:
         """Return what is fed, with loans of what lies on devices; on the caller's thread."""
         return borrowed(self._inputs_on, self._devices.by_name, inputs)
+
+    def is_caller(self) -> bool:
+        """Return whether the caller is a function of an item, on the thread of a device."""
+        devices = tuple(self._devices.by_name.values())  # the loop may open one
+        return any(isinstance(one, HostDevice) and one.is_caller() for one in devices)
 
     async def open(self) -> None:
         """Open the devices and, if the shapes are known, allocate and bind everything.

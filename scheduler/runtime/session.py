@@ -461,6 +461,12 @@ def may_run_here(session: object) -> bool:
     return isinstance(session, Session) and not session._open_runtime().needs_its_loop
 
 
+def is_caller(session: object) -> bool:
+    """Return whether the caller is a function of a session's item, on the thread of a device."""
+    runtime = session._runtime if isinstance(session, Session) else None
+    return runtime is not None and runtime.is_caller()
+
+
 def find_clock(session: object) -> Callable[[], int]:
     """Return the clock that the items of a session or pool that is open are timed with."""
     runtime = session._runtime if isinstance(session, Session) else None

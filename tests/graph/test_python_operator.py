@@ -456,7 +456,8 @@ def test_a_result_unlike_its_declaration_is_refused(result: Any, text: str) -> N
     assert str(caught.value) == (
         f"output 0 of the function is {text}, declared was float32[2]\n"
         "  at:  node 'n'\n"
-        "  fix: return what the operator declares, or correct its declaration"
+        "  fix: return what the operator declares, or correct its declaration; "
+        "a pipeline declares what its examples= showed"
     )
 
 

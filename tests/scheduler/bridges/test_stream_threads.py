@@ -215,6 +215,17 @@ def test_a_function_may_not_wait_for_the_session_that_runs_it() -> None:
         assert "would wait for the session" in str(only.error)
 
 
+@pytest.mark.parametrize("inside", ["run", "map"])
+def test_a_function_on_a_lane_may_not_wait_for_its_session(inside: str) -> None:
+    function = Called()
+    with pl.BlockingSession(make_plan(function, 1)) as session:
+        waits = {"run": partial(session.run, next(make_items(1))), "map": partial(session.map, [])}
+        function.inside = waits[inside]
+        with pytest.raises(pl.KernelError, match="would wait for the session"):
+            session.submit(next(make_items(1))).result(WAIT_S)
+    assert function.threads == ["plait-cpu:0"]
+
+
 def test_a_closed_stream_waits_for_items_that_run_and_drops_others() -> None:
     function = Called()
     going_on = Event()
