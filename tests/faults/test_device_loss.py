@@ -236,7 +236,7 @@ async def test_what_may_stand_in_is_planned_ahead_once_for_all_shapes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = list[pl.Plan]()
-    monkeypatch.setattr(recovery, "standby", lambda plan, _: seen.append(plan))
+    monkeypatch.setattr(recovery, "plan_without", lambda plan, _: seen.append(plan))
     plan = pl.plan(halves("n"), [SimDevice("sim:a"), "cpu"], pin=PINS, bounds={"n": 8})
     with trio.fail_after(WAIT_S):
         async with pl.Session(plan) as session:
@@ -254,13 +254,13 @@ async def test_inputs_are_kept_only_where_items_may_run_again(
     beside: tuple[str, ...], most: int, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU that is lost does not come back: without another device there is nothing to do."""
-    kept, copies_in = list[str](), replays._copies
+    kept, copies_in = list[str](), replays._make_copies
 
     def counted(slots: Any, room: Mapping[str, Any], inputs: replays.Inputs) -> replays.Inputs:
         kept.extend(room)
         return copies_in(slots, room, inputs)
 
-    monkeypatch.setattr(replays, "_copies", counted)
+    monkeypatch.setattr(replays, "_make_copies", counted)
     b = pl.GraphBuilder("relu")
     b.output("y", b.op("Relu", b.input("x", "float32", (4,))))
     plan = pl.plan(b.build(), [CupyDouble().device(), *beside], pin={"*": "cuda:0"})

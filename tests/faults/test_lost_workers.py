@@ -220,7 +220,7 @@ async def test_a_worker_that_hangs_is_killed_after_a_time_of_grace(
             await give_up_at(gate, session)
             assert (await session.run(feeds(1)))["y"].tolist() == answer(1)
     (lost,) = (event for event in seen if isinstance(event, DeviceLost))
-    assert "it went on for 0.05 s after its item was given up" in str(lost.error)
+    assert "it continued for 0.05 s after its item was cancelled" in str(lost.error)
 
 
 async def test_items_beside_one_that_hangs_run_again(worker: WorkerDevice, gate: Gate) -> None:

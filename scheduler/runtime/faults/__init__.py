@@ -1,4 +1,4 @@
-"""Reactions to devices that die or hang: restarts, stand-ins, replays."""
+"""Reactions to devices that die or hang: restarts, standby plans, replays."""
 
 from .policy import FaultPolicy
 

@@ -20,7 +20,7 @@ class FaultPolicy:
         Run items on the remaining devices until the lost device is back.
     restart_s : float, default 0.1
         The pause before a dead device is restarted for the second time in a row; doubled each time.
-        There is no pause before the first restart.
+        The first restart is immediate.
     longest_restart_s : float, default 5.0
         The longest pause.
     patience : int, default 5
@@ -28,11 +28,11 @@ class FaultPolicy:
         after this many deaths of the device, if above `replays`, without a successful item in
         between. Attempts continue, and a stream takes no further items before the next one.
     patience_s : float, default 10.0
-        Nor do they fail earlier than this many seconds after the first of these deaths: where
-        other programs keep a machine busy, each attempt may take long.
+        Nor do they fail earlier than this many seconds after the first of these deaths: on a busy
+        machine, each attempt may take long.
     grace_s : float, default 1.0
-        How long a worker may continue with a cancelled item, or with opening a plan that is no
-        longer needed, before it is killed.
+        How long a worker may continue with a cancelled item, or with opening an unneeded plan,
+        before it is killed.
 
     Examples
     --------

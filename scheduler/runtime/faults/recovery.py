@@ -1,9 +1,9 @@
-"""Devices that are lost: noticed, started again, stood in for meanwhile.
+"""Recovery of lost devices: detects losses, restarts devices, and replaces plans meanwhile.
 
-A device that dies is started again at once; if it dies again before an item has ended well on it,
-or does not start, after a pause that grows. While it is away, plans that need it are replaced by
-plans for what remains; where there is none, who needs it waits, until it has died or failed to
-start too often in a row.
+A dead device is restarted at once; if it dies again before an item succeeds on it, or fails to
+start, after a growing pause. Meanwhile, plans that need it are replaced by plans for the remaining
+devices. If that fails, items wait until the device is back, or has died or failed to start too
+often in a row.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ..opened.slots import Slots, session_closed_error
 from ..virtual_time import VirtualTimeDriver
 from .policy import FaultPolicy
 from .refusals import may_refuse, note_refusals, plan_around
-from .standby import devices_of, standby
+from .standby import devices_of, plan_without
 
 logger = logging.getLogger(__name__)
 
 Retire: TypeAlias = Callable[[str], object]
-"""Takes plans out of use, given the device that is lost or back."""
+"""Retires plans, given the device that is lost or back."""
 
 
 class Recovery:
-    """Looks after the devices of a session that may die; used on the trio thread only.
+    """Restarts the devices of a session that may die; used on the trio thread only.
 
     Parameters
     ----------
@@ -47,11 +47,11 @@ class Recovery:
     Attributes
     ----------
     lost : Mapping of str to DeviceLostError
-        The devices that are away, and why.
+        The lost devices, with the errors.
     on_loss, on_return : callable
-        Called with a device's name when it is found to be lost, and when it is back.
+        Called with a device's name after its loss is detected, and when it is back.
     on_refusal : callable
-        Called with the slots of a plan that has a node which its device refuses.
+        Called with the slots of a plan with a node that its device refuses.
     spawn : callable
         Starts a system task.
     """
@@ -75,7 +75,7 @@ class Recovery:
         self._lives: dict[str, int] = {}
         self._starts: dict[str, int] = {}
         self._since_s: dict[str, float] = {}  # the first of the deaths that `_starts` counts
-        self._given_up: set[str] = set()
+        self._failing: set[str] = set()
         self._replaced: set[frozenset[str]] = set()
         self._standbys: dict[tuple[int, frozenset[str]], tuple[ref[Plan], Plan | None]] = {}
         self._changed = trio.Event()
@@ -87,7 +87,7 @@ class Recovery:
         self.spawn = driver.spawn
 
     def add(self, name: str) -> None:
-        """Look after a device that is open, if it may die."""
+        """Watch an open device, if it may die."""
         device = self._devices.by_name[name]
         if isinstance(device, Restartable):
             self._restartable[name] = device
@@ -96,15 +96,15 @@ class Recovery:
 
     @property
     def watches(self) -> bool:
-        """True when a device of the session may die."""
+        """True if a device of the session may die."""
         return bool(self._restartable)
 
     def concerns(self, plan: Plan) -> bool:
-        """True when a plan has work for a device that may die."""
+        """Return whether a plan has work for a device that may die."""
         return self.watches and not self._restartable.keys().isdisjoint(devices_of(plan))
 
     def may_replay(self, plan: Plan) -> bool:
-        """Say whether items of a plan may run again: on devices that come back, or on others."""
+        """Return whether items of a plan may run again, on restarted or on other devices."""
         if not self.policy.replays:
             return False
         mortal = devices_of(plan) & self._restartable.keys()
@@ -112,16 +112,15 @@ class Recovery:
         return comes_back or bool(plan.replicas) or len(plan.prototypes) > 1
 
     def lives(self, plan: Plan) -> Mapping[str, int | None]:
-        """Return in which life each device of a plan is; None while it is lost."""
+        """Return the generation of each device of a plan that may die; None while it is lost."""
         names = devices_of(plan) & self._restartable.keys()
         return {name: None if name in self.lost else self._lives[name] for name in names}
 
     def device(self, name: str) -> Restartable | None:
-        """Return a device, if it may die."""
         return self._restartable.get(name)
 
     def examine(self) -> bool:
-        """Find out which devices have died; True if there are new ones."""
+        """Detect dead devices; return True if there are new ones."""
         found = [
             name for name in self._restartable if name not in self.lost and self._is_dead(name)
         ]
@@ -143,19 +142,19 @@ class Recovery:
         return bool(found)
 
     def trust(self, plan: Plan) -> None:
-        """Take note that an item has ended well: devices may be started without a pause."""
+        """Reset the pauses of a plan's devices after a successful item."""
         if self._starts:
             for name in devices_of(plan):
                 self._starts.pop(name, None)
                 self._since_s.pop(name, None)
 
     async def adapt(self, plan: Plan) -> Plan:
-        """Return a static plan, or what stands in for it; wait while nothing does.
+        """Return a static plan, or its replacement while devices are lost; waits if it has none.
 
         Raises
         ------
         DeviceLostError
-            If it needs a device that does not come back.
+            If it needs a device that cannot be restarted.
         SessionError
             If the session is being closed.
         """
@@ -165,7 +164,7 @@ class Recovery:
             if self._stopped:
                 raise session_closed_error()
             stand_in = await self._standby(plan, lost) if self.policy.standby else None
-            # Planning takes a while: meanwhile other devices may have died, or these come back.
+            # During planning, other devices may have died, or these may have come back.
             if self._lost_of(plan) != lost:
                 continue
             if stand_in is not None:
@@ -173,24 +172,24 @@ class Recovery:
                 self._replaced.add(devices_of(plan))
                 return stand_in
             for name in lost:
-                if name in self._given_up or not self._restartable[name].can_restart:
+                if name in self._failing or not self._restartable[name].can_restart:
                     raise self.lost[name].again()
             await self._changed.wait()
         return plan
 
     async def await_change(self) -> None:
-        """Wait until a device that may come back does so, or the next attempt to start it fails."""
+        """Wait until a lost device is back, or the next attempt to start it fails."""
         if not self._stopped and any(self._restartable[name].can_restart for name in self.lost):
             await self._changed.wait()
 
     def prepare(self, plan: Plan) -> None:
-        """Plan, beside the loop, for the loss of each device that may die."""
+        """Plan for the loss of each device that may die, in the background."""
         if self.policy.standby:
             for name in devices_of(plan) & self._restartable.keys():
                 self._spawn(partial(self._prepare, plan, frozenset({name})))
 
     def stop(self) -> None:
-        """Start no more devices, and turn away whoever waits for one."""
+        """Cancel all restarts, and wake the items that wait for a device, which then fail."""
         if self._stopped:
             return
         self._stopped = True
@@ -201,7 +200,7 @@ class Recovery:
         self._wake()
 
     async def wait_stopped(self) -> None:
-        """Wait until nothing goes on any more."""
+        """Wait until all restarts have ended."""
         if self._scopes:
             await self._ended.wait()
 
@@ -231,18 +230,18 @@ class Recovery:
             self._ended.set()
 
     async def _revive(self, name: str) -> None:
-        """Start a device until it lives."""
+        """Start a device repeatedly until it lives."""
         attempts = 0
         while self._is_dead(name) or not attempts:
             starts = self._starts.get(name, 0)
             since_s = self._since_s.setdefault(name, trio.current_time())
             is_late = trio.current_time() >= since_s + self.policy.patience_s
-            if is_late and starts > self._most_deaths:  # it starts, and dies before it is useful
-                self._give_up(name)
+            if is_late and starts > self._most_deaths:  # it starts, but dies before an item ends
+                self._fail_items(name)
             with trio.move_on_after(self.policy.pause_s(starts)):
                 await self._starting.wait()
-            # All that are away are started together: items that need several of them, each of
-            # which dies soon, would hardly ever find them alive at once.
+            # All lost devices start together: otherwise items that need several short-lived ones
+            # would rarely find them alive at the same time.
             self._starting.set()
             self._starting = trio.Event()
             attempts += 1
@@ -250,9 +249,9 @@ class Recovery:
             await self._start(name)
             is_late = trio.current_time() >= since_s + self.policy.patience_s
             if is_late and self._is_dead(name) and attempts >= max(1, self.policy.patience):
-                self._give_up(name)
+                self._fail_items(name)
         del self.lost[name]
-        self._given_up.discard(name)
+        self._failing.discard(name)
         self._announcer.tell(DeviceRestored(name, attempts))
         self.on_return(name)
         for devices in self._replaced:
@@ -262,18 +261,18 @@ class Recovery:
 
     @property
     def _most_deaths(self) -> int:
-        """How often in a row a device may die for nothing: an item may have to bring that about."""
+        """Limit of a device's deaths in a row; at least `replays`, as one item may cause them."""
         return max(self.policy.patience, self.policy.replays)
 
-    def _give_up(self, name: str) -> None:
-        """Let items fail that need a device, until it is back."""
-        self._given_up.add(name)
+    def _fail_items(self, name: str) -> None:
+        """Let items that need a device fail, until it is back."""
+        self._failing.add(name)
         self._wake()
 
     async def _start(self, name: str) -> None:
         try:
             await self._driver.on_thread(partial(self._devices.reopen, name))
-        except Exception as error:  # whatever it is, the loop must survive, and try again
+        except Exception as error:  # of any kind: the loop must survive and try again
             self.lost[name].__cause__ = error
         else:
             self._lives[name] = self._restartable[name].generation
@@ -281,14 +280,14 @@ class Recovery:
     async def _standby(self, plan: Plan, lost: frozenset[str]) -> Plan | None:
         key = id(plan), lost
         if key not in self._standbys:
-            made = await self._driver.on_thread(partial(standby, plan, lost))
-            # Forgotten with the plan: then another may get its identity.
+            made = await self._driver.on_thread(partial(plan_without, plan, lost))
+            # Removed with the plan, since another one may then get its id.
             known = self._standbys
             known[key] = ref(plan, lambda _: known.pop(key, None)), made
         return self._standbys[key][1]
 
     async def _prepare(self, plan: Plan, lost: frozenset[str]) -> None:
-        with suppress(Exception):  # it is tried again when it is needed
+        with suppress(Exception):  # repeated when the plan is needed
             await self._standby(plan, lost)
 
 

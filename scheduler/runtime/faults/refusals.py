@@ -1,8 +1,8 @@
 """Plans around nodes that a device refused as unsupported when it loaded or ran them.
 
-A refusal is remembered for the device's kind and version (`plait.devices.refusals`), the plans with
-such nodes are replaced, and the items run again. Until the first item of a plan has ended well, the
-inputs of its items are kept for that: refusals depend on dtypes and shapes, hardly on values.
+A refusal is remembered for the device's kind and version (`plait.devices.refusals`), plans with the
+node are replaced, and their items run again. For that, the inputs of a plan's items are kept until
+its first item succeeds: refusals depend on dtypes and shapes, hardly on values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...plans.plan import Plan
 
 
 def may_refuse(plan: Plan) -> bool:
-    """Return True if libraries compute whole subgraphs of a plan: these may refuse late."""
+    """Return whether libraries compute whole subgraphs of a plan, since these may refuse late."""
     used = {step.device for step in plan.steps}
     return any(
         device.capabilities.atomic_programs
@@ -40,13 +40,13 @@ def note_refusals(plan: Plan, error: UnsupportedNodeError) -> dict[str, tuple[st
 
 
 def plan_around(plan: Plan) -> Plan:
-    """Return a plan in which no device has a node that it refused, perhaps the same plan.
+    """Move refused nodes to other devices; return the same plan if there are none.
 
-    Pins hold: a node that is pinned to the device that refused it fails there.
+    Pins hold: a node pinned to a device that refused it fails there.
     """
     if all(find_refusal(*place) is None for place in _iterate_nodes(plan)):
         return plan
-    # The nodes stay as they are, and their results.
+    # Without other passes, so that nodes and their results stay the same.
     passes = tuple(one for one in plan.passes if one is fuse_chains)
     try:
         return replace(plan, passes=passes).replan()

@@ -1,9 +1,8 @@
-"""Items that were under way on a device when it died, run again from their inputs.
+"""Replays: items in flight on a device that died run again from their inputs.
 
-They start again in the order in which they had been admitted, before any other item does and after
-the last one has left the plans that were lost: so items overtake each other no more than they did.
-Where steps follow the order of items, those that came after a lost item, and wait for it, are
-recalled: they run again after it.
+They restart in the order of admission, before any other item, and after the last one has left the
+lost plans: so replays do not let items overtake each other. If steps run in the order of items,
+later items that wait for a lost one are recalled, and run again after it.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from .standby import devices_of
 Inputs: TypeAlias = Mapping[str, Array]
 
 PREPARED_AFTER = 16
-"""After so many items a session goes on for long, so that it pays to plan for losses ahead."""
+"""Items after which a session plans for losses in advance, as it is likely to run for long."""
 
 
 @dataclass(eq=False, slots=True)
 class Attempt:
-    """An item's way through one open plan, and what is needed to start it again.
+    """One run of an item through an open plan, with all that a restart needs.
 
     Attributes
     ----------
@@ -51,23 +50,23 @@ class Attempt:
         Its place in the order of admission.
     inputs : Mapping of str to Array
     slots : Slots
-        Where it is, or was when the device died.
+        The slots of its plan, now or when the device died.
     deaths : int
-        How many devices died while they worked at it.
+        The number of devices that died while they worked on it.
     fed : Mapping of str to Array, optional
-        What the inputs are still to be copied from.
+        The caller's arrays, while they are not copied to the inputs yet.
     room : Mapping of str to Array
-        The bytes in which the inputs lie that are copies.
+        The memory of copied inputs.
     free : list of Mapping of str to Array
-        Where these come back to, to be used again.
+        The pool to which `room` returns.
     scope : trio.CancelScope
-        Where it is started again.
+        The scope of its restart.
     ticket : int or None
         Its number in the order of items, while it is on a slot.
     is_recalled : bool
-        Whether it is to start again although nothing of it was lost.
+        Whether it must restart although nothing of it was lost.
     is_postponed : bool
-        Whether it did not start again, for an earlier one has to.
+        Whether its restart waits for that of an earlier item.
     """
 
     number: int
@@ -83,9 +82,9 @@ class Attempt:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     def copy_inputs(self) -> None:
-        """Copy what was fed, unless that was done, or nobody needs it any more; on any thread.
+        """Copy the fed arrays, unless that is done or unneeded. Thread-safe.
 
-        Until then nobody else may have the chance to write to what was fed.
+        The caller must not get the chance to change them before.
         """
         fed, self.fed = self.fed, None
         if fed is not None:
@@ -95,16 +94,16 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is kept for the items of an open plan, and of those that run in its arenas.
+    """Data for the items of an open plan, and of others in its arenas.
 
     Attributes
     ----------
     effects : tuple of (Step, Node)
-        The nodes that do more than their outputs tell.
+        The nodes with effects besides their outputs.
     may_replay : bool
-        Whether there is any way for items to run again.
+        Whether items can run again at all.
     free : dict of tuple of str to list of Mapping of str to Array
-        Room for the inputs of that name.
+        Pools of memory for copies of the named inputs.
     """
 
     effects: tuple[tuple[Step, Node], ...]
@@ -117,16 +116,16 @@ Fail: TypeAlias = Callable[[ItemRun, BaseException], object]
 
 
 class Replays:
-    """Keeps inputs and starts items again; used on the trio thread only.
+    """Keeps inputs and restarts items; used on the trio thread only.
 
     Parameters
     ----------
     recovery : Recovery
     announcer : Announcer
     start : callable
-        Starts an item on the plan that is in use by then.
+        Starts an item on the plan in use at that time.
     fail : callable
-        Ends an item that cannot be started again.
+        Fails an item that cannot restart.
     """
 
     def __init__(
@@ -149,43 +148,43 @@ class Replays:
 
     @property
     def is_busy(self) -> bool:
-        """True while items have to be started again."""
+        """True while items must restart."""
         return self._settled is not None or (bool(self._attempts) and self._is_any_lost())
 
     async def settle(self) -> None:
-        """Wait until no item has to be started again: others are admitted after them."""
+        """Wait until all restarts are done: other items are admitted after them."""
         while self.is_busy:
             event = self._landed if self._settled is None else self._settled
             await event.wait()
 
     def guards(self, slots: Slots) -> bool:
-        """True when the items of an open plan may have to run again, or be ended by force."""
+        """Return whether items of an open plan may have to run again, or be ended by force."""
         try:
             kept = self._kept[slots.open_plan.arenas]
         except KeyError:
             plan, recovery, kept = slots.plan, self._recovery, None
-            may_start_again = bool(slots.open_plan.hands_on) or may_refuse(plan)
-            if may_start_again or recovery.concerns(plan):
-                kept = _Kept(_effects(plan.steps), may_start_again or recovery.may_replay(plan))
+            may_restart = bool(slots.open_plan.hands_on) or may_refuse(plan)
+            if may_restart or recovery.concerns(plan):
+                kept = _Kept(_list_effects(plan.steps), may_restart or recovery.may_replay(plan))
             self._kept[slots.open_plan.arenas] = kept
         return kept is not None
 
     def keep(self, slots: Slots, inputs: Inputs, *, owned: bool) -> Attempt:
-        """Return a new attempt, whose inputs are still to be copied unless they are `owned`."""
+        """Make an attempt; unless `owned`, its inputs must be copied by `copy_inputs`."""
         self._count += 1
         kept = self._kept[slots.open_plan.arenas]
         assert kept is not None, "guarded"
         if owned or not kept.may_replay:
             return Attempt(self._count, inputs, slots)
-        # What lies on a device is not copied: it is lost with the device, or still there.
+        # Arrays on a device are not copied: they are lost with the device, or stay.
         on_host = tuple(name for name, array in inputs.items() if not isinstance(array, Loan))
         free = kept.free.setdefault(on_host, [])
-        room = _room(slots, on_host, free.pop() if free else {})
-        own = {**inputs, **_copies(slots, room, inputs)}
+        room = _make_room(slots, on_host, free.pop() if free else {})
+        own = {**inputs, **_make_copies(slots, room, inputs)}
         return Attempt(self._count, own, slots, fed=inputs, room=room, free=free)
 
     def drop(self, attempt: Attempt) -> None:
-        """Take back what was kept for an attempt that is over."""
+        """Return the memory of an ended attempt."""
         attempt.fed = None
         if attempt.room:
             attempt.free.append(attempt.room)
@@ -193,17 +192,17 @@ class Replays:
     def begin(
         self, item_run: ItemRun, slots: Slots, attempt: Attempt, ticket: int | None = None
     ) -> None:
-        """Take note that an item is about to start."""
+        """Register an item that is about to start."""
         attempt.slots, attempt.ticket, attempt.is_recalled = slots, ticket, False
         self._attempts[item_run] = attempt
 
     def abandon(self, item_run: ItemRun) -> None:
-        """Take note that it did not."""
+        """Unregister an item that did not start."""
         if self._attempts.pop(item_run, None) is not None:
             self._land()
 
     def take(self, item_run: ItemRun) -> bool:
-        """Take over an item that has left its slot if it is to run again; say whether it is."""
+        """Take over an item that has left its slot, if it must run again; return whether it did."""
         attempt, execution = self._attempts.pop(item_run, None), item_run.execution
         if attempt is None:
             return False
@@ -223,21 +222,21 @@ class Replays:
         if isinstance(error, DeviceLostError):
             self._recovery.examine()
             if attempt.slots.are_lost and not item_run.cancelled:
-                # Work that was still queued is not what the device died of.
+                # Work that was still queued has not caused the death.
                 attempt.deaths += not error.queued
-                refusal = self._refusal(attempt, execution, error)
-                if refusal is None:
+                final = self._find_final_error(attempt, execution, error)
+                if final is None:
                     self._queue(item_run, attempt)
                     self._recall(attempt)
                     return True
-                execution.error = refusal
+                execution.error = final
         self.drop(attempt)
         return False
 
     def _recall(self, lost: Attempt) -> None:
-        """Have the items start again that wait for one that does: they come after it.
+        """Recall the items that wait for a lost one, so that they run after it.
 
-        Not those that are through, which it came after itself.
+        Items that have passed all ordered steps need not wait for it.
         """
         if lost.ticket is None:
             return
@@ -251,7 +250,7 @@ class Replays:
                 execution.cancel()
 
     def recall(self, item_run: ItemRun) -> None:
-        """Have an item that is under way start again when it has ended."""
+        """Cancel a running item, and restart it after its end."""
         attempt = self._attempts[item_run]
         if not attempt.is_recalled:
             attempt.is_recalled = True
@@ -259,47 +258,46 @@ class Replays:
             item_run.execution.cancel()
 
     def is_recalled(self, item_run: ItemRun) -> bool:
-        """Return whether an item that is under way starts again."""
+        """Return whether a running item will restart."""
         return self._attempts[item_run].is_recalled
 
     def postpone(self, item_run: ItemRun, attempt: Attempt) -> bool:
-        """Take over an item that would start before an earlier one does again; return if it is."""
+        """Take over an item that would start before an earlier restart; return whether it did."""
         ticket = attempt.ticket
         if ticket is None or item_run.done.is_set():
             return False
-        # Earlier items may be about to start again, or may have while this one got its inputs.
+        # An earlier item may restart soon, or may have restarted while this one got its inputs.
         earlier = [one for one in self._attempts.values() if (one.ticket or 0) > ticket]
         earlier += [one for one in self._waiting.values() if one.ticket is not None]
         if not any(one.number < attempt.number for one in earlier):
             return False
         del self._attempts[item_run]
         self._land()
-        if item_run in self._waiting:  # it starts again itself, and an earlier one has to
+        if item_run in self._waiting:  # a restart itself, which an earlier one precedes
             attempt.is_postponed = True
         else:
             self._queue(item_run, attempt)
         return True
 
     def cancel(self, item_run: ItemRun) -> None:
-        """Start an item no more."""
+        """Cancel the restart of an item."""
         attempt = self._waiting.pop(item_run, None)
         if attempt is not None:
             attempt.scope.cancel()
-            self._give_up(item_run, attempt, session_closed_error())
+            self._drop_and_fail(item_run, attempt, session_closed_error())
 
     def abandon_all(self) -> None:
-        """Forget the items that are under way: they may never end."""
+        """Forget the running items, which may never end."""
         self._attempts.clear()
         self._land()
 
     def _land(self) -> None:
-        # Whoever waits looks again; an event of trio cannot be cleared, so that the next gets a new
-        # one.
+        # Wakes all waiting tasks, which check again. Events of trio cannot be cleared.
         self._landed.set()
         self._landed = trio.Event()
 
     def _may_move(self, item_run: ItemRun, attempt: Attempt, error: UnsupportedNodeError) -> bool:
-        """Take a plan out of use that has a refused node; return True if the item runs again."""
+        """Retire a plan with a refused node; return whether the item may run again."""
         slots, execution = attempt.slots, item_run.execution
         if self._recovery.note_refusals(slots.open_plan.plan, error):
             self._recovery.on_refusal(slots)
@@ -313,47 +311,47 @@ class Replays:
         self.drop(attempt)
         plan = attempt.slots.plan
         is_kept = attempt.slots.open_plan.hands_on or self._recovery.concerns(plan)
-        if not is_kept:  # its devices have taken all nodes
+        if not is_kept:  # its devices have accepted all nodes
             self._kept[attempt.slots.open_plan.arenas] = None
         self._recovery.trust(plan)
         if attempt.number == PREPARED_AFTER:
             self._recovery.prepare(plan)
 
-    def _refusal(
+    def _find_final_error(
         self, attempt: Attempt, execution: Execution, error: DeviceLostError
     ) -> DeviceLostError | None:
-        """Return what an item fails with that may not run again."""
+        """Return the error of an item that may not run again, or None if it may."""
         most, kept = self._recovery.policy.replays, self._kept[attempt.slots.open_plan.arenas]
         assert kept is not None, "guarded"
-        if attempt.deaths > most or not most:  # of inputs that may run again there are copies
+        if attempt.deaths > most or not most:  # without replays, inputs were not copied
             fix = f"see what it does there: a device died of this item {attempt.deaths} times"
-            return _because(error, fix if most else "run it again, or allow replays: FaultPolicy()")
+            return _wrap(error, fix if most else "run it again, or allow replays: FaultPolicy()")
         where, lost = attempt.slots.open_plan.plan.ends.inputs, self._recovery.lost
         loans = (name for name, array in attempt.inputs.items() if isinstance(array, Loan))
         if any(where[name] in lost for name in loans):
-            return _because(error, "feed it again: what it was fed lay on the device that was lost")
+            return _wrap(error, "feed it again: what it was fed lay on the device that was lost")
         for step, node in kept.effects:
             event = execution.events[step.index]
-            if event is not None and not _never_began(event.error):
+            if event is not None and not _is_unstarted(event.error):
                 what = "has effects" if acts_outside(node) else "keeps state"
-                return _because(error, f"{node} {what}, so the item was not run again")
+                return _wrap(error, f"{node} {what}, so the item was not run again")
         return None
 
     def _queue(self, item_run: ItemRun, attempt: Attempt) -> None:
-        """Have an item start again."""
+        """Queue an item for its restart."""
         item_run.execution = None
         self._waiting[item_run] = attempt
         lost = devices_of(attempt.slots.open_plan.plan).intersection(self._recovery.lost)
         if recalled := lost or self._recovery.lost:
             self._announcer.tell(ItemReplayed(", ".join(sorted(recalled))))
-        # One task starts them all, the oldest first, however many are lost while it does.
+        # One task restarts all items, the oldest first, including those lost meanwhile.
         if self._settled is None:
             self._settled = trio.Event()
             self._recovery.spawn(self._start_all, self._settled)
 
     async def _start_all(self, settled: trio.Event) -> None:
         while self._waiting:
-            # Items that are still in the lost plans may be older, and are to start before this one.
+            # Items still in the lost plans may be older, and must restart first.
             while self._is_any_lost():
                 await self._landed.wait()
             if self._waiting:
@@ -366,24 +364,24 @@ class Replays:
         return any(one.slots.are_lost or one.is_recalled for one in self._attempts.values())
 
     async def _start_again(self, item_run: ItemRun, attempt: Attempt) -> None:
-        # A device may die under an item again, and a scope is entered only once.
+        # The device may die again, and a scope can be entered only once.
         attempt.scope, attempt.is_postponed = trio.CancelScope(), False
         try:
             with attempt.scope:
                 await self._start(item_run, attempt)
                 if not attempt.is_postponed:
                     self._waiting.pop(item_run, None)
-        except Exception as error:  # whatever it is, it is the item's
+        except Exception as error:  # of any kind: the item fails with it
             if self._waiting.pop(item_run, None) is not None:
-                self._give_up(item_run, attempt, error)
+                self._drop_and_fail(item_run, attempt, error)
 
-    def _give_up(self, item_run: ItemRun, attempt: Attempt, error: BaseException) -> None:
+    def _drop_and_fail(self, item_run: ItemRun, attempt: Attempt, error: BaseException) -> None:
         self.drop(attempt)
         self._fail(item_run, error)
 
 
-def _effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
-    """Return the nodes of a plan that do more than their outputs tell, and their steps."""
+def _list_effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
+    """List the nodes of a plan with effects besides their outputs, and their steps."""
     return tuple(
         (step, node)
         for step in steps
@@ -393,14 +391,14 @@ def _effects(steps: tuple[Step, ...]) -> tuple[tuple[Step, Node], ...]:
     )
 
 
-def _never_began(error: BaseException | None) -> bool:
+def _is_unstarted(error: BaseException | None) -> bool:
     return isinstance(error, DeviceLostError) and error.queued
 
 
-def _room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
-    """Return bytes for inputs, the largest within bounds: those that there are, if enough.
+def _make_room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
+    """Return memory for inputs of the largest shapes: `room` if it suffices, else new memory.
 
-    For text there are objects in their place.
+    Memory for text consists of objects.
     """
     found = {}
     for name in inputs:
@@ -412,19 +410,19 @@ def _room(slots: Slots, inputs: Iterable[str], room: Inputs) -> Inputs:
     return found
 
 
-def _copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
-    """Return arrays of an item's shapes in such bytes."""
+def _make_copies(slots: Slots, room: Inputs, inputs: Inputs) -> Inputs:
+    """Return arrays of an item's shapes in memory of `_make_room`."""
     specs = slots.open_plan.plan.graph.tensors
-    return {name: _as_in(room[name], inputs[name].shape, specs[name].dtype) for name in room}
+    return {name: _place_array(room[name], inputs[name].shape, specs[name].dtype) for name in room}
 
 
-def _as_in(room: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _place_array(room: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if dtype == TEXT:
         return room[: prod(shape)].reshape(shape)
     return np.ndarray(shape, dtype, room)
 
 
-def _because(error: DeviceLostError, fix: str) -> DeviceLostError:
+def _wrap(error: DeviceLostError, fix: str) -> DeviceLostError:
     made = DeviceLostError(error.what, at=error.at, fix=fix)
     made.__cause__ = error
     return made

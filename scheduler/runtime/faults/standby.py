@@ -1,4 +1,4 @@
-"""The plan for what remains when devices are lost."""
+"""Standby plans: plans for the remaining devices after a loss."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ...plans.plan import Plan
 
 
 def devices_of(plan: Plan) -> frozenset[str]:
-    """Return the devices that a static plan has work for, be it once."""
+    """Return the devices with work in a static plan, including its prologue."""
     once = frozenset() if plan.prologue is None else devices_of(plan.prologue)
     return once.union(step.device for step in plan.steps) - {SESSION}
 
 
-def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
-    """Return a plan of the same nodes without some devices; None if there is none.
+def plan_without(plan: Plan, lost: frozenset[str]) -> Plan | None:
+    """Plan the same nodes without the lost devices, if possible.
 
-    Pins to what is lost do not hold. Python functions stay where they are: one that brings down a
-    worker would bring down this process.
+    Pins to lost devices are dropped. Python functions are not moved: a function that crashes a
+    worker would crash this process.
     """
     left = {name: device for name, device in plan.prototypes.items() if name not in lost}
     moving = (step for step in plan.steps if step.device in lost)
@@ -33,7 +33,7 @@ def standby(plan: Plan, lost: frozenset[str]) -> Plan | None:
         pins={pattern: name for pattern, name in plan.pins.items() if name in left},
         memory_limits={name: n for name, n in limits.items() if name not in lost},
     )
-    # The nodes stay as they are, and their results.
+    # Without other passes, so that nodes and their results stay the same.
     passes = tuple(one for one in plan.passes if one is fuse_chains)
     try:
         return replace(plan, request=request, passes=passes).replan()

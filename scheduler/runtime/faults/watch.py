@@ -1,4 +1,4 @@
-"""Work that goes on after it was given up: its worker is killed, and started again."""
+"""Watches cancelled work: a worker that continues with it is killed and restarted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MOST_PATIENCE = 64
-"""What opens a plan is killed after so many times `grace_s` at the latest."""
+"""Multiple of `grace_s` after which a worker that still opens a plan is killed."""
 
 
 class Watch:
-    """Waits for what was given up; used on the trio thread only.
+    """Waits for the end of cancelled work; used on the trio thread only.
 
     Parameters
     ----------
@@ -44,25 +44,25 @@ class Watch:
         self._closing = False
 
     def over(self, item_run: ItemRun, steps: tuple[Step, ...]) -> None:
-        """Watch an item that was cancelled until it has ended."""
+        """Watch a cancelled item until it has ended."""
         self._driver.spawn(self._watch, item_run, steps)
 
     def close(self) -> None:
-        """Give up whatever plans are opened for: the session is left."""
+        """Cancel the opening of plans, as the session is closing."""
         self._closing = True
         for scope in self._scopes:
             scope.cancel()
 
     def abandon(self) -> None:
-        """Wait for nothing that plans are opened with: it may never end."""
+        """Stop waiting for workers that open plans, which may never end."""
         for ended in self._openings:
             ended.set()
 
     async def on_thread(self, function: Callable[[], T]) -> T:
         """Call a function that opens or binds, as `VirtualTimeDriver.on_thread`.
 
-        A worker imports modules for that, and opens what nodes own: if it does not come to an end
-        with it when this is cancelled or the session is left, it is killed.
+        A worker imports modules and opens resources of nodes for that. If this is cancelled or the
+        session closes, and the worker does not finish, it is killed.
         """
         if not self._recovery.watches:
             return await self._driver.on_thread(function)
@@ -78,7 +78,7 @@ class Watch:
             try:
                 await trio.lowlevel.checkpoint_if_cancelled()
             except trio.Cancelled:
-                outcome.errors.clear()  # of no interest, and it holds what its frames refer to
+                outcome.errors.clear()  # unneeded, and their frames keep objects alive
                 raise
         return result_of(outcome)
 
@@ -88,11 +88,11 @@ class Watch:
         kill: Callable[[str], object],
         cancel: Callable[[], object] | None = None,
     ) -> None:
-        """Wait for the end of what a plan is opened with, also when this is cancelled.
+        """Wait until the opening of a plan has ended, even if this is cancelled.
 
-        If so, or if the session is left, it is cancelled, and then killed. Others may need the
-        plan, too: where what takes long is merely slow, it comes to its end at last, since it is
-        given twice the time after each kill.
+        After cancellation, or when the session closes, the opening is cancelled, then killed. The
+        time until the kill doubles each time, so that merely slow openings, which other items may
+        need, finish in the end.
         """
         self._openings.add(ended)
         with trio.CancelScope() as scope, suppress(trio.Cancelled):
@@ -108,7 +108,7 @@ class Watch:
                 seconds = self._grace_s * (1 if self._closing else self._patience)
                 with trio.move_on_after(seconds):
                     await ended.wait()
-                reason = f"the plan that it opened was given up {seconds:g} s before"
+                reason = f"it was still opening a plan {seconds:g} s after that was cancelled"
                 if not ended.is_set() and kill(reason):
                     self._patience = min(2 * self._patience, MOST_PATIENCE)
         self._openings.discard(ended)
@@ -118,11 +118,11 @@ class Watch:
             with trio.move_on_after(self._grace_s):
                 await item_run.done.wait()
             if item_run.execution is not None:
-                reason = f"it went on for {self._grace_s:g} s after its item was given up"
+                reason = f"it continued for {self._grace_s:g} s after its item was cancelled"
                 self.kill(item_run.execution, steps, reason)
 
     def kill(self, execution: Execution, steps: tuple[Step, ...], reason: str) -> bool:
-        """Kill what works at an execution; say whether something did."""
+        """Kill the devices that work on an execution; return whether one did."""
         killed = False
         for step, event in zip(steps, execution.events, strict=True):
             device = self._recovery.device(step.device)

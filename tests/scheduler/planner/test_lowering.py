@@ -21,7 +21,7 @@ from plait.scheduler.planner import lowering
 from plait.scheduler.planner.lowering import expand_chains
 from plait.scheduler.planner.memory.verify import verify_memory
 from plait.scheduler.plans.plan import Plan
-from plait.scheduler.runtime.faults.standby import standby
+from plait.scheduler.runtime.faults.standby import plan_without
 
 SIZE = 600
 
@@ -242,7 +242,7 @@ def test_a_lost_device_leaves_single_nodes_to_the_others() -> None:
     devices = ["worker:0", PrivateDevice("npu")]
     plan = planned(built(normalised), devices, pin={"*": "worker:0"})
     assert len(plan.graph.nodes) == 1
-    rest = standby(plan, frozenset({"worker:0"}))
+    rest = plan_without(plan, frozenset({"worker:0"}))
     assert rest is not None
     assert set(rest.assignment.values()) == {"npu"}
 
