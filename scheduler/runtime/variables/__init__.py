@@ -1,1 +1,1 @@
-"""The variables of a session: their values, who may assign, and files of them."""
+"""The variables of a session: their values, the order of assignments, and files of values."""

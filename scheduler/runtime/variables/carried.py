@@ -1,4 +1,4 @@
-"""Values carried from one graph's variables to those of another, and those that did not fit."""
+"""The outcome of carrying values from one graph's variables to those of another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Carried:
     taken : tuple of str
         Variables that were set.
     unlike : Mapping of str to str
-        Variables whose value has another dtype or shape, with both.
+        Variables with a value of another dtype or shape, with a description of both.
     unknown : tuple of str
         Values without a variable here.
     left : tuple of str

@@ -1,4 +1,4 @@
-"""Values of variables in files: `.plait` files of a graph of nothing but constants."""
+"""Values of variables in files: `.plait` files of a graph with constants only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "variables"
 
 
 def save_values(values: Mapping[str, Array], path: str | os.PathLike[str]) -> None:
-    """Write arrays by name to a file, wholly or not at all.
+    """Write arrays by name to a file, atomically.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def save_values(values: Mapping[str, Array], path: str | os.PathLike[str]) -> No
 
 
 def load_values(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays in a file that `save_values` wrote.
+    """Load the arrays of a file that `save_values` wrote.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Initial values of variables: arrays, or what graphs compute once, on the host."""
+"""Initial values of variables: arrays, or the results of graphs, computed once on the host."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ....graph.tensor import Array
 from ...shapes.specialise import specialise
 
 
-def initial_values(variables: Mapping[str, Node]) -> dict[str, Array]:
-    """Return the arrays that variables begin with, by name; blocks.
+def compute_initial_values(variables: Mapping[str, Node]) -> dict[str, Array]:
+    """Compute the initial values of variables, by name; blocks.
 
     Raises
     ------
     GraphError
         If a graph cannot be computed on the host; `at` names the variable.
     """
-    return {name: _value(node) for name, node in variables.items()}
+    return {name: _get_initial_value(node) for name, node in variables.items()}
 
 
-def _value(variable: Node) -> Array:
+def _get_initial_value(variable: Node) -> Array:
     graph: Graph = variable.attributes["initial"]
     try:
-        return _computed(graph, variable)
+        return _compute(graph, variable)
     except PlaitError as error:
-        error.add_note(f"this computes what {variable} holds to begin with")
+        error.add_note(f"this computes the initial value of {variable}")
         raise
 
 
-def _computed(graph: Graph, variable: Node) -> Array:
+def _compute(graph: Graph, variable: Node) -> Array:
     graph = specialise(graph)
     values = dict(graph.constants)
     for node in graph.nodes:

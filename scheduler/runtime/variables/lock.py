@@ -1,8 +1,8 @@
 """The lock of a session's variables: items that assign take turns.
 
-Items that assign go one at a time, in the order in which they came, or as a group of items that
-hand variables on to each other. Items that only read go when they like, also while one that assigns
-is in flight: its values are its own until they are committed. For that moment, no item reads.
+Items that assign run one at a time, in order of arrival, or as a group of items that hand variables
+on to each other. Items that only read run at any time, also during an assigning item: its values
+are private until it commits them. During a commit, no item reads.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..opened.slots import session_closed_error
 
 
 class VariableLock:
-    """Used on the trio thread only; whoever has a turn is known by something hashable.
+    """Gives turns to holders, which are identified by a hashable; used on the trio thread only.
 
-    Taking a turn again that one has already changes nothing, nor does leaving without one.
+    To take a turn twice, or to leave without one, has no effect.
 
     Attributes
     ----------
     is_closing : bool
-        True when no more turns are given.
+        True once turns are refused.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class VariableLock:
 
     @property
     def is_read(self) -> bool:
-        """True while items read that do not assign."""
+        """True while items that do not assign are reading."""
         return bool(self._readers)
 
     @property
@@ -52,11 +52,11 @@ class VariableLock:
         return bool(self._members)
 
     def has_joined(self, who: Hashable) -> bool:
-        """Return whether one is of the group that has the turn."""
+        """Return whether a holder is in the group that has the turn."""
         return who in self._members
 
     def refuse(self) -> None:
-        """Turn away whoever waits, and all that come."""
+        """Refuse all present and future requests."""
         self.is_closing = True
         self._wake()
         for _, reached, _ in self._queue:
@@ -64,7 +64,7 @@ class VariableLock:
         self._queue.clear()
 
     async def share(self, who: Hashable) -> None:
-        """Take a turn beside others that read.
+        """Take a turn to read, shared with others.
 
         Raises
         ------
@@ -77,7 +77,7 @@ class VariableLock:
         self._readers.add(who)
 
     async def take(self, who: Hashable) -> None:
-        """Wait until all that came before to assign have left.
+        """Take a turn to assign, after all earlier ones.
 
         Raises
         ------
@@ -93,7 +93,7 @@ class VariableLock:
         await self._wait(who, None)
 
     def join_nowait(self, who: Hashable, group: Hashable) -> bool:
-        """Take a turn together with a group, if it has it now or may; return whether that is so."""
+        """Join a group if it has the turn or can take it now; return whether it did."""
         self._check()
         if who in self._members:
             return True
@@ -104,7 +104,7 @@ class VariableLock:
         return True
 
     async def join(self, who: Hashable, group: Hashable) -> None:
-        """Wait for a turn together with a group.
+        """Join a group, and wait for its turn.
 
         Raises
         ------
@@ -128,7 +128,7 @@ class VariableLock:
             raise
 
     def leave(self, who: Hashable) -> bool:
-        """Give a turn up; return whether it was the last of a group, which has to `pass_on`."""
+        """Leave; return whether it was the last of a group, so that the caller must `pass_on`."""
         if who in self._readers:
             self._readers.discard(who)
             self._wake()
@@ -141,7 +141,7 @@ class VariableLock:
         return False
 
     def pass_on(self) -> None:
-        """Give the turn to those that wait for it, unless a group has it by now."""
+        """Give the turn to the next in the queue, unless a group has it meanwhile."""
         if self._members:
             return
         self._writer = None
@@ -157,7 +157,7 @@ class VariableLock:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Keep others from reading; for who has the turn to assign."""
+        """Exclude readers; the caller must have the turn to assign."""
         self._committing = True
         try:
             while self._readers:

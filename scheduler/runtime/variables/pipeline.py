@@ -1,8 +1,8 @@
-"""Items that hand variables on as they run, and end in their order.
+"""Items that hand variables on as they run, and end in order.
 
-An item that has ended well waits until all before it have: only then are its versions committed,
-and its results given away. If an earlier one fails, after it has handed a variable on, all after it
-run again from their inputs.
+A successful item waits until all earlier ones have succeeded: only then are its versions committed
+and its results returned. If an item fails after it has handed a variable on, all later ones run
+again from their inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .versions import StateVersions
 
 @dataclass(slots=True)
 class _Member:
-    """An item in flight; `settle` ends it, once it has ended and waits for others."""
+    """An item in flight; `settle` completes it once it has run and the earlier ones are decided."""
 
     item_run: ItemRun
     settle: Callable[[], object] | None = None
@@ -29,7 +29,7 @@ class StatePipeline:
     ----------
     versions : StateVersions
     recall : callable
-        Has an item run again: a version that it may have read is withdrawn.
+        Restarts an item that may have read a withdrawn version.
     """
 
     def __init__(self) -> None:
@@ -38,15 +38,15 @@ class StatePipeline:
         self._members: dict[int, _Member] = {}
 
     def start(self, item: int, item_run: ItemRun) -> None:
-        """Note that an item starts."""
+        """Register an item that starts."""
         self._members[item] = _Member(item_run)
 
     def land(
         self, item: int, settle: Callable[[], object], may_commit: Callable[[ItemRun], bool]
     ) -> None:
-        """Call `settle` when an item that has ended is decided, and all before it are.
+        """Call `settle` once this ended item and all earlier ones are decided.
 
-        At once if it `may_commit` no more: nothing that it handed on counts.
+        If it may not commit any more, that is now, and its versions are withdrawn.
         """
         member = self._members[item]
         member.settle = settle
@@ -66,7 +66,7 @@ class StatePipeline:
                 self._drop(first)
 
     def _drop(self, item: int) -> None:
-        """Withdraw the versions of an item, and have those run again that came after it."""
+        """Withdraw the versions of an item, and restart all later ones."""
         member = self._members.pop(item)
         ended: list[_Member] = []
         if self.versions.withdraw(item):

@@ -1,7 +1,7 @@
 """Values of a session's variables: on the host, and in each memory in which a plan reads them.
 
-A value is copied to where it is read when an item that reads it there is about to start, unless it
-is there already; what nobody reads in the meantime is not copied.
+A value is copied to a memory when an item that reads it there is about to start, unless it is there
+already. So values that are not read are not copied.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ..virtual_time import VirtualTimeDriver
 
 @dataclass(slots=True)
 class _Place:
-    """A memory in which a variable is read, and whether its value is there.
+    """A memory in which a variable is read, and whether it has the current value.
 
     Attributes
     ----------
     arenas : list of Arena or None
-        One that it is read from, and one for the next value where they change places.
+        The arena to read, and, for variables that swap, one for the next value.
     turn : int
-        Which it is read from.
+        Index of the arena to read.
     """
 
     arenas: list[Arena | None] = field(default_factory=lambda: [None, None])
@@ -43,7 +43,7 @@ class _Place:
 
     @property
     def arena(self) -> Arena:
-        """Where it is read from."""
+        """The arena to read."""
         found = self.arenas[self.turn]
         assert found is not None, "it is read there"
         return found
@@ -60,7 +60,7 @@ class _Held:
     value : Array or None
         On the host, read-only; None if it is in other places only.
     places : dict of str to _Place
-        By memory. Threads may add some at any time, so that nobody goes through it itself.
+        By memory. Threads may add entries at any time, so iterate over a copy.
     """
 
     name: str
@@ -69,35 +69,35 @@ class _Held:
     places: dict[str, _Place] = field(default_factory=dict)
 
     def hold(self, value: Array) -> None:
-        """Have a value on the host alone."""
+        """Set a value, which is then on the host only."""
         self.value = value
-        # A copy of the list: threads that open plans add places meanwhile.
+        # A copy, since threads that open plans may add places.
         for place in list(self.places.values()):
             place.is_current = False
 
     def keep(self, memories: set[str]) -> None:
-        """Take note that a new value is in some memories, and nowhere else."""
+        """Record that a new value is in these memories only."""
         self.value = None
         for memory, place in list(self.places.items()):
             place.is_current = memory in memories
 
 
 class VariableStore:
-    """Keeps them; on the trio thread only, but for `lend`.
+    """Keeps values of variables; used on the trio thread only, except `lend`.
 
     Parameters
     ----------
     variables : Mapping of str to Node
     devices : Mapping of str to Device
-        Those that are open.
+        Open devices.
     driver : VirtualTimeDriver
 
     Attributes
     ----------
     changes : int
-        How often something has changed of where values are.
+        Counts changes of the places of values.
     turned : frozenset of (str, str)
-        The regions, by memory and name, whose second arenas are the ones to use.
+        The regions, by memory and name, in which the second arena is the one to read.
     """
 
     def __init__(
@@ -120,17 +120,16 @@ class VariableStore:
         return iter(self._held)
 
     def spec(self, name: str) -> TensorSpec:
-        """Return the spec of what a variable holds."""
         return self._held[name].spec
 
     def hold(self, values: Mapping[str, Array]) -> None:
-        """Have variables hold arrays, which nobody changes any more."""
+        """Set variables to arrays, which must not change any more."""
         self.changes += 1
         for name, value in values.items():
             self._held[name].hold(value)
 
     def check(self, arenas: Iterable[tuple[tuple[str, str], Arena]]) -> None:
-        """Raise DeviceLostError if a memory was lost in which items wrote next values."""
+        """Raise DeviceLostError if a memory with next values was lost."""
         for (name, memory), arena in arenas:
             place = self._held[name].places.get(memory)
             if place is None or arena not in place.arenas:
@@ -142,32 +141,32 @@ class VariableStore:
         swaps: Mapping[tuple[str, str], Arena],
         turning: Turned,
     ) -> None:
-        """Take note in which memories alone variables have new values.
+        """Record the only memories in which variables have new values.
 
-        `swaps` has the arenas of these, by name and memory, that change places with those of the
-        old ones, and `turning` their regions.
+        `swaps` has the arenas of new values, by name and memory, that swap with those of the old
+        ones, and `turning` their regions.
         """
         self.changes += 1
         for (name, memory), arena in swaps.items():
             place = self._held[name].places[memory]
-            # What was written becomes what is read, by changing places rather than by a copy.
+            # The arena that was written becomes the one to read, which saves a copy.
             place.turn = place.arenas.index(arena)
-        # Slots are bound to arenas, so that plans need to know which of the two is which by now.
+        # Slots are bound to arenas, so plans need to know which of the two to read.
         self.turned = self.turned ^ turning
         for name, where in memories.items():
             self._held[name].keep(where)
 
     def spoil(self, memories: Mapping[str, set[str]]) -> None:
-        """Take note in which memories variables hold nothing sensible any more."""
+        """Mark the values of variables in some memories as invalid."""
         self.changes += 1
         for name, where in memories.items():
             for memory in where.intersection(list(self._held[name].places)):
                 self._held[name].places[memory].is_current = False
 
     def lend(self, region: Region, copy: int) -> Arena | None:
-        """Return an arena of a variable's region; None for other regions. Any thread, blocks.
+        """Return an arena of a variable's region, or None for other regions. Thread-safe; blocks.
 
-        What is the first of what it is read from is the second of where the next is written.
+        The region to read and the region to write share two arenas, in opposite order.
 
         Raises
         ------
@@ -178,7 +177,7 @@ class VariableStore:
         if found is None:
             return None
         held, shift = found
-        # Two plans that are opened at once must not each allocate the variable's arena.
+        # Two plans opened at the same time must not both allocate the variable's arena.
         with self._lending:
             place = held.places.get(region.memory, _Place())
             arena = place.arenas[copy ^ shift] or allocated(region, self._devices)
@@ -187,13 +186,13 @@ class VariableStore:
             return arena
 
     def are_here(self, names: Iterable[str]) -> bool:
-        """Return whether the values of variables are arrays of this process."""
+        """Return whether the values of variables are on the host."""
         return all(self._held[name].value is not None for name in names)
 
     def missing(self, where: Mapping[str, set[str]]) -> list[tuple[str, str]]:
-        """Return which variables are not in which memories as they are now.
+        """Return pairs of variable and memory that lack the current value.
 
-        Those that were lost are not missing: what is to run there fails by itself.
+        Lost memories are not included: work there fails by itself.
         """
         places = [
             (name, memory, self._held[name].places.get(memory))
@@ -203,7 +202,7 @@ class VariableStore:
         return [(n, memory) for n, memory, place in places if place and not place.is_current]
 
     async def bring(self, missing: Sequence[tuple[str, str]]) -> None:
-        """Copy variables to memories in which they are not.
+        """Copy variables to memories that lack them.
 
         Raises
         ------
@@ -222,10 +221,9 @@ class VariableStore:
             target, source = (
                 device.view(one, 0, held.spec) for one in (held.places[memory].arena, arena)
             )
-            # Through an array of its own: the value may change on the host while the device still
-            # reads.
+            # Through a separate array: the value may change while the device still reads it.
             copies.append(Copy(target, source, device))
-        # All at once, since a copy to one device need not wait for that to another.
+        # Concurrently, since copies to different devices are independent.
         await copy_all(copies, self._driver)
         for name, memory in missing:
             self._held[name].places[memory].is_current = True
@@ -257,7 +255,7 @@ class VariableStore:
         memory = self._current(held)
         device = mover(self._devices.values(), memory)
         source = device.view(held.places[memory].arena, 0, held.spec)
-        # Devices of this process show their memory as it is.
+        # Devices of this process give access to their memory.
         if type(source.array) is np.ndarray:
             return frozen_copy(source.array)
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
@@ -265,19 +263,18 @@ class VariableStore:
         return frozen_copy(target.array)
 
     def lose(self, memory: str) -> None:
-        """Take note that what was in a memory is gone, unless that is of the host."""
+        """Record the loss of a device's memory."""
         if memory in HOST_MEMORIES:
             return
         self.changes += 1
         for held in self._held.values():
             if (place := held.places.pop(memory, None)) is not None:
-                # Freed with the session: programs of the plan that is being replaced may still hold
-                # views.
+                # Freed with the session: programs of the replaced plan may still have views.
                 self._lost += filter(None, place.arenas)
                 self.turned -= list_regions({held.name: {memory}})
 
     def closings(self) -> Iterator[Callable[[], None]]:
-        """Yield what to call, on a thread, to free all memory."""
+        """Yield functions that free all memory, to be called on a thread."""
         for held in self._held.values():
             for place in held.places.values():
                 for arena in filter(None, place.arenas):
@@ -288,7 +285,7 @@ class VariableStore:
         self._lost.clear()
 
     async def _value(self, held: _Held) -> Array:
-        """Return a value on the host; it may change as soon as others run."""
+        """Return a value on the host; it may change as soon as other tasks run."""
         if held.value is not None:
             return held.value
         memory = self._current(held)
@@ -298,17 +295,17 @@ class VariableStore:
             return source.array
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
         await copy_all([Copy(target, source, device)], self._driver)
-        # An item may have committed a new value while this one was on its way.
+        # An item may have committed a new value during the copy.
         if held.places[memory].is_current:
             held.value = frozen_copy(target.array)
         return target.array
 
     def _current(self, held: _Held) -> str:
-        """Return a memory in which a value is, one of the host if there is one."""
+        """Return a memory with the current value, preferably of the host."""
         found = [memory for memory, place in list(held.places.items()) if place.is_current]
         if not found:
             raise _lost_error(held.name)
-        # From there no device has to copy.
+        # Reading host memory needs no copy by a device.
         return min(found, key=lambda memory: memory not in HOST_MEMORIES)
 
 

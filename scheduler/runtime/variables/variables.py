@@ -1,9 +1,9 @@
-"""The variables of a session: what items read and assign, and what callers see of it.
+"""The variables of a session: access by items, and by callers.
 
-What an item assigns is its own until all its steps have ended well. Then it is committed, all of it
-or nothing, while nobody reads: where it lies changes places with what is read, or it is copied.
-Where items overlap, they hand variables on as they run (`pipeline`), and have their turn together;
-the committed values are held when the last of them has ended, or a reader asks.
+Assigned values are private to an item until all its steps have succeeded. Then they are committed
+together, without concurrent readers: their arenas swap with the ones to read, or are copied to
+them. Overlapping items hand variables on as they run (`pipeline`) and share a turn; their committed
+values are stored after the last of them, or when a reader needs them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ..opened.slot import Slot
 from ..opened.slots import Turn, session_closed_error
 from ..virtual_time import VirtualTimeDriver
 from .carried import Carried
-from .initial import initial_values
+from .initial import compute_initial_values
 from .lock import VariableLock
 from .pipeline import StatePipeline
 from .store import VariableStore
 
 
 class Values(Mapping[str, Array]):
-    """What variables hold when they are looked up."""
+    """The present values of variables, read on each access."""
 
     def __init__(self, names: Collection[str], read: Callable[[str], Array]) -> None:
         self._names = names
@@ -59,14 +59,14 @@ class Values(Mapping[str, Array]):
 
 
 class Variables:
-    """Used on the trio thread only.
+    """The variables of a session; used on the trio thread only.
 
     Parameters
     ----------
     graph : Graph
-        All of it, variables as nodes.
+        The whole graph, with variables as nodes.
     devices : Mapping of str to Device
-        Those that are open.
+        Open devices.
     driver : VirtualTimeDriver
     examine : callable
         Called when a device may have died.
@@ -78,7 +78,7 @@ class Variables:
     values : Mapping of str to array
         For callers.
     pipeline : StatePipeline
-        Of items that hand variables on.
+        The order of items that hand variables on.
     """
 
     def __init__(
@@ -105,22 +105,23 @@ class Variables:
         self.closings = self.held.closings
 
     async def open(self) -> None:
-        """Compute the values to begin with.
+        """Compute the initial values.
 
         Raises
         ------
         GraphError, KernelError
-            If a graph that is to compute one cannot.
+            If the graph of an initial value fails.
         """
         if self._nodes:
-            self.held.hold(await self._driver.on_thread(partial(initial_values, self._nodes)))
+            self.held.hold(
+                await self._driver.on_thread(partial(compute_initial_values, self._nodes))
+            )
 
     async def enter(self, item_run: ItemRun, open_plan: OpenPlan, turn: Turn) -> Turn:
-        """Wait until an item that reads variables may start, and bring them to where it does.
+        """Wait until an item that reads variables may start, and copy them to its memories.
 
-        Return its turn with the slot bound to where variables are then.
-
-        What is only one of the plans that an item goes through starts in the turn of that item.
+        Returns its turn with the slot bound to the arenas of the variables. Further plans of the
+        same item start in its turn.
 
         Raises
         ------
@@ -129,34 +130,32 @@ class Variables:
         SessionError
             If the session is being closed.
         """
-        # The whole item holds the turn, over all plans that it goes through.
+        # An item keeps its turn over all of its plans.
         if not item_run.is_part:
             await self._enter(item_run, assigns=bool(open_plan.keeps))
         try:
-            # Nothing to do for most items: what their plan reads is where the item before has left
-            # it.
+            # Usually the previous item has left the values where this plan reads them.
             if open_plan.brought != self.held.changes:
                 async with self._bringing:
-                    # As of before: what changes while values are brought has to be brought again.
+                    # Read before copying: later changes have to be copied again.
                     changes = self.held.changes
                     await self.held.bring(self.held.missing(open_plan.reads))
                     open_plan.turn(self.held.turned)
                     open_plan.brought = changes
-            # Where variables have changed places, the slot is another one, bound to the places of
-            # now.
+            # If arenas have swapped, another slot is bound to the present ones.
             index = turn.number % open_plan.period
             slot = open_plan.slots.get(index)
             if slot is None:
                 slot = await self._watch.on_thread(partial(open_plan.make_slot, index))
             return turn._replace(slot=slot)
         except BaseException as error:
-            self._refused(item_run, error)
+            self._refuse(item_run, error)
             raise
 
     async def enter_parts(self, item_run: ItemRun, graph: Graph) -> dict[str, Array]:
-        """Wait until an item that goes through several plans may start; return what it reads.
+        """Wait until an item with several plans may start; return its variables by tensor name.
 
-        By the names of tensors. It stays as it is until the item leaves.
+        The values do not change until the item leaves.
 
         Raises
         ------
@@ -173,7 +172,7 @@ class Variables:
                 if tensor in graph.prepared
             }
         except BaseException as error:
-            self._refused(item_run, error)
+            self._refuse(item_run, error)
             raise
 
     async def _enter(self, item_run: ItemRun, *, assigns: bool) -> None:
@@ -185,7 +184,7 @@ class Variables:
             await self._turns.share(item_run)
 
     async def join(self, item_run: ItemRun, names: frozenset[str]) -> None:
-        """Wait until an item may start that hands variables on to others in flight.
+        """Wait until an item that hands variables on to others in flight may start.
 
         Raises
         ------
@@ -203,18 +202,18 @@ class Variables:
                         values = {name: await self.held.fetch(name) for name in names}
                         self._handed_on.begin(values)
         except BaseException as error:
-            self._refused(item_run, error)
+            self._refuse(item_run, error)
             raise
 
-    def _refused(self, item_run: ItemRun, error: BaseException) -> None:
-        """Take note that an item cannot start, whose turn it is."""
+    def _refuse(self, item_run: ItemRun, error: BaseException) -> None:
+        """End the turn of an item that cannot start."""
         self.leave(item_run)
         if isinstance(error, DeviceLostError):
             self._examine()
 
     def leave(self, item_run: ItemRun) -> None:
-        """Let others have the turn of an item that is over; what it assigned is forgotten."""
-        if self._turns.leave(item_run):  # the last of those that hand variables on
+        """End the turn of an item, and forget values that it has not committed."""
+        if self._turns.leave(item_run):  # the last item that hands variables on
             if self._turns.is_read:
                 self._driver.spawn(self._end_group)
             else:
@@ -228,7 +227,7 @@ class Variables:
         self._turns.pass_on()
 
     def may_run_here(self, slot: Slot, open_plan: OpenPlan) -> bool:
-        """Return whether an item needs no turn: it is over, and committed, before others begin."""
+        """Return whether an item can run and commit on the loop, without a turn."""
         if self._turns.is_assigned:
             return False
         if open_plan.reads and open_plan.brought != self.held.changes:
@@ -238,26 +237,26 @@ class Variables:
         return not open_plan.keeps or self.is_quick(slot)
 
     def read_here(self, slot: Slot) -> None:
-        """Copy variables that items hand on to where an item reads them that `may_run_here`."""
+        """Copy variables to the inputs of an item that `may_run_here` and hands them on."""
         for name, target in slot.state_in.items():
             target[...] = self.held.read(name)
 
     def commit_here(self, slot: Slot) -> None:
-        """Hold the values of variables that such an item has handed on."""
+        """Store the variables that such an item has handed on."""
         self.held.hold({name: frozen_copy(value) for name, value in slot.state_out.items()})
 
     def is_quick(self, slot: Slot) -> bool:
-        """True when what an item on a slot assigns can be committed at once."""
+        """Return whether the assignments of an item can be committed without waiting."""
         is_here = slot.commits.is_quick and all(one in HOST_MEMORIES for _, one in slot.swaps)
         return is_here and not self._turns.is_read
 
     def commit_now(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Have variables hold what an item assigned, which `is_quick`."""
+        """Commit the assignments of an item that `is_quick`."""
         slot.commits.make_here()
         self._keep(slot, open_plan)
 
     async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Have variables hold what an item assigned, once nobody reads them; not to be cancelled.
+        """Commit the assignments of an item, after all readers; must not be cancelled.
 
         Raises
         ------
@@ -271,8 +270,7 @@ class Variables:
                     await slot.commits.make(self._driver)
                 self.held.check(slot.swaps.items())
             except BaseException:
-                # Half overwritten, a value in a device's memory is no value; on the host copies are
-                # whole.
+                # Device memory may be half overwritten; copies on the host are whole.
                 lost = {n: where - HOST_MEMORIES for n, where in open_plan.overwrites.items()}
                 self.held.spoil(lost)
                 self._examine()
@@ -282,18 +280,18 @@ class Variables:
             self._keep(slot, open_plan)
 
     def lose(self, device: str) -> None:
-        """Take note that what was in a device's own memory is gone."""
+        """Record the loss of a device's own memory."""
         self.held.lose(self._devices[device].capabilities.memory)
 
     def _read(self, name: str) -> Array:
-        """Return what a variable holds, read-only.
+        """Return the value of a variable, read-only.
 
         Raises
         ------
         DeviceError
             If it was on a device that was lost.
         SessionError
-            If it changes just now, or the session is being closed.
+            If a commit is in progress, or the session is being closed.
         """
         if self._turns.is_closing:
             raise session_closed_error()
@@ -307,7 +305,7 @@ class Variables:
         return self.held.read(name)
 
     async def fetch(self) -> dict[str, Array]:
-        """Return what all variables hold, after the item that assigns just now.
+        """Return the values of all variables, after the item that is assigning.
 
         Raises
         ------
@@ -322,12 +320,12 @@ class Variables:
             self._turns.leave(me)
 
     async def assign(self, values: Mapping[str, Any]) -> None:
-        """Have variables hold other values, all or none, after the items under way.
+        """Assign values to variables, all or none, after the items in flight.
 
         Raises
         ------
         FeedError
-            If the values are not given by name, there is no such variable, or one is not like it.
+            If the values are not a mapping, a variable is unknown, or a dtype or shape differs.
         SessionError
             If the session is being closed.
         """
@@ -341,21 +339,21 @@ class Variables:
             self._turns.leave(me)
 
     async def carry(self, values: Mapping[str, Any]) -> Carried:
-        """Have variables hold those values that are like them, as `assign`; say what became of all.
+        """Assign the values with the dtype and shape of their variable; report on all.
 
         Raises
         ------
         FeedError
-            If the values are not given by name, or one is no array.
+            If the values are not a mapping, or one is not an array.
         SessionError
             If the session is being closed.
         """
         _check_mapping(values)
         arrays: dict[str, Array] = {}
         unlike: dict[str, str] = {}
-        # All are looked at before any is held: half of a checkpoint is worse than none.
+        # All are checked first: half of a checkpoint is worse than none.
         for name in values.keys() & self._nodes.keys():
-            array = _array(name, values[name])
+            array = _copy_to_array(name, values[name])
             if (difference := self._difference(name, array)) is None:
                 arrays[name] = array
             else:
@@ -369,33 +367,33 @@ class Variables:
         )
 
     async def reset(self, names: Iterable[str] | None) -> None:
-        """Have variables hold again what they began with: all of them, or some.
+        """Assign initial values to all variables, or some.
 
         Raises
         ------
         FeedError
-            If there is no such variable.
+            If a variable is unknown.
         SessionError
             If the session is being closed.
         """
         if isinstance(names, str) or not isinstance(names, Iterable | None):
             raise FeedError(f"{names!r} is not a list of variables", fix="list their names")
         nodes = self._nodes if names is None else {name: self._node(name) for name in names}
-        await self.assign(await self._driver.on_thread(partial(initial_values, nodes)))
+        await self.assign(await self._driver.on_thread(partial(compute_initial_values, nodes)))
 
     async def hold(self, arrays: Mapping[str, Array]) -> None:
-        """Have variables hold arrays that nobody changes, once nobody reads; for who has the turn.
+        """Set variables to arrays that never change, after all readers; needs the turn to assign.
 
-        Not to be cancelled, unless nobody reads.
+        Must not be cancelled while there are readers.
         """
         async with self._turns.alone():
             self.held.hold(arrays)
 
     def _keep(self, slot: Slot, open_plan: OpenPlan) -> None:
-        """Take note of what was committed, which is where the plan itself reads variables."""
+        """Record the places of committed values, from which this plan itself reads variables."""
         is_up_to_date = open_plan.brought == self.held.changes
         self.held.keep(open_plan.keeps, slot.swaps, open_plan.turning)
-        # What the item wrote lies where its own plan reads: the next one has nothing to bring.
+        # The next item of this plan finds the values in place.
         if is_up_to_date:
             open_plan.turn(self.held.turned)
             open_plan.brought = self.held.changes
@@ -410,17 +408,17 @@ class Variables:
 
     def _checked(self, name: str, value: Any) -> Array:
         self._node(name)
-        array = _array(name, value)
+        array = _copy_to_array(name, value)
         difference = self._difference(name, array)
         if difference is not None:
             raise FeedError(f"the variable {name!r} {difference}", fix="convert it")
-        # In this machine's order of bytes.
+        # In native byte order.
         array = array.astype(self.held.spec(name).dtype, copy=False)
         array.flags.writeable = False
         return array
 
     def _difference(self, name: str, value: Array) -> str | None:
-        """Return what a variable is and a value for it, None where they are alike."""
+        """Describe the specs of a variable and a value if they differ, else return None."""
         spec = self.held.spec(name)
         if value.shape == spec.static_shape and value.dtype.newbyteorder("=") == spec.dtype:
             return None
@@ -435,8 +433,8 @@ def _check_mapping(values: Any) -> None:
         )
 
 
-def _array(name: str, value: Any) -> Array:
-    """Return a copy of a variable's value."""
+def _copy_to_array(name: str, value: Any) -> Array:
+    """Copy a value to an array, or raise FeedError."""
     try:
         return np.array(value)
     except Exception as error:  # rows of different lengths, objects of any class

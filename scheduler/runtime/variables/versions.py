@@ -1,9 +1,9 @@
 """Values of variables that items hand on as they run.
 
-An item reads each variable as the items before it have left it, and writes the next version. A
-version becomes the committed value when its item and all before it have ended well; those of an
-item that fails are withdrawn, so that its version is that of the item before. There are at most as
-many versions as items in flight, and one committed value; arrays are used again.
+An item reads the version of the previous item, and writes the next one. A version becomes the
+committed value once its item and all earlier ones have succeeded; those of a failed item are
+withdrawn, so that the previous version applies. There are at most as many versions as items in
+flight, and one committed value; arrays are reused.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ....graph.tensor import Array, frozen_copy
 
 
 class StateVersions:
-    """Versions by variable and item; all methods may be called from any thread.
+    """Versions by variable and item. Thread-safe.
 
-    Items are numbered in their order. The caller reads a variable only when all items before have
-    written it, or have left.
+    Items are numbered in order. Before reading a variable, the caller must wait until all earlier
+    items have written it, or have left.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class StateVersions:
 
     @property
     def names(self) -> frozenset[str]:
-        """The variables that have values here."""
+        """The variables with values here."""
         return frozenset(self._committed)
 
     def begin(self, values: Mapping[str, Array]) -> None:
@@ -53,7 +53,7 @@ class StateVersions:
             return {name: frozen_copy(array) for name, array in self._committed.items()}
 
     def read(self, name: str, item: int, target: Array) -> None:
-        """Copy a variable to an array, as the items before have left it."""
+        """Copy the latest version before an item to an array."""
         with self._lock:
             earlier = [number for number in self._versions[name] if number < item]
             found = self._versions[name][max(earlier)] if earlier else self._committed[name]
@@ -68,7 +68,7 @@ class StateVersions:
             self._versions[name][item] = array
 
     def commit(self, item: int) -> None:
-        """Make the versions of an item the committed values; all before are decided."""
+        """Make the versions of an item the committed values, after all earlier items."""
         with self._lock:
             for name, versions in self._versions.items():
                 if item in versions:
