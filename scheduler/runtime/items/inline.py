@@ -12,7 +12,7 @@ import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter_ns
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ....graph.tensor import Array
 from ...costs.host import HOST_BYTES_PER_S, INLINE_BYTES
@@ -20,6 +20,9 @@ from ...dispatch.inline_policy import SLOW_NS, Estimates
 from ...dispatch.item_order import Ordered
 from ...dispatch.preemption import REFRESH_NS, meter
 from ..opened.region_guard import OrderGuard
+
+if TYPE_CHECKING:
+    from ..opened.stage_bindings import ItemStages
 
 Call: TypeAlias = Callable[[], object]
 """Runs a step on the calling thread; its lane rests."""
@@ -64,6 +67,7 @@ def run_steps(
     estimates: Estimates,
     times: array[int],
     turn: OrderedTurn | None = None,
+    stages: ItemStages | None = None,
 ) -> None:
     """Run the steps of an item one after the other, and note when each ran in its `times`.
 
@@ -71,6 +75,8 @@ def run_steps(
     ------
     KernelError, DeviceError
         The error of the first step that fails.
+    ShapeError, PlanError
+        If a step computes lengths for which there are no further steps.
     """
     place = 0
     for step, call in enumerate(calls):
@@ -89,6 +95,8 @@ def run_steps(
             raise
         ended = times[place + 2] = perf_counter_ns()
         estimates.note(step, ended - started)
+        if stages is not None and step in stages.computes:
+            stages.take_lengths(step)  # it binds later ones among the calls
         if turn is not None:
             turn.complete(step)
         place += 3

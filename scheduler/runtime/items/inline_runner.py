@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
@@ -16,10 +17,11 @@ from ..opened.open_plan import OpenPlan
 from ..opened.open_plans import OpenPlans
 from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slot import Slot
+from ..opened.stage_bindings import ItemStages
 from ..recorder import Recorder
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
-from .inline import OrderedTurn, run_steps
+from .inline import Call, OrderedTurn, run_steps
 from .item import Results, copies
 
 
@@ -117,7 +119,9 @@ class InlineRunner:
         self.estimates = open_plan.estimates
         longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
         has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
-        if has_state and (share is not None or not self._variables.may_run_here(slot, open_plan)):
+        if has_state and (share is not None or slots.stages is not None):
+            return None
+        if has_state and not self._variables.may_run_here(slot, open_plan):
             return None
         if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
             return None
@@ -127,7 +131,7 @@ class InlineRunner:
             held = open_plan.given.hold()
             if held is None:  # it works for another session
                 return None
-        turn = None
+        turn, stages = None, None
         if share is not None:
             if open_plan.ordered.claims:
                 turn = OrderedTurn(open_plan.lanes.order, open_plan.ordered)
@@ -137,7 +141,12 @@ class InlineRunner:
                 begin_ns = self._driver.now_ns()
                 slot = one_off.shorten(slot, slots.following, arrays)
                 marks.prepare("binding", begin_ns, self._driver.now_ns())
-            return self._run_calls(open_plan, slot, arrays, marks, turn, is_bound=one_off is None)
+            elif slots.stages is not None:
+                stages = slots.stages.of_item(slot, slots.following, marks)
+                slot = replace(slot, feeds=stages.feeds_of(arrays))
+            return self._run_calls(
+                open_plan, slot, arrays, marks, turn, stages, is_bound=one_off is None
+            )
         except UnsupportedNodeError as error:
             is_new = self._recovery.note_refusals(open_plan.plan, error)
             acts = any(map(acts_outside, open_plan.plan.graph.nodes))
@@ -158,10 +167,12 @@ class InlineRunner:
         arrays: Mapping[str, Array],
         marks: Timestamps,
         turn: OrderedTurn | None,
+        stages: ItemStages | None,
         *,
         is_bound: bool,
     ) -> Results:
-        assert slot.calls is not None
+        calls: Sequence[Call] | None = slot.calls if stages is None else stages.calls
+        assert calls is not None
         marks.admitted_ns = self._driver.now_ns()
         for name, target in slot.feeds.targets.items():
             target[...] = arrays[name]  # lanes rest: the interpreter is not needed elsewhere
@@ -170,9 +181,9 @@ class InlineRunner:
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         try:
-            run_steps(slot.calls, open_plan.estimates, times, turn)
+            run_steps(calls, open_plan.estimates, times, turn, stages)
             marks.finished_ns = self._driver.now_ns()
-            results = copies(slot.results)
+            results = copies(slot.results if stages is None else stages.results)
             if open_plan.keeps:
                 self._variables.commit_now(slot, open_plan)
             elif open_plan.hands_on:
@@ -185,7 +196,7 @@ class InlineRunner:
             marks.landed_ns = self._driver.now_ns()
             trace = open_plan.outlines, times, open_plan.pools
             with self._lock:
-                if is_bound:
+                if is_bound and (stages is None or stages.was_bound):
                     self._open_plans.hit()
                 else:
                     self._open_plans.count(was_bound=False)

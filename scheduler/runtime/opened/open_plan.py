@@ -383,7 +383,7 @@ class OpenPlan:
         plan = self.plan
         is_shared = self.given is None and not plan.request.given.isdisjoint(plan.devices)
         # What these need before, between or after steps is done by the executor alone.
-        is_more = self._measure or plan.ends.devices or plan.stages
+        is_more = self._measure or plan.ends.devices
         if is_shared or is_more or len(bound) > MOST_STEPS:
             return None
         calls = tuple(one.call for one in bound if one.call is not None)

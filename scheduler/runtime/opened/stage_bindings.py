@@ -367,7 +367,7 @@ class ItemStages:
 
     Attributes
     ----------
-    launches, inline, results
+    launches, inline, calls, results
         As those of a slot, as far as lengths are known.
     computes : Mapping of int to sequence of (int, ComputedLengths)
         The steps after which `take_lengths` is to be called.
@@ -391,6 +391,7 @@ class ItemStages:
         self.computes = bindings.computes
         self.launches: Sequence[Launch] = slot.launches
         self.inline: Sequence[InlineRun | None] = slot.inline
+        self.calls = None if slot.calls is None else [*slot.calls]
         self.results = {n: a for n, a in slot.results.items() if n not in bindings.shapes}
         self.was_bound = True
 
@@ -441,6 +442,8 @@ class ItemStages:
         launches, inline = [*self.launches], [*self.inline]
         for step, bound in steps.items():
             launches[step], inline[step] = bound.launch, bound.inline
+            if self.calls is not None and bound.call is not None:
+                self.calls[step] = bound.call
         self.launches, self.inline = launches, inline
         for name, shape in shapes.items():
             self.results[name] = shorten_array(self._slot.results[name], shape)
