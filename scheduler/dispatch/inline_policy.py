@@ -193,3 +193,17 @@ def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozen
         and not (isinstance(step.work, Transfer) or step.has_effects or step.owns)
         and not (step.loops or step.awaited)
     )
+
+
+def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
+    """Return further steps that threads of a stream may run: effects in the order of items."""
+    if any(virtual_clock(device) is not None for device in devices.values()):
+        return frozenset()
+    return frozenset(
+        step.index
+        for step in steps
+        if may_run_anywhere(devices[step.device])
+        and step.has_effects
+        and step.functions_in_order
+        and not (step.owns or step.loops or step.awaited)
+    )

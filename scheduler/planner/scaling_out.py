@@ -13,6 +13,7 @@ from ...devices.errors import DeviceError
 from ...devices.kinds import device_kind
 from ...devices.memory import HOST
 from ...graph.errors import ShapeError
+from ...graph.item_order import find_order
 from ...graph.nested import acts_outside, all_nodes
 from ..costs.host import computes_here
 from ..dispatch.core_shares import planned_for
@@ -100,9 +101,11 @@ def _explain_never(plan: Plan) -> str:
         return "there is one core, or one item under way at a time"
     if plan.ends != ON_HOST or request.memory_limits:
         return "memory is limited, or inputs or outputs are on a device"
-    acting = next((node for node in plan.graph.nodes if acts_outside(node)), None)
-    if acting is not None:
-        return f"{acting} has effects, whose order would be lost"
+    acting = [node for node in plan.graph.nodes if acts_outside(node)]
+    if (unordered := next((node for node in acting if not find_order(node)), None)) is not None:
+        return f"{unordered} has effects, whose order would be lost"
+    if len({node.op for node in acting}) > 1:
+        return f"{acting[0]} and {acting[1]} have effects, and could run at the same time"
     owning = (node for _, _, node in all_nodes(plan.graph) if node.operator.owns)
     if (owner := next(owning, None)) is not None:
         return f"{owner} is an instance of a class, and each replica would have its own"

@@ -266,7 +266,7 @@ class Execution:
             for call in self._open_plan.calls:  # nobody needs to know what would come of them
                 if (pending := self.events[call]) is not None:
                     pending.cancel()
-        if self._bound.inline[step] is not None:
+        if self._bound.inline[step] is not None or self._slot.calls is not None:
             spent_ns = ended - started
             if event.error is None or spent_ns > SLOW_NS:  # others may have been cut short
                 self._open_plan.estimates.note(step, spent_ns)

@@ -116,6 +116,9 @@ class InlineRunner:
             shape_plans.may_run_at_once = not is_one  # nor for any item
             return None
         open_plan = slots.open_plan
+        if share is None and open_plan.acts:
+            shape_plans.may_run_at_once = shape_plans.variants > 1  # on threads of a stream
+            return None
         self.estimates = open_plan.estimates
         longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
         has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on

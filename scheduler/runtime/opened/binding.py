@@ -30,7 +30,7 @@ from ....graph.operators.each import EACH
 from ....graph.tensor import TensorSpec
 from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.donations import donated_tensors
-from ...dispatch.inline_policy import inline_steps
+from ...dispatch.inline_policy import find_steps_for_threads, inline_steps
 from ...dispatch.row_edges import RowEdge, row_edges
 from ...plans.partition import Subgraph
 from ...plans.placement import SCRATCH, Step, Transfer
@@ -91,6 +91,7 @@ class _Rules(NamedTuple):
     """Which steps run inline, the cores of devices that scale, and what functions give away."""
 
     inline: frozenset[int]
+    on_threads: frozenset[int]
     cores: Mapping[str, int]
     donated: frozenset[str]
 
@@ -393,6 +394,9 @@ class Bindings:
             launch = start if step.awaited.name == EACH else self._paced(device, start)
             return BoundStep(launch, program=program, views=views)
         launch = self._paced(device, partial(device.submit, program))
+        if step.index in self._rules.on_threads:
+            assert isinstance(device, HostDevice)
+            return BoundStep(launch, None, device.calling(program), program, views)
         if step.index not in self._rules.inline:
             return BoundStep(launch, program=program, views=views)
         assert isinstance(device, HostDevice)
@@ -435,7 +439,12 @@ def _lie_as_before(views: Mapping[str, View], before: Mapping[str, View]) -> boo
 def _rules_of(plan: Plan, devices: Mapping[str, Device]) -> _Rules:
     shares = shares_of_cores(plan)
     scaling = {name: shares[name] for name in shares if isinstance(devices[name], Scaling)}
-    return _Rules(inline_steps(plan.steps, devices), scaling, donated_tensors(plan, devices))
+    return _Rules(
+        inline_steps(plan.steps, devices),
+        find_steps_for_threads(plan.steps, devices),
+        scaling,
+        donated_tensors(plan, devices),
+    )
 
 
 def _has_same_nodes(step: Step, other: Step) -> bool:

@@ -86,6 +86,8 @@ class OpenPlan:
         may take any slot that no other item is on.
     arenas : OpenArenas
         Those of the plan that this one runs in, where there is one, but for what is larger.
+    acts : bool
+        True if a step has effects.
     calls : tuple of int
         The steps that call async functions.
     ordered : Ordered
@@ -182,6 +184,7 @@ class OpenPlan:
         cores, shared = shares_of_cores(plan), shared_lanes(plan)
         work = make_workload(plan.steps, self._devices, plan.costs, cores, shared)
         self.order, self.ordered = work.order(), work.ordered
+        self.acts = any(step.has_effects for step in self.plan.steps)
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
         python = [step.index for step in plan.steps if step.calls_python]
@@ -203,7 +206,7 @@ class OpenPlan:
         )
         self.now_ns = base.now_ns
         self.order, self.lane, self.used_lanes = base.order, base.lane, base.used_lanes
-        self.ordered = base.ordered
+        self.ordered, self.acts = base.ordered, base.acts
         self._lives = base._lives
         self.estimates, self.guard = base.estimates, base.guard
         self.arenas = base.arenas.holding(self._memory)

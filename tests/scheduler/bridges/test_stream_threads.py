@@ -123,10 +123,12 @@ def test_failures_stay_with_their_item_or_are_raised() -> None:
         assert session.status().failed == 2
 
 
-def make_ordered_plan(function: Called, last: Called, lanes: int = 2) -> Plan:
+def make_ordered_plan(
+    function: Called, last: Called, lanes: int = 2, *, effects: bool = False
+) -> Plan:
     """Return a plan for a function and one that is called in the order of items."""
     builder = pl.GraphBuilder("ordered")
-    ordered = make_operator(last, ordered=True)
+    ordered = make_operator(last, ordered=True, effects=effects)
     called = builder.call(make_operator(function), builder.input("x", "float32", (2,)))
     builder.output("y", builder.call(ordered, called))
     return pl.plan(builder.build(), [f"cpu:0..{lanes - 1}"])
@@ -145,14 +147,19 @@ class Seen(Called):
 
 
 @given(
-    st.integers(1, 30), st.integers(2, 4), st.sets(st.integers(0, 29)), st.sets(st.integers(1, 30))
+    st.integers(1, 30),
+    st.integers(2, 4),
+    st.sets(st.integers(0, 29)),
+    st.sets(st.integers(1, 30)),
+    st.booleans(),
 )
 def test_ordered_steps_follow_the_items_also_after_failures(
-    number: int, lanes: int, failing: set[int], failing_later: set[int]
+    number: int, lanes: int, failing: set[int], failing_later: set[int], effects: bool
 ) -> None:
     function, last = Called(), Seen()
     function.raise_at, last.raise_at = set(map(float, failing)), set(map(float, failing_later))
-    with pl.BlockingSession(make_ordered_plan(function, last, lanes)) as session:
+    plan = make_ordered_plan(function, last, lanes, effects=effects)
+    with pl.BlockingSession(plan) as session:
         found = [one.error is None for one in session.stream(make_items(number), max_in_flight=7)]
     assert last.values == [n + 1 for n in range(number) if n not in failing]
     assert found == [n not in failing and n + 1 not in failing_later for n in range(number)]
@@ -177,7 +184,7 @@ def test_ordered_steps_keep_their_order_where_items_go_through_the_loop_in_betwe
             assert one["y"][0] == index + 2
             if index % 10 == 4:
                 loop_of(session).claim(function)  # as if another thread waited for an item
-            elif index % 10 == 7:
+            elif index % 10 == 0:  # this item was pulled after that
                 loop_of(session).leave(function)
     assert last.values == [n + 1 for n in range(90)]
     assert {name.split(":")[0] for name in function.threads} > {"plait-stream"}
@@ -199,6 +206,34 @@ def test_an_item_that_another_thread_runs_meanwhile_goes_first() -> None:
         assert [one["y"][0] for one in session.map(make_items(60))] == list(range(1, 61))
         other.join(WAIT_S)
     assert found == [71]
+
+
+def test_functions_with_effects_do_not_run_on_the_thread_of_a_caller() -> None:
+    function, last = Called(), Seen()
+    with pl.BlockingSession(make_ordered_plan(function, last, effects=True)) as session:
+        for value in range(3):
+            assert session.run({"x": np.full(2, value, np.float32)})["y"][0] == value + 2
+    assert last.values == [1, 2, 3]
+    assert threading.current_thread().name not in last.threads
+
+
+def test_each_item_has_the_lengths_that_its_function_decides() -> None:
+    @pl.operator(
+        [pl.TensorSpec("float32", ("k",))], name=f"test_stream_threads.grow_{next(numbers)}"
+    )
+    def grow(x: Array) -> Array:
+        return np.full(int(x[0]) % 5, x[0], np.float32)
+
+    function = Called()
+    builder = pl.GraphBuilder("growing")
+    called = builder.call(make_operator(function), builder.input("x", "float32", (2,)))
+    builder.output("y", builder.op("Neg", builder.call(grow, called)))
+    plan = pl.plan(builder.build(), ["cpu:0..1"], bounds={"k": 5})
+    with pl.BlockingSession(plan) as session:
+        found = session.map(make_items(40))
+    for value, one in enumerate(found, start=1):
+        np.testing.assert_array_equal(one["y"], np.full(value % 5, -value))
+    assert is_on_threads(function)
 
 
 def test_two_streams_of_a_session_take_turns() -> None:

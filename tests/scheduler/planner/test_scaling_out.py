@@ -195,7 +195,6 @@ def told(y: Any) -> Any:
     ("devices", "then", "more"),
     [
         (("ort", "cpu"), Largest, {}),
-        (("ort", "cpu"), told, {}),
         (("ort", "cpu"), largest, {"pin": {"decode": "cpu"}}),
         (("ort", "cpu"), largest, {"pin": {"net/*": "ort"}}),
         (("ort", "cpu:0"), largest, {}),
@@ -208,6 +207,22 @@ def test_functions_run_one_at_a_time_for_who_asks_for_that(
     devices: Any, then: Any, more: Any
 ) -> None:
     plan = pl.plan(pipeline(then=then), devices, **STREAM, **more)
+    assert plan.replicas == ()
+
+
+def test_functions_with_effects_keep_the_order_of_items_on_replicas() -> None:
+    plan = pl.plan(pipeline(then=told), ["ort", "cpu"], **STREAM)
+    assert plan.variants > 1
+    assert [name.rpartition(".")[2] for name in plan.ordered_functions] == ["told"]
+
+
+@pl.operator([pl.TensorSpec("float32", (SIDE, SIDE))], effects=True, name="test_scaling_out.acts")
+def decode_with_effects(file: Any) -> Any:
+    return np.zeros((SIDE, SIDE), np.float32)
+
+
+def test_two_functions_with_effects_do_not_run_at_the_same_time() -> None:
+    plan = pl.plan(pipeline(decode_with_effects, told), ["ort", "cpu"], **STREAM)
     assert plan.replicas == ()
 
 

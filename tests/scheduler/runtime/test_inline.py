@@ -167,11 +167,10 @@ async def test_all_steps_run_on_the_thread_that_asks() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"effects": True},
         {"devices": [CpuDevice("given"), CpuDevice("other")]},
         {"devices": ["cpu", "worker:0"]},
     ],
-    ids=["effects", "devices that others may use", "another process"],
+    ids=["devices that others may use", "another process"],
 )
 async def test_what_may_not_run_anywhere_runs_where_it_did(options: dict[str, Any]) -> None:
     async with pl.Session(doubled(**options)) as session:
@@ -179,6 +178,13 @@ async def test_what_may_not_run_anywhere_runs_where_it_did(options: dict[str, An
         assert slots.resting is not None
         assert slots.resting.calls is None
         assert (await session.run(feeds(1)))["y"].tolist() == [2, 2]
+
+
+async def test_functions_with_effects_run_on_lanes() -> None:
+    async with pl.Session(doubled(effects=True)) as session:
+        for _ in range(3):
+            assert (await session.run(feeds(1)))["y"].tolist() == [2, 2]
+    assert threading.get_ident() not in ran_on
 
 
 async def test_items_of_many_steps_go_through_the_lanes() -> None:
