@@ -25,7 +25,7 @@ PIXELS = 320
 def propose_lengths(specs: Iterable[TensorSpec], known: Mapping[str, int]) -> dict[str, int]:
     """Return a length for each symbol in shapes of inputs that `known` has none for.
 
-    A name such as ``"height"`` decides; otherwise an open axis beside three channels of a tensor
+    A name such as ``"height"`` decides; otherwise an open axis next to three channels of a tensor
     with four axes is one of pixels, and others have length 1.
     """
     found: dict[str, int] = {}

@@ -62,7 +62,7 @@ _DECISIONS = {
 
 @dataclass(frozen=True, slots=True)
 class PlanArguments:
-    """A model and how it is to be planned, or a saved plan.
+    """A model with the arguments for planning it, or a saved plan.
 
     Attributes
     ----------
@@ -165,7 +165,7 @@ class PlanArguments:
 
     @property
     def is_saved(self) -> bool:
-        """True when the model is a saved plan."""
+        """True if the model is a saved plan."""
         from ..scheduler.reports.plan_file import is_saved_plan
 
         return is_saved_plan(self.model)
@@ -237,7 +237,7 @@ def load_graph(
 
 
 def add_plan_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the argument MODEL and options for planning, as `PlanArguments`."""
+    """Add the argument MODEL and the options of planning to a command, as `PlanArguments`."""
 
     @wraps(command)
     def with_request(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How items are to be streamed.
+    """The options of a stream.
 
     Attributes
     ----------

@@ -200,7 +200,7 @@ def _make_environment(folder: str, inline_limit: int) -> dict[str, str]:
         **os.environ,
         "RAY_TMPDIR": folder,
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # nothing but 127.0.0.1 is listened to
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listens on 127.0.0.1 only
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         INLINE_LIMIT: str(inline_limit),
         "RAY_task_rpc_inlined_bytes_limit": str(4 * inline_limit),

@@ -24,7 +24,7 @@ def transpose(call: Call, outputs: Specs) -> Code:
 
 @generates("cvm.repeat")
 def repeat(call: Call, outputs: Specs) -> Code:
-    """Y = x with each place along an axis as many times, one after the other."""
+    """Y = x with each place along an axis repeated."""
     shape = call.spec(0).static_shape
     axis = normalize_axis(call.attributes["axis"], len(shape))
     rows, inner = prod(shape[: axis + 1]), prod(shape[axis + 1 :])
@@ -33,7 +33,7 @@ def repeat(call: Call, outputs: Specs) -> Code:
 
 @generates("cvm.tile")
 def tile(call: Call, outputs: Specs) -> Code:
-    """Y = x beside itself as many times along each axis."""
+    """Y = x repeated as a whole along each axis."""
     shape, reps = align(call.spec(0).static_shape, call.attributes["reps"])
     return repeated("tile", call, [*zip(reps, shape, strict=True)])
 

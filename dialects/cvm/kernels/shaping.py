@@ -29,7 +29,7 @@ def transpose_exact(
 
 @kernel("cvm.repeat", binds=True)
 def repeat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x with each place along an axis as many times, one after the other."""
+    """Y = x with each place along an axis repeated."""
     lines = as_lines(inputs[0], attributes["axis"])
     outer, length, inner = lines.shape
     repeated = outputs[0].reshape(outer, length, attributes["repeats"], inner)
@@ -38,7 +38,7 @@ def repeat(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attribu
 
 @kernel("cvm.tile", binds=True)
 def tile(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Attributes) -> Step:
-    """Y = x beside itself as many times along each axis."""
+    """Y = x repeated as a whole along each axis."""
     shape, reps = align(inputs[0].shape, attributes["reps"])
     tiles = outputs[0].reshape([*itertools.chain(*zip(reps, shape, strict=True))])
     return partial(

@@ -1,4 +1,4 @@
-"""The number of replicas: more while items wait, fewer when some have had nothing to do."""
+"""The number of replicas: it grows while items wait, and shrinks after some have been idle."""
 
 from __future__ import annotations
 

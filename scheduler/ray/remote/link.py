@@ -251,7 +251,7 @@ class HostLink:
         """Complete the ended work; if a device of the host was lost, return the reason.
 
         A GPU is lost for the rest of its process. `_end` completes the work that failed by that:
-        when its callbacks run, the host is to be known as lost, so that it is started again.
+        its callbacks must find the host lost, so that it is restarted.
         """
         if outcomes is None:  # it is alive
             return None

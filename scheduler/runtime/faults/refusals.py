@@ -46,7 +46,7 @@ def plan_around(plan: Plan) -> Plan:
     """
     if all(find_refusal(*place) is None for place in _iterate_nodes(plan)):
         return plan
-    # Without other passes, so that nodes and their results stay the same.
+    # Only chains are fused again: other passes could change nodes and results.
     passes = tuple(one for one in plan.passes if one is fuse_chains)
     try:
         return replace(plan, passes=passes).replan()

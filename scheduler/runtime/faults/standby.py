@@ -33,7 +33,7 @@ def plan_without(plan: Plan, lost: frozenset[str]) -> Plan | None:
         pins={pattern: name for pattern, name in plan.pins.items() if name in left},
         memory_limits={name: n for name, n in limits.items() if name not in lost},
     )
-    # Without other passes, so that nodes and their results stay the same.
+    # Only chains are fused again: other passes could change nodes and results.
     passes = tuple(one for one in plan.passes if one is fuse_chains)
     try:
         return replace(plan, request=request, passes=passes).replan()

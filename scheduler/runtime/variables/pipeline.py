@@ -60,7 +60,7 @@ class StatePipeline:
             if may_commit(following.item_run):
                 del self._members[first]
                 self.versions.commit(first)
-                following.item_run.cause = None  # it is done by now
+                following.item_run.cause = None  # it has run
                 following.settle()
             else:
                 self._drop(first)
