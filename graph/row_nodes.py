@@ -103,7 +103,8 @@ def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
                 raise ShapeError(
                     f"output {name!r} of the graph is {known[name]} for {PROBED} rows",
                     fix="let each output have a row for each row of the inputs: a number of rows "
-                    "may be written down in the graph, as in a Reshape",
+                    "may be written down in the graph, as in a Reshape. Or call a BlockingSession "
+                    "of it in a function, for one row",
                 )
             body = _reshaped(body, name, (0, *shape[1:]))
     return body

@@ -246,7 +246,8 @@ class Runtime:
         if functions := plan.overlapping_functions:
             self._announcer.tell(FunctionsOverlap(functions, items))
             level = logging.WARNING if plan.has_automatic_replicas else logging.INFO
-            logger.log(level, "%d items at once may call %s", items, ", ".join(functions))
+            text = "%d items at once may call %s; ordered=True has each called for one at a time"
+            logger.log(level, text, items, ", ".join(functions))
         for name, why in plan.ordered_functions.items():
             logger.info("%s is called for one item after the other: %s", name, why)
 
