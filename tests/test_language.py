@@ -59,7 +59,7 @@ def test_installing_plait_is_told_by_the_name_that_it_has_on_package_indices() -
 
 
 FOUND = {
-    "_because", "_failed", "_reason", "_rebuild", "_rebuilt", "_translated", "_why", "again",
+    "_failed", "_reason", "_rebuild", "_rebuilt", "_why", "_wrap", "again",
     "all_told", "cause_of", "lose", "rebuild", "watch",
 }  # fmt: skip
 """Functions that do not write an error, but find, copy, translate or keep one."""

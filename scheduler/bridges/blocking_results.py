@@ -13,7 +13,7 @@ from ...graph.tensor import Array
 from ..dispatch.inline_policy import STREAMED
 from ..errors import forked_session_error
 from ..profile.timestamps import Timestamps
-from ..runtime.items.inline_runner import Share
+from ..runtime.items.inline_runner import StreamThread
 from ..runtime.items.item import Item, Results
 from ..runtime.streaming.options import StreamOptions
 from ..runtime.streaming.sources import Pulled, Puller, SourceItem
@@ -241,7 +241,7 @@ def _run(
     """Run an item on a thread of the stream."""
     _, marks, inputs = pending.pulled
     try:
-        pending.results = here.run_on(Share(replica, begin), inputs, marks)
+        pending.results = here.run_on(StreamThread(replica, begin), inputs, marks)
     except BaseException as error:  # the stream waits for it
         pending.error = error
     deliver(pending)

@@ -13,7 +13,7 @@ from ..dispatch.inline_policy import ON_STREAM_THREADS, InlineLimit
 from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
-from ..runtime.items.inline_runner import Share
+from ..runtime.items.inline_runner import StreamThread
 from ..runtime.items.item import Results, to_values
 from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
@@ -139,7 +139,9 @@ class StreamHere:
             self._ways.refuse()
         return results
 
-    def run_on(self, share: Share, inputs: Mapping[str, Any], marks: Timestamps) -> Results | None:
+    def run_on(
+        self, thread: StreamThread, inputs: Mapping[str, Any], marks: Timestamps
+    ) -> Results | None:
         """Run an item on a thread of the stream; None if it has to be handed over to the loop.
 
         Then so do all items after it, as they keep their order.
@@ -150,7 +152,7 @@ class StreamHere:
         carrier, error, results = self._carrier, None, None
         try:
             limit = ON_STREAM_THREADS
-            results = carrier.run_at_once(inputs, 1, marks, self._names, limit, share)
+            results = carrier.run_at_once(inputs, 1, marks, self._names, limit, thread)
         except BaseException as failure:
             error = failure
             raise

@@ -33,7 +33,7 @@ from .faults.watch import Watch
 from .items.completion import ItemCompletion
 from .items.device_io import borrowed
 from .items.feeds import own_feeds
-from .items.inline_runner import InlineRunner, Share
+from .items.inline_runner import InlineRunner, StreamThread
 from .items.input_staging import InputStagingPool
 from .items.item import ItemRun, Results
 from .items.keys import Keys
@@ -349,13 +349,13 @@ class Runtime:
         marks: Timestamps,
         fetched: frozenset[str],
         limit: InlineLimit = ON_LOOP,
-        share: Share | None = None,
+        thread: StreamThread | None = None,
     ) -> Results | None:
         """Run an item on this thread that is likely to be over within a limit.
 
         None, and nothing has happened, where that is not so or other items are under way. May be
         called on any thread while the loop has nothing to do with the session. Several threads may
-        call it at the same time, each with a share of its own.
+        call it at the same time, each on its own variant.
 
         Raises
         ------
@@ -369,7 +369,7 @@ class Runtime:
         shape_plans = self._fetch_plans.find(fetched)
         if shape_plans is None:
             return None
-        return self._inline.run(shape_plans, inputs, max_in_flight, marks, limit, share)
+        return self._inline.run(shape_plans, inputs, max_in_flight, marks, limit, thread)
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is taken before or after, never in between
     async def admit(

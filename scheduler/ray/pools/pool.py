@@ -20,7 +20,7 @@ from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
 from ...runtime.events import Announcer, ItemDone, ItemReplayed
 from ...runtime.items.feeds import check_feeds
-from ...runtime.items.inline_runner import Share
+from ...runtime.items.inline_runner import StreamThread
 from ...runtime.items.input_staging import InputStagingPool
 from ...runtime.items.item import ItemRun
 from ...runtime.items.keys import Keys
@@ -174,7 +174,7 @@ class Pool:
         marks: Timestamps,
         fetched: frozenset[str],
         limit: InlineLimit = ON_LOOP,
-        share: Share | None = None,
+        thread: StreamThread | None = None,
     ) -> None:
         """Do nothing: items run on replicas."""
 

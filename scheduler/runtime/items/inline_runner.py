@@ -25,7 +25,7 @@ from .inline import Call, OrderedTurn, run_steps
 from .item import Results, copies
 
 
-class Share(NamedTuple):
+class StreamThread(NamedTuple):
     """The part of a thread in running the items of a stream.
 
     Attributes
@@ -80,13 +80,13 @@ class InlineRunner:
         max_in_flight: int,
         marks: Timestamps,
         limit: InlineLimit,
-        share: Share | None,
+        thread: StreamThread | None,
     ) -> Results | None:
         """Run an item that is likely to be over within a limit; None, before it began, otherwise.
 
         Parameters
         ----------
-        share : Share, optional
+        thread : StreamThread, optional
             That of the calling thread, if others may run items at the same time.
 
         Raises
@@ -98,7 +98,7 @@ class InlineRunner:
             return None
         arrays = shape_plans.check(inputs)
         count = shape_plans.count(max_in_flight)
-        one_off, variant = None, 0 if share is None else share.variant
+        one_off, variant = None, 0 if thread is None else thread.variant
         with self._lock:
             slots, arrays = shape_plans.peek(count, arrays, variant)
             if slots is None:
@@ -116,13 +116,13 @@ class InlineRunner:
             shape_plans.may_run_at_once = not is_one  # nor for any item
             return None
         open_plan = slots.open_plan
-        if share is None and open_plan.acts:
+        if thread is None and open_plan.acts:
             shape_plans.may_run_at_once = shape_plans.variants > 1  # on threads of a stream
             return None
         self.estimates = open_plan.estimates
         longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
         has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
-        if has_state and (share is not None or slots.stages is not None):
+        if has_state and (thread is not None or slots.stages is not None):
             return None
         if has_state and not self._variables.may_run_here(slot, open_plan):
             return None
@@ -135,10 +135,10 @@ class InlineRunner:
             if held is None:  # it works for another session
                 return None
         turn, stages = None, None
-        if share is not None:
+        if thread is not None:
             if open_plan.ordered.claims:
                 turn = OrderedTurn(open_plan.lanes.order, open_plan.ordered)
-            share.begin()
+            thread.begin()
         try:
             if one_off is not None:
                 begin_ns = self._driver.now_ns()

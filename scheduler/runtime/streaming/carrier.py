@@ -10,7 +10,7 @@ from ...dispatch.inline_policy import ON_LOOP, InlineLimit
 from ...dispatch.way_choice import WayMemory
 from ...plans.plan import Plan
 from ...profile.timestamps import Timestamps
-from ..items.inline_runner import Share
+from ..items.inline_runner import StreamThread
 from ..items.input_staging import InputStagingPool
 from ..items.item import ItemRun, Results
 from ..items.keys import Keys
@@ -82,7 +82,7 @@ class Carrier(Protocol):
         marks: Timestamps,
         fetched: frozenset[str],
         limit: InlineLimit = ON_LOOP,
-        share: Share | None = None,
+        thread: StreamThread | None = None,
     ) -> Results | None:
         """Run an item on this thread that is likely to keep within a limit; None if it is not."""
         ...
