@@ -13,6 +13,9 @@ from types import FrameType
 
 import numpy as np
 import plait as pl
+import pytest
+from plait.scheduler.dispatch.inline_policy import Estimates
+from plait.scheduler.dispatch.way_choice import WayChoice
 
 ROOT = str(Path(pl.__file__).parent)
 FEEDS = {name: np.ones(600, np.float32) for name in "abc"}
@@ -20,13 +23,19 @@ ITEMS = 40
 
 
 def on_replicas() -> pl.Plan:
-    """Return a plan whose items never run where they are asked for: their device is two."""
+    """Return a plan on two replicas."""
     builder = pl.GraphBuilder("two lanes")
     last = builder.op("Sum", *(builder.input(name, "float32", (600,)) for name in FEEDS))
     for _ in range(12):  # so that a step is not quick
         last = builder.op("Softmax", builder.op("Erf", last))
     builder.output("y", last)
     return pl.plan(builder.build(), ["cpu:0..1"], max_in_flight=4)
+
+
+@pytest.fixture(autouse=True)
+def _items_go_to_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_: False)
+    monkeypatch.setattr(WayChoice, "advance", lambda choice, _: choice.refuse())
 
 
 async def calls_per_item(run: Callable[[int], Awaitable[None]]) -> float:
@@ -53,7 +62,7 @@ async def test_an_item_takes_few_calls() -> None:
             for _ in range(count):
                 await session.run(FEEDS)
 
-        assert await calls_per_item(run) <= 92
+        assert await calls_per_item(run) <= 110
 
 
 async def test_a_streamed_item_takes_few_calls() -> None:
@@ -64,4 +73,4 @@ async def test_a_streamed_item_takes_few_calls() -> None:
                 async for _ in results:
                     pass
 
-        assert await calls_per_item(run) <= 125
+        assert await calls_per_item(run) <= 121
