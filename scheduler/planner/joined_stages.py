@@ -106,7 +106,9 @@ def _may_be_joined(stage: BoundedStage) -> bool:
     if not all(may_run_anywhere(one) and virtual_clock(one) is None for one in devices):
         return False
     # Variables are committed, and instances opened, plan by plan.
-    if plan.graph.variables or any(step.owns or step.has_effects for step in plan.steps):
+    if plan.graph.variables:
+        return False
+    if any(one.owns or (one.has_effects and not one.functions_in_order) for one in plan.steps):
         return False
     # Results are read from planned memory, which excludes constants; some are constants at one
     # item's lengths only.
