@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from threading import Lock, get_ident
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
 from ..profile.timestamps import Timestamps
 from ..runtime.items.inline_runner import StreamThread
-from ..runtime.items.item import Results, to_values
+from ..runtime.items.item import Results
 from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
 from ..runtime.session import carrier_of, may_run_here, run_inline
@@ -99,7 +99,6 @@ class StreamHere:
         self._loop = loop
         self._names = options.names
         self._limit = limit
-        self._counting = Lock()
 
     @property
     def is_due(self) -> bool:
@@ -149,18 +148,11 @@ class StreamHere:
         if self._carrier is None or self.are_threads_refused or not self._loop.join_turn(self):
             self.are_threads_refused = True
             return None
-        carrier, error, results = self._carrier, None, None
         try:
             limit = ON_STREAM_THREADS
-            results = carrier.run_at_once(inputs, 1, marks, self._names, limit, thread)
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            if results is None and error is None:
+            results = run_now(self._carrier, inputs, marks, self._names, limit, thread=thread)
+            if results is None:
                 self.are_threads_refused = True
-            else:
-                with self._counting:
-                    carrier.announce(marks, error)
+            return results
+        finally:
             self._loop.leave_turn()
-        return None if results is None else to_values(results)

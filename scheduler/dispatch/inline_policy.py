@@ -179,31 +179,32 @@ class Estimates:
 def inline_steps(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
     """Return the steps that any thread of this process may run.
 
-    None where devices are simulated on a virtual clock: a session does not run ahead of it. No
-    copies, which lanes do in their order. Not what has effects, nor what nodes own: that may depend
-    on the thread it is used from. Nor loops, which no other thread should have to wait for: it may
-    be the one that is to cancel them. Nor async functions, which are awaited.
+    Functions with effects are left out: they may depend on the thread that calls them.
     """
-    if any(virtual_clock(device) is not None for device in devices.values()):
-        return frozenset()
-    return frozenset(
-        step.index
-        for step in steps
-        if may_run_anywhere(devices[step.device])
-        and not (isinstance(step.work, Transfer) or step.has_effects or step.owns)
-        and not (step.loops or step.awaited)
-    )
+    return frozenset(step.index for step in _list_callable(steps, devices) if not step.has_effects)
 
 
 def find_steps_for_threads(steps: Sequence[Step], devices: Mapping[str, Device]) -> frozenset[int]:
     """Return further steps that threads of a stream may run: effects in the order of items."""
-    if any(virtual_clock(device) is not None for device in devices.values()):
-        return frozenset()
     return frozenset(
         step.index
+        for step in _list_callable(steps, devices)
+        if step.has_effects and step.functions_in_order
+    )
+
+
+def _list_callable(steps: Sequence[Step], devices: Mapping[str, Device]) -> list[Step]:
+    """Return the steps that lanes of this process run as calls.
+
+    The list is empty where a device has a virtual clock, ahead of which a session must not run.
+    Copies keep the order of their lanes; instances that nodes own may depend on the thread; a loop
+    would block the thread that is to cancel it; async functions are awaited.
+    """
+    if any(virtual_clock(device) is not None for device in devices.values()):
+        return []
+    return [
+        step
         for step in steps
         if may_run_anywhere(devices[step.device])
-        and step.has_effects
-        and step.functions_in_order
-        and not (step.owns or step.loops or step.awaited)
-    )
+        and not (isinstance(step.work, Transfer) or step.owns or step.loops or step.awaited)
+    ]

@@ -61,6 +61,7 @@ class Recorder:
 
     def __init__(self, *, keeps: bool = True, measures: bool = False) -> None:
         self.done = self.failed = self.dropped = 0
+        self._counting = threading.Lock()  # of threads that run items of a stream
         self._keeps, self._measures = keeps, measures
         # The older ones that somebody has asked for, and what later ones are to be made of.
         self._records: deque[Record] = deque()
@@ -85,8 +86,9 @@ class Recorder:
 
     def count(self, failed: bool) -> None:
         """Count an item that has ended, be it that it never started, or ran in a batch."""
-        self.done += 1
-        self.failed += failed
+        with self._counting:
+            self.done += 1
+            self.failed += failed
 
     def record(self, traces: Sequence[Trace], marks: Timestamps, failed: bool) -> None:
         """Take over what is known of an item, or of a batch; its last marks follow."""

@@ -15,6 +15,7 @@ from ..opened.fetch_plan_cache import ALL
 from ..queue import QueuePlace
 from ..streaming.carrier import Carrier
 from ..streaming.deadlines import check_deadline, deadline_error
+from .inline_runner import StreamThread
 from .item import ItemRun, Results, to_values
 
 
@@ -64,10 +65,11 @@ def run_now(
     names: frozenset[str],
     limit: InlineLimit = ON_LOOP,
     slots: int = 1,
+    thread: StreamThread | None = None,
 ) -> Results | None:
     """Run an item on this thread that is likely to keep within a limit; None if it is not."""
     try:
-        results = carrier.run_at_once(inputs, slots, marks, names, limit)
+        results = carrier.run_at_once(inputs, slots, marks, names, limit, thread)
     except BaseException as error:
         carrier.announce(marks, error)
         raise
