@@ -39,11 +39,11 @@ class ThreadLane:
     def __init__(self, name: str, cores: Collection[int] = ()) -> None:
         self._name = name
         self._cores = cores
-        self._lock = threading.Lock()  # so that nothing is queued behind the end of the queue
+        self._lock = threading.Lock()  # so that nothing is queued after the end of the queue
         self._queue: _Queue | None = None
         self._thread: threading.Thread | None = None
         self._working = threading.Lock()
-        # What work sees and sets besides its arguments is not the caller's.
+        # Context variables of the caller are neither seen nor set by work.
         self._elsewhere = Context()
         self._elsewhere.run(np.seterr, all="ignore")
         self._elsewhere.run(_is_work.set, True)
@@ -87,12 +87,12 @@ class ThreadLane:
         return thread
 
     def call(self, work: Callable[[], Any]) -> None:
-        """Run work on the lane's thread, when what is queued is done, and wait until it has ended.
+        """Run work on the lane's thread, after the queued work, and wait until it has ended.
 
         Raises
         ------
         BaseException
-            What it raises.
+            The error of the work.
         """
         raised: list[BaseException] = []
         ended = threading.Event()
@@ -124,7 +124,7 @@ class ThreadLane:
             held.release()
 
     def calling(self, work: Callable[[], Any]) -> Callable[[], Any] | None:
-        """Return what runs work on the calling thread, for who knows that the lane is idle.
+        """Return a function that runs work on the calling thread, for use while the lane is idle.
 
         It may see and set no more than on the lane's own thread. None where that is bound to cores.
         """
@@ -135,7 +135,7 @@ class ThreadLane:
         return self._thread is threading.current_thread()
 
     def hold(self) -> threading.Lock | None:
-        """Keep the lane from working until what is returned is released; None if it is not idle."""
+        """Keep the lane idle until the returned lock is released; None if it is not idle."""
         working = self._working
         if not working.acquire(blocking=False):
             return None
@@ -146,7 +146,7 @@ class ThreadLane:
         return working
 
     def close(self) -> None:
-        """Finish what is queued and end the thread; work put from now on is refused."""
+        """Finish the queue and end the thread; work put from now on is refused."""
         with self._lock:
             queue, thread = self._queue, self._thread
             self._queue = self._thread = None

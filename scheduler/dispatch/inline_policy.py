@@ -1,16 +1,16 @@
 """The policy for steps that need not run on their lane's thread: which may, and which are quick.
 
-A step on a device of this process may run on any of its threads. Where that takes less time than to
-wake the thread of the device's lane, whoever made the step ready runs it at once. How long a step
-takes is what it took lately; a prediction only says how often it has to be seen to be quick.
+A step on a device of this process may run on any of its threads. If that takes less time than to
+wake the thread of the device's lane, the thread that made the step ready runs it at once. The time
+of a step is its average of late; a prediction only sets the number of quick runs that are needed
+first.
 
-A Python function may be quick many times and then wait for a disk or a server, and what it is run
-on may be the loop's thread, for which everybody would wait. So every time that it was thought to be
-quick and was slow, it has to be quick eight times as often in a row before it is thought so again,
-up to some thousand times. Kernels have no such surprises; when they take long they were held up by
-others.
+A Python function may be quick many times and then wait for a disk or a server, perhaps on the
+loop's thread, for which all tasks would wait. So each time that it is slow although it was taken
+for quick, it has to be quick eight times as often in a row before it is taken for quick again, up
+to some thousand times. Kernels have no such surprises: a slow one was held up by other work.
 
-Sessions go by this, and so must simulations, and who takes figures from profiles.
+Simulations and figures from profiles follow the same policy as sessions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InlineLimit(NamedTuple):
     Attributes
     ----------
     several : int
-        In hand-overs, for items whose steps are of several lanes.
+        In hand-overs, for items with steps of several lanes.
     one_lane : int
         For items of one lane: it would do them, and those of others, one after the other as well.
     replica : int
@@ -58,7 +58,7 @@ STREAMED_ON_LOOP = InlineLimit(64, 64, 64)
 """Items of a stream are timed on lanes, too, if they have several."""
 
 STREAMED = InlineLimit(512, 512, 512)
-"""Whoever waits for the next result holds up only threads that use the same session."""
+"""The thread that waits for the next result holds up only threads that use the same session."""
 
 ON_STREAM_THREADS = InlineLimit(8192, 8192, 8192)
 """Other users of the session wait for the items that are under way on threads of a stream."""
@@ -80,7 +80,7 @@ MEMORY = 8
 
 FIRST = 3
 """The number of runs after the first for which shorter ones count for half: the first one may have
-loaded what the others use."""
+loaded modules or data for the others."""
 
 SLOW_NS = 10_000_000
 """A Python function that takes longer was slow. One that is quick is held up for less than that: by
@@ -89,7 +89,7 @@ slice. On two cores with seven busy threads, one run in 4,000 took more than 1 m
 more than this (2026-11-21, a function of 2 µs)."""
 
 TRIALS = 8
-"""So much longer a function is distrusted after each surprise."""
+"""The factor by which distrust of a function lasts longer after each surprise."""
 
 MOST_TRIALS = 4096
 """But no longer than that: on a busy machine any function surprises in the end."""
@@ -103,7 +103,7 @@ class Estimates:
     Parameters
     ----------
     seconds : sequence of float
-        What is predicted. Every step has to be quick at least once before it is taken for quick.
+        The predictions. Every step has to be quick at least once before it is taken for quick.
     surprising : collection of int
         The steps that call Python functions.
     believes : bool, default False

@@ -1,4 +1,4 @@
-"""The interface between streams and whoever runs items: a session's runtime, or a pool."""
+"""The interface of streams to the runtime of a session, or to a pool."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Carrier(Protocol):
-    """Takes items to their results; used on the trio thread only."""
+    """Runs items; used on the trio thread only."""
 
     @property
     def plan(self) -> Plan:
-        """What it runs."""
+        """The plan of the items."""
         ...
 
     @property
@@ -56,15 +56,15 @@ class Carrier(Protocol):
         ...
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
-        """Call what copies arrays, on a thread if they are large."""
+        """Call a function that copies arrays, on a thread if they are large."""
         ...
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return what is fed, with loans of what lies on devices."""
+        """Return the inputs of an item, with loans of arrays that lie on devices."""
         ...
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        """Count an item that has ended, and tell observers."""
+        """Count an item that has ended, and notify observers."""
         ...
 
     async def await_recovery(self) -> None:
@@ -88,7 +88,7 @@ class Carrier(Protocol):
         ...
 
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for what is fetched; raise if there is none."""
+        """Return the plan for some fetches; raise if they cannot be planned."""
         ...
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str]) -> None:
