@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import onnx
 import plait as pl
 import pytest
 from onnx import helper
-from onnx.backend.test.case.node import collect_testcases
+from onnx_suite import collect_tests
 from plait.graph.formats.onnx import read_model
 from plait.graph.tensor import TensorSpec
 from plait.scheduler.shapes.specialise import specialise
@@ -28,10 +27,8 @@ ONLY_NUMBERS = {"Attention": "ONNX takes lengths that are symbols for 0"}
 
 
 def models() -> Iterator[tuple[str, Any]]:
-    with warnings.catch_warnings():  # numpy's, about numbers that make good tests
-        warnings.simplefilter("ignore")
-        for case in collect_testcases(None):
-            yield case.name, case.model
+    for case in collect_tests():
+        yield case.name, case.model
 
 
 def undeclared(model: Any, *, symbolic: bool) -> Any:

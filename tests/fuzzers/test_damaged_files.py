@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="how much memory an input takes is asked of Linux"
 )
 
-COUNT, SEED = 100, 19
+COUNT, SEED = 40, 19
 
 
 @pytest.fixture(scope="module")

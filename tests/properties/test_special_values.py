@@ -137,18 +137,19 @@ def test_one_infinity_or_nan_is_seen_by_its_own_windows_alone(
     y = b.op("Conv", x, weights, bias, **attributes)
     b.output("y", b.op("Neg", y))
     plan = pl.plan(b.build(), [device, "cpu"] if device == "compiled" else device)
-    for value in (np.nan, np.inf, -np.inf):
-        fed = rng.standard_normal(shape).astype(dtype)
-        channel, *place = (int(rng.integers(length)) for length in shape[1:])
-        fed[(0, channel, *place)] = value
-        # A window sees the place if one that counts ones there counts any.
-        mark = np.zeros_like(fed)
-        mark[(0, channel, *place)] = 1
-        counted = pl.run(plan, {"x": mark})["y"] != pl.run(plan, {"x": mark * 0})["y"]
-        with np.errstate(all="ignore"):
-            found = pl.run(plan, {"x": fed})["y"]
-        np.testing.assert_array_equal(~np.isfinite(found), counted)
-        np.testing.assert_array_equal(found[counted], np.full(counted.sum(), -value, dtype))
+    with pl.BlockingSession(plan) as session:
+        for value in (np.nan, np.inf, -np.inf):
+            fed = rng.standard_normal(shape).astype(dtype)
+            channel, *place = (int(rng.integers(length)) for length in shape[1:])
+            fed[(0, channel, *place)] = value
+            # A window sees the place if one that counts ones there counts any.
+            mark = np.zeros_like(fed)
+            mark[(0, channel, *place)] = 1
+            counted = session.run({"x": mark})["y"] != session.run({"x": mark * 0})["y"]
+            with np.errstate(all="ignore"):
+                found = session.run({"x": fed})["y"]
+            np.testing.assert_array_equal(~np.isfinite(found), counted)
+            np.testing.assert_array_equal(found[counted], np.full(counted.sum(), -value, dtype))
 
 
 @pytest.mark.parametrize("device", ["cpu", "compiled"])

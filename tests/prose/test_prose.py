@@ -8,6 +8,7 @@ import prose
 import pytest
 
 
+@pytest.mark.extended  # `make check` runs it, too
 def test_no_file_exceeds_its_budget() -> None:
     """`python tools/prose.py FILE` shows the places."""
     budgets = prose.read_budgets()

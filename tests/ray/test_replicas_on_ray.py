@@ -164,6 +164,7 @@ def test_items_of_a_host_that_stands_still_run_elsewhere(
     trio.run(main)
 
 
+@pytest.mark.extended
 def test_a_node_is_removed_and_another_takes_its_place(ray_cluster: Cluster) -> None:
     first = ray_cluster.add_node(RayNode({"gpu": "spare"}))
 

@@ -103,15 +103,28 @@ async def stream(session: pl.Session, lengths: Sequence[tuple[int, int]]) -> Non
     assert count == len(lengths)
 
 
-@pytest.mark.parametrize("devices", ["cpu", ["worker:0", "cpu"], ["cpu:0..1"]], ids=str)
+CHOICES: dict[str, st.SearchStrategy[Any]] = {
+    "lengths": st.lists(st.tuples(st.integers(0, MOST), st.integers(0, MOST)), min_size=6),
+    "in_flight": st.integers(1, 3),
+    "bounded": st.booleans(),
+    "most": st.integers(0, 2),
+}
+
+
+@pytest.mark.parametrize("devices", ["cpu", ["cpu:0..1"]], ids=str)
 @settings(max_examples=12, deadline=None)
-@given(
-    lengths=st.lists(st.tuples(st.integers(0, MOST), st.integers(0, MOST)), min_size=6),
-    in_flight=st.integers(1, 3),
-    bounded=st.booleans(),
-    most=st.integers(0, 2),
-)
-def test_items_of_any_lengths_have_the_right_results(
+@given(choices=st.fixed_dictionaries(CHOICES))
+def test_items_of_any_lengths_have_the_right_results(devices: Any, choices: dict[str, Any]) -> None:
+    run_items(devices, **choices)
+
+
+@settings(max_examples=4, deadline=None)  # each example starts a process
+@given(choices=st.fixed_dictionaries(CHOICES))
+def test_items_of_any_lengths_are_right_on_workers(choices: dict[str, Any]) -> None:
+    run_items(["worker:0", "cpu"], **choices)
+
+
+def run_items(
     devices: Any, lengths: list[tuple[int, int]], in_flight: int, bounded: bool, most: int
 ) -> None:
     bounds: Any = {"n": (0, MOST), "m": (0, MOST)} if bounded else None
