@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,8 @@ class Sent:
         Those of `plait.operator`.
     modules : tuple of str
         The modules that `parts` are of, which are imported there first.
+    targets : sequence of callable
+        The user's functions among the parts, for errors.
     """
 
     def __init__(
@@ -35,10 +38,11 @@ class Sent:
         parts: tuple[Any, ...],
         arguments: Mapping[str, Any],
         modules: tuple[str, ...],
+        targets: Sequence[Callable[..., Any]] = (),
     ) -> None:
         self._name, self._make, self._parts = name, make, parts
         self._arguments = dict(arguments)
-        self._modules = modules
+        self._modules, self._targets = modules, targets
         self._pickled: tuple[bytes, tuple[str, ...]] | None = None
 
     def __call__(self) -> bytes:
@@ -55,7 +59,7 @@ class Sent:
             try:
                 self._pickled = pickle.dumps(value), self._modules
             except Exception:  # not at the top level of a module
-                self._pickled = pickling(value[0], self._arguments)(), ()
+                self._pickled = pickling(value[0], self._arguments, self._targets)(), ()
         return self._pickled
 
 
@@ -67,7 +71,11 @@ class _Made:
         return self._make, self._parts
 
 
-def pickling(function: object, arguments: Mapping[str, Any]) -> Callable[[], bytes]:
+def pickling(
+    function: object,
+    arguments: Mapping[str, Any],
+    targets: Sequence[Callable[..., Any]] | None = None,
+) -> Callable[[], bytes]:
     """Return what pickles a function, with all that it refers to, when it is first sent."""
 
     @cache
@@ -80,11 +88,29 @@ def pickling(function: object, arguments: Mapping[str, Any]) -> Callable[[], byt
         )
         try:
             pickled: bytes = cloudpickle.dumps((function, dict(arguments)))
-        except Exception as error:  # of whatever the function refers to
+        except Exception as error:  # of any class that the function refers to
             raise OperatorError(
-                f"operator {arguments['name']!r} cannot be sent by value: {error}",
-                fix="let it open what it needs by itself, or put it into a module",
+                f"operator {arguments['name']!r} cannot be sent by value: "
+                f"{_find_culprit(targets or (function,), cloudpickle.dumps)}{error}",
+                fix="create such an object inside the function, where it runs, or run the function "
+                "in this process: on cpu, in a pipeline without workers=",
             ) from error
         return pickled
 
     return dump
+
+
+def _find_culprit(targets: Iterable[Any], dump: Callable[[Any], bytes]) -> str:
+    """Return the name of the variable or attribute that makes a function fail to be pickled."""
+    for target in targets:
+        name = getattr(target, "__qualname__", type(target).__qualname__)
+        held = dict(getattr(target, "__dict__", {}))
+        if inspect.isfunction(target):
+            variables = inspect.getclosurevars(target)
+            held |= {**variables.globals, **variables.nonlocals}
+        for label, value in held.items():
+            try:
+                dump(value)
+            except Exception:  # of any class that the value refers to
+                return f"{name} uses {label!r}, a {type(value).__name__}: "
+    return ""

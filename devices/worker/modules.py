@@ -153,8 +153,9 @@ def _modules(node: Node, definer: Callable[..., Any]) -> Iterator[str]:
     name = getattr(definer, "__module__", None) or ""
     if "<locals>" in getattr(definer, "__qualname__", "") and not _is_own(name):
         raise DeviceError(
-            f"operator {node.op!r} is defined inside a function: a worker cannot import it",
-            fix="define it at the top level of a module, or send it: operator(..., by_value=True)",
+            f"operator {node.op!r} is defined inside a function, from where a worker cannot import "
+            "it: move it to the top level of a module, or send the function itself, by "
+            "operator(..., by_value=True)"
         )
     yield name
     if definer is node.operator.function:

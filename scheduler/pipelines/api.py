@@ -23,15 +23,17 @@ from .steps import ITEM, Each, PipelineStep, Target, name_apart, needs_parts, to
 
 def pipeline(
     *steps: Target | PipelineStep | Each,
-    example: Any = None,
+    example: Any = ...,
     examples: Sequence[Any] | None = None,
     name: str = "pipeline",
 ) -> Pipeline:
     """Make a pipeline of callables and models, in the order in which data flows.
 
-    Every step gets the results of the one before, or the values that `step` names. The steps run
-    once on the example, which shows the types between them: arrays that a model takes become
-    tensors, everything else goes by reference. The result has a graph like any other.
+    Every step gets the results of the one before, or the values that `step` names. A callable that
+    returns a tuple has several results, one for each element, which the next step gets as so many
+    arguments; a list is one result. The steps run once on the example, which shows the types
+    between them: arrays that a model takes become tensors, everything else goes by reference. The
+    result has a graph like any other.
 
     Parameters
     ----------
@@ -39,8 +41,9 @@ def pipeline(
         Callables may be functions, objects, async, or generators: their rows become a list. A path
         is that of a model.
     example : object
-        One item, as `stream` will get them. A mapping has parts, ``"item.key"``, if a step names
-        one or a model comes first; otherwise it is a value like any other.
+        One item, as `stream` will get them; needed unless `examples` is given. A mapping has parts,
+        ``"item.key"``, if a step names one or a model comes first; otherwise it is a value like any
+        other.
     examples : sequence of object, optional
         Two or more instead: lengths of a model's inputs that differ between them may vary, up to
         bounds that `bounds` shows.
@@ -49,7 +52,8 @@ def pipeline(
     Raises
     ------
     GraphError
-        If a step fails on the example, a reference names no value, or steps do not fit together.
+        If no example is given, a step fails on it, a reference names no value, or steps do not fit
+        together.
     ParseError
         If a model's file is damaged.
 
@@ -72,11 +76,14 @@ def pipeline(
     if not steps:
         raise GraphError("the pipeline has no step", fix="give it callables and models")
     if examples is None:
-        examples = [example]
-    elif example is not None:
+        examples = [] if example is ... else [example]
+    elif example is not ...:
         raise GraphError("example= and examples= are given", fix="give one of them")
     if not examples:
-        raise GraphError("there is no example", fix="give one item: example=...")
+        raise GraphError(
+            "no example shows the types between the steps",
+            fix="give one item as the stream will get them, such as example=files[0]",
+        )
     named = name_apart([to_step(one) for one in steps])
     run = ExampleRun(list(examples), are_parts_named=needs_parts(named))
     for one in named:

@@ -23,6 +23,7 @@ from .callables import (
 )
 from .examples import ExampleRun, RowsOf
 from .references import Value
+from .row_models import make_batched_graph, make_single_row_graph
 from .steps import ITEM, Each, PipelineStep
 
 OBJECT = TensorSpec("object", ())
@@ -154,14 +155,7 @@ class _Building:
                     at=at,
                     fix="give it arrays with a first axis of length 1, or leave batch= out",
                 )
-            outputs = self._b.each(
-                tensors,
-                _to_row_graph(model, specs),
-                name=one.name,
-                batch=one.batch,
-                max_delay_s=one.max_delay_s,
-            )
-            found = outputs if isinstance(outputs, tuple) else (outputs,)
+            found = tuple(self._run_on_rows(one, one.name, model, tensors))
         else:
             included = self._b.include(model, feeds, f"{one.name}/")
             found = tuple(included[name] for name in model.outputs)
@@ -190,7 +184,10 @@ class _Building:
                     max(LEAST_ROWS, ROWS_MARGIN * max(rows.counts))
                 )
                 pending, shared, are_rows = [], [], True
-            current = self._run_on_rows(one, inner, inner.model, current)
+            path = f"{one.name}/{inner.name}"
+            current = self._run_on_rows(one, path, inner.model, current)
+            if inner.device is not None:
+                self._pins[f"{path}/*"] = inner.device
             are_whole = rows.are_whole[place]
         if pending:
             functions = [each.function for each in pending]
@@ -200,17 +197,24 @@ class _Building:
         self._note_results(one.name, current)
 
     def _run_on_rows(
-        self, one: Each, inner: PipelineStep, model: Graph, current: Sequence[str]
+        self, one: Each | PipelineStep, path: str, model: Graph, current: Sequence[str]
     ) -> list[str]:
         """Add a model that runs on all rows, and return its outputs with a row for each."""
-        path = f"{one.name}/{inner.name}"
-        body = _to_row_graph(model, [self._b.spec(tensor) for tensor in current])
+        specs = [self._b.spec(tensor) for tensor in current]
         batches: dict[str, Any] = {}
-        if one.batch is not None:
-            batches = {"batch": one.batch, "max_delay_s": one.max_delay_s}
+        try:
+            body = make_batched_graph(model, specs)
+            if one.batch is not None:
+                batches = {"batch": one.batch, "max_delay_s": one.max_delay_s}
+        except (GraphError, ShapeError) as error:
+            if (one.batch or 1) > 1:
+                raise GraphError(
+                    f"the model computes one row at a time: {error.what}",
+                    at=f"step {path!r}",
+                    fix="leave batch= out, and it runs row after row",
+                ) from error
+            body = make_single_row_graph(model, specs)
         outputs = self._b.each(current, body, name=path, **batches)
-        if inner.device is not None:
-            self._pins[f"{path}/*"] = inner.device
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
     def _call_for_rows(
@@ -281,18 +285,6 @@ def _find_row_specs(one: Each, rows: RowsOf, place: int) -> list[TensorSpec]:
         shape = arrays[0].shape[1:] if rows.are_whole[place] else arrays[0].shape
         made.append(TensorSpec(first.dtype, (_name_symbol(one), *shape)))
     return made
-
-
-def _to_row_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Return a model for any number of rows, which it may have been exported for one of."""
-    b = GraphBuilder(model.name)
-    fed = {
-        name: b.input(name, spec.dtype, ("rows", *(spec.shape or ())[1:]))
-        for name, spec in zip(model.inputs, specs, strict=True)
-    }
-    for name, tensor in b.include(model, fed, "model/").items():
-        b.output(name, tensor)
-    return b.build()
 
 
 def _to_array(value: Any, of: Value) -> Any:

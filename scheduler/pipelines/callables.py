@@ -132,7 +132,7 @@ def make_operator(
     modules = tuple(dict.fromkeys(found))
     function.__module__ = modules[0] if modules else __name__
     setattr(function, CALLS, tuple(targets))
-    sent = Sent(name, make, parts, arguments, modules)
+    sent = Sent(name, make, parts, arguments, modules, targets)
     return operator(**arguments, by_value=sent)(function)
 
 

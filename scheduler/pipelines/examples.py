@@ -15,6 +15,7 @@ from ...graph.ir import Graph
 from ..bridges.blocking import block_on, run
 from .callables import split_result
 from .references import Scope, StepResults, Value
+from .row_models import has_row_axis
 from .steps import ITEM, Each, PipelineStep
 
 
@@ -219,12 +220,6 @@ def iterate_rows(rows: Any, step: str) -> Iterable[Any]:
         ) from error
 
 
-def has_row_axis(model: Graph, name: str, value: Any) -> bool:
-    """True if a row already has the first axis of a model's input, with length 1."""
-    rank = model.tensors[name].rank
-    return rank is None or np.ndim(value) == rank
-
-
 def join_rows(one: Each, rows: Sequence[Any], *, is_whole: bool) -> tuple[Any, ...]:
     """Return the results of all rows of an item: a list, or arrays if a model comes last."""
     if one.steps[-1].model is None:
@@ -245,11 +240,12 @@ def _run_row(inner: PipelineStep, values: tuple[Any, ...]) -> tuple[Any, bool]:
             at=f"step {inner.name!r}",
             fix="have the callable before it return one array for each input, as a tuple",
         )
-    pairs = list(zip(model.inputs, values, strict=True))
-    is_whole = all(has_row_axis(model, name, value) for name, value in pairs)
-    feeds = {name: value if is_whole else np.asarray(value)[None] for name, value in pairs}
-    outputs = run_model(model, feeds, inner.name)
-    return (outputs if is_whole else tuple(output[0] for output in outputs)), is_whole
+    has_axis = has_row_axis(model, values, inner.name)
+    given = [np.asarray(value)[None] for value in values] if has_axis is False else values
+    outputs = run_model(model, dict(zip(model.inputs, given, strict=True)), inner.name)
+    if has_axis is False:
+        outputs = tuple(output[0] for output in outputs)
+    return outputs, bool(has_axis)
 
 
 def _check_listed(one: PipelineStep | Each) -> Any:

@@ -191,7 +191,11 @@ def each(
     """Describe steps of a pipeline that run for every row of a value.
 
     The value is a list, or an array along its first axis. The result is a list if a callable comes
-    last, else an array with a row for each row.
+    last, else an array with a row for each row. A tuple that a callable returns is several results,
+    which the next step gets as so many arguments; after the last step it is one value of the list.
+
+    A model may be for one row, without an axis for rows, or be exported for one row, with a first
+    axis of 1. One that cannot compute several rows at once runs for row after row.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,85 @@ def test_each_computes_what_a_loop_over_rows_does(
             assert result == [round_sum(one) for one in arrays]
 
 
+def make_row_model(shape: Sequence[int | str], last: str) -> pl.Graph:
+    b = pl.GraphBuilder(last)
+    x = b.input("x", "float32", shape)
+    made: dict[str, Callable[[], Any]] = {
+        "scale": lambda: 2 * x,
+        "flatten": lambda: x.reshape(1, -1),
+        "append": lambda: b.op("Concat", x, np.ones((1, 3), "float32"), axis=1),
+        "sum": lambda: x.sum(),
+        "rank": lambda: b.op("Softmax", x, axis=0),
+    }
+    b.output("y", made[last]())
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("shape", "last", "has_axis"),
+    [
+        ((1, 3), "scale", True),
+        (("n", 3), "scale", True),
+        ((1, 3), "flatten", True),
+        ((1, 3), "append", True),
+        ((1, 3), "rank", True),
+        ((3,), "scale", False),
+        (("n",), "rank", False),
+        ((3,), "sum", False),
+        ((2, 3), "scale", False),
+    ],
+)
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_each_runs_models_that_are_not_for_batches(
+    shape: Sequence[int | str], last: str, has_axis: bool, is_whole: bool
+) -> None:
+    model = make_row_model(shape, last)
+
+    def make_row(value: int) -> Any:
+        row = np.arange(6, dtype=np.float32).reshape(2, 3)[: 2 if shape[0] == 2 else 1]
+        return value + (row if len(shape) > 1 and (is_whole or not has_axis) else row[0])
+
+    def run_by_hand(row: Any) -> Any:
+        found = pl.run(model, {"x": row if row.ndim == len(shape) else row[None]})["y"]
+        return found[0] if has_axis else found
+
+    items = [[3], [4, 5, 6], []]
+    step = pl.step(model, device="cpu")
+    with pl.pipeline(pl.each(make_row, step, name="rows"), example=[1, 2]) as pipe:
+        for item, found in zip(items, pipe.map(items), strict=True):
+            assert len(found) == len(item)
+            for value, row in zip(item, found, strict=True):
+                np.testing.assert_allclose(row, run_by_hand(make_row(value)), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "last"), [((1, 3), "flatten"), ((1, 3), "append"), ((1, 3), "rank"), ((3,), "scale")]
+)
+def test_models_for_one_row_have_no_batches(shape: Sequence[int], last: str) -> None:
+    model = make_row_model(shape, last)
+    with pytest.raises(pl.GraphError, match=r"computes one row at a time: (?s:.*)leave batch= out"):
+        pl.pipeline(pl.each(to_row, model, batch=4), example=[1])
+    with pl.pipeline(pl.each(to_row, model, batch=1), example=[1]) as pipe:
+        assert len(pipe.run([1, 2])) == 2
+    if len(shape) > 1:
+        with pytest.raises(pl.GraphError, match="computes one row at a time"):
+            pl.pipeline(to_whole_row, pl.step(model, batch=4), example=1)
+
+
+def test_rows_that_no_model_takes_are_told_with_what_it_takes() -> None:
+    with pytest.raises(pl.GraphError, match=r"takes x float32\[2, 3\], and a row is float32\[3\]"):
+        pl.pipeline(pl.each(to_row, make_row_model((2, 3), "scale")), example=[1])
+
+
+def test_an_example_is_needed() -> None:
+    with pytest.raises(pl.GraphError, match=r"no example shows(?s:.*)example=files\[0\]"):
+        pl.pipeline(double)
+    with pytest.raises(pl.GraphError, match="no example shows"):
+        pl.pipeline(double, examples=[])
+    with pl.pipeline(lambda value: value, example=None) as pipe:  # None is an item like any other
+        assert pipe.map([None, 1]) == [None, 1]
+
+
 def test_rows_get_values_of_the_whole_item_along() -> None:
     def crop(index: int, image: Any) -> Any:
         return image[index : index + 3].astype(np.float32)
@@ -201,6 +281,24 @@ def test_workers_run_callables_of_all_kinds() -> None:
         found = pipe.map([[n] for n in range(5)])
     assert [values for _, values in found] == [[n, 3] for n in range(5)]
     assert len({process for process, _ in found}) == 1
+
+
+class Locked:
+    """Holds an object that no process can give to another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def __call__(self, value: int) -> int:
+        return value
+
+
+def test_a_callable_that_cannot_be_sent_to_a_worker_is_named_with_the_reason() -> None:
+    pytest.importorskip("cloudpickle")
+    with pl.pipeline(pl.step(Locked(), workers=1), example=1) as pipe:
+        with pytest.raises(pl.PlaitError, match="Locked uses 'lock', a lock: ") as caught:
+            pipe.run(1)
+    assert "without workers=" in str(caught.value)
 
 
 def test_an_ordered_step_sees_items_in_order() -> None:

@@ -1,0 +1,101 @@
+"""Models that run for rows: all at once along a first axis, or one row after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...graph.builder import GraphBuilder
+from ...graph.errors import GraphError, ShapeError
+from ...graph.ir import Graph
+from ...graph.operators.each import check_rows
+from ...graph.row_nodes import with_told_lengths
+from ...graph.tensor import TensorSpec, spec_of
+
+ROWS = "rows"
+
+
+def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
+    """True if a row has the model's first axis, of length 1; False if it lacks that axis alone.
+
+    None if the model gets a row as it is, and its results have no axis to drop.
+
+    Raises
+    ------
+    GraphError
+        If the model takes the row in none of these ways.
+    """
+    specs = [model.tensors[name] for name in (*model.inputs, *model.outputs)]
+    arrays = [np.asarray(value) for value in values]
+    firsts = (("",) if spec.shape is None else spec.shape[:1] for spec in specs)
+    are_open = all(first and (first[0] == 1 or isinstance(first[0], str)) for first in firsts)
+    more = {
+        array.ndim - spec.rank
+        for array, spec in zip(arrays, specs, strict=False)
+        if spec.rank is not None
+    }
+    if more <= {0}:
+        is_one = are_open and all(array.shape[:1] == (1,) for array in arrays)
+        return True if is_one else None
+    if are_open and more == {-1}:
+        return False
+    takes = ", ".join(f"{name} {spec}" for name, spec in zip(model.inputs, specs, strict=False))
+    gets = ", ".join(str(spec_of(array)) for array in arrays)
+    raise GraphError(
+        f"the model takes {takes}, and a row is {gets}",
+        at=f"step {step!r}",
+        fix="have the step before make rows of that shape; a first axis of length 1 may be left "
+        "out, if the outputs have it, too",
+    )
+
+
+def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
+    """Return a model for any number of rows, which it may have been exported for one of.
+
+    Raises
+    ------
+    GraphError, ShapeError
+        If it computes one row at a time: a length of 1 is part of it, or it mixes rows.
+    """
+    if not _has_row_axes(model, specs):
+        raise GraphError("its inputs have no axis for rows", fix="run it row by row")
+    b = GraphBuilder(model.name)
+    fed = {
+        name: b.input(name, spec.dtype, (ROWS, *(spec.shape or ())[1:]))
+        for name, spec in zip(model.inputs, specs, strict=True)
+    }
+    for name, tensor in b.include(model, fed, "model/").items():
+        b.output(name, tensor)
+    made = with_told_lengths(b.build(), specs)
+    for name in made.outputs:
+        if (made.tensors[name].shape or (None,))[0] != ROWS:
+            raise ShapeError(
+                f"output {name!r} is {made.tensors[name]} for several rows",
+                fix="let it have a row for each row of the inputs",
+            )
+    check_rows(made, f"model {model.name!r}")
+    return made
+
+
+def make_single_row_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
+    """Return a model for one row without the first axis, which the model has with length 1.
+
+    A model that takes rows as they are is returned itself.
+    """
+    if not _has_row_axes(model, specs):
+        return model
+    b = GraphBuilder(model.name)
+    fed = {
+        name: b.op("Unsqueeze", b.input(name, spec.dtype, (spec.shape or ())[1:]), np.array([0]))
+        for name, spec in zip(model.inputs, specs, strict=True)
+    }
+    for name, tensor in b.include(model, fed, "model/").items():
+        b.output(name, b.op("Squeeze", tensor, np.array([0])))
+    return b.build()
+
+
+def _has_row_axes(model: Graph, specs: Sequence[TensorSpec]) -> bool:
+    pairs = zip(model.inputs, specs, strict=True)
+    return all(model.tensors[name].rank in (None, spec.rank) for name, spec in pairs)
