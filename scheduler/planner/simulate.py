@@ -22,7 +22,7 @@ from ..plans.plan import Plan
 from ..plans.regions import MemoryPlan
 from ..plans.variants import make_variant
 from ..profile import PlanTimes, Profile, Record
-from ..profile.records import RowBatch, RowBatchFigures
+from ..profile.records import RowBatch, RowBatchFigures, rename_steps
 from ..profile.timestamps import Timestamps
 from ..shapes.bounds import (
     Template,
@@ -277,7 +277,8 @@ def _profile(
     """Convert the prediction to a profile, for reports and traces."""
     known = [(outlines(plan), plan.memory) for plan in variants]
     of_rows = {
-        queue: [(outlines(plan), plan.memory) for plan in plans] for queue, plans in bodies.items()
+        queue: [(rename_steps(outlines(plan), queue), plan.memory) for plan in plans]
+        for queue, plans in bodies.items()
     }
     records = [_record(timeline, item, known) for item in range(timeline.items)]
     batches, figures = [], dict[str, RowBatchFigures]()

@@ -14,6 +14,7 @@ from ...graph.item_order import find_order
 from ...graph.nested import acts_outside, all_nodes, awaited
 from ...graph.operator import Operator
 from ...graph.operator_lifecycle import has_lives
+from ...graph.operators.each import EACH
 from .partition import Subgraph
 
 
@@ -166,7 +167,8 @@ class Outline:
     nodes : tuple of str
         The nodes of the subgraph.
     awaited : str
-        The operator of the async function that it calls; empty for other steps.
+        The operator of the async function that it calls, or the queue of the rows that it waits
+        for; empty for other steps.
     shared_lane : str
         The lane that its device shares with others; empty if its device has its own.
     """
@@ -207,6 +209,8 @@ def summarize_step(step: Step, shared_lane: str = "") -> Outline:
     nodes = () if isinstance(step.work, Transfer) else step.work.graph.nodes
     names = tuple(node.name for node in nodes)
     called = "" if step.awaited is None else step.awaited.name
+    if called == EACH:
+        called = nodes[0].attributes["queue"]
     seen = step.index, step.name, step.device, step.dependents, transfer, names, called
     return Outline(*seen, shared_lane)
 

@@ -6,11 +6,15 @@ along its critical path, backwards from the step that ended last. Each ns is cou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
-from .intervals import Lanes, find_gaps, measure_covered_ns
-from .records import Order, Orders, PlanTimes, Record, Span
+from .intervals import Lanes, find_gaps, measure_covered_ns, merge_intervals
+from .records import Order, Orders, PlanTimes, Record, RowBatch, Span
+
+Computing: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Attribution:
         Its kernels ran, its tensors were copied between memories. Work in parallel to the
         critical path does not count.
     waiting_ns : int
-        Its async functions waited, or worked on the event loop.
+        Its async functions waited, or worked on the event loop, or its rows waited for a batch.
     device_busy_ns : int
         A step was ready, but its device worked for other items, or its async function had reached
         its limit of calls.
@@ -108,9 +112,12 @@ WAITS = ("scheduler", "back_pressure")
 """Categories from which the preparation of an item is subtracted."""
 
 
-def attribute_times(records: Sequence[Record]) -> list[Attribution]:
-    """Return the attribution of each item."""
+def attribute_times(
+    records: Sequence[Record], batches: Sequence[RowBatch] = ()
+) -> list[Attribution]:
+    """Return the attribution of each item. A wait for rows computes while a batch of them does."""
     lanes, turns = Lanes(records), _find_turns(records)
+    computing = _find_computing(batches)
     orders = Orders()
     found = []
     for item, record in enumerate(records):
@@ -119,13 +126,25 @@ def attribute_times(records: Sequence[Record]) -> list[Attribution]:
         spans = list(record.spans())
         # Steps on another clock are left to the residual.
         if all(way.fed <= one.started_ns <= one.ended_ns <= way.finished for one in spans):
-            path = _Path(item, way.fed, way.finished, lanes, way)
+            path = _Path(item, way.fed, way.finished, lanes, way, computing)
             # Backwards, since a step starts when the last of its inputs is complete.
             for part in reversed(record.parts):
                 path.follow(part, orders.of(part))
             path.book(way.fed, "scheduler")
         found.append(Attribution(1, way.wall, **{f"{k}_ns": ns for k, ns in way.booked.items()}))
     return found
+
+
+def _find_computing(batches: Sequence[RowBatch]) -> Computing:
+    """Return by queue when a batch of it computed, as disjoint intervals in order."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for batch in batches:
+        found.setdefault(batch.queue, []).extend(
+            (span.started_ns, span.ended_ns)
+            for span in batch.record.spans()
+            if not (span.step.transfer or span.step.awaited)
+        )
+    return {queue: list(merge_intervals(intervals)) for queue, intervals in found.items()}
 
 
 def sum_attributions(every: Iterable[Attribution]) -> Attribution:
@@ -202,9 +221,11 @@ def list_moments(record: Record) -> list[int]:
 class _Path:
     """Books the time along an item's critical path, backwards."""
 
-    def __init__(self, item: int, begin: int, end: int, lanes: Lanes, way: _Way) -> None:
+    def __init__(
+        self, item: int, begin: int, end: int, lanes: Lanes, way: _Way, computing: Computing
+    ) -> None:
         self._item, self._begin, self._at = item, begin, end
-        self._lanes, self._way = lanes, way
+        self._lanes, self._way, self._computing = lanes, way, computing
 
     def book(self, until: int, kind: str) -> None:
         """Book the time back to `until`."""
@@ -223,10 +244,22 @@ class _Path:
         span = max(spans.values(), key=lambda one: one.ended_ns, default=None)
         while span is not None:
             self.book(span.ended_ns, "scheduler")
+            for begin, end in self._find_computing(span):
+                self.book(end, "waiting")
+                self.book(begin, "compute")
             self.book(span.started_ns, _classify_span(span))
             before = _find_last(spans, order.waits[span.step.index])
             self._book_wait(span, before, span.step.index in order.claiming)
             span = before
+
+    def _find_computing(self, span: Span) -> Iterator[tuple[int, int]]:
+        """Yield the parts of a wait for rows in which their batches computed, the last first."""
+        known = self._computing.get(span.step.awaited, ())
+        for at in range(bisect_left(known, (self._at, 0)) - 1, -1, -1):
+            begin, end = known[at]
+            if end <= span.started_ns:
+                return
+            yield max(begin, span.started_ns), end
 
     def _book_wait(self, span: Span, before: Span | None, claims: bool) -> None:
         """Book the time between the end of the last input of a step and its start."""

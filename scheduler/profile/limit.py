@@ -55,7 +55,9 @@ def _describe_longest(profile: Profile, kind: str, whole_ns: float) -> str:
     taken = defaultdict[str, float](float)
     lanes = defaultdict[str, set[str]](set)
     for row in profile.steps():
-        if not kind or device_kind(row["device"]) == kind:
+        # A wait keeps no device busy, and rows are waited for while steps of their batches run.
+        passive = ("wait for rows", "wait") if kind else ("wait for rows",)
+        if row["kind"] not in passive and (not kind or device_kind(row["device"]) == kind):
             taken[row["step"]] += row["runs"] * row["run_ms"] * 1e6
             lanes[row["step"]].add(row["device"])
     if not taken:  # the device has worked for calls alone

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...graph.printing import counted
+from ..plans.placement import Outline
 from ..plans.plan import Plan
 from .attribution import Attribution, attribute_times, sum_attributions
 from .critical import CriticalSpan, find_critical_path
@@ -164,16 +165,19 @@ class Profile:
         return latencies[min(int(quantile * len(latencies)), len(latencies) - 1)] / 1e9
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return for each step: nodes, runs, and median milliseconds running and waiting."""
+        """Return for each step: nodes, runs, and median milliseconds running and waiting.
+
+        Steps inside `each` run once for a batch of rows.
+        """
         spans: dict[tuple[str, str], list[Span]] = {}
-        for record in self.records:
+        for record in (*self.records, *(batch.record for batch in self.batches)):
             for span in record.spans():
                 spans.setdefault((span.step.name, span.step.device), []).append(span)
         return [
             {
                 "step": name,
                 "device": device,
-                "kind": "transfer" if found[0].step.transfer else "subgraph",
+                "kind": self._name_kind(found[0].step),
                 "nodes": [*found[0].step.nodes],
                 "runs": len(found),
                 "run_ms": statistics.median(s.ended_ns - s.started_ns for s in found) / 1e6,
@@ -185,7 +189,7 @@ class Profile:
     @cached_property
     def attributions(self) -> tuple[Attribution, ...]:
         """The attribution of each item's time, in the order of `records`."""
-        return tuple(attribute_times(self.records))
+        return tuple(attribute_times(self.records, self.batches))
 
     def attribution(self) -> Attribution:
         """Return the attribution of the time of all items together.
@@ -305,3 +309,8 @@ class Profile:
                     found = spans.setdefault(span.step.device, [])
                     found.append((span.started_ns, span.ended_ns))
         return spans
+
+    def _name_kind(self, step: Outline) -> str:
+        if step.awaited:
+            return "wait for rows" if step.awaited in self.row_batches else "wait"
+        return "transfer" if step.transfer else "subgraph"

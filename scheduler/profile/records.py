@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..plans.placement import Outline
@@ -153,6 +155,12 @@ class RowBatch(NamedTuple):
     started_ns: int
     ended_ns: int
     record: Record
+
+
+@lru_cache(256)
+def rename_steps(steps: tuple[Outline, ...], queue: str) -> tuple[Outline, ...]:
+    """Return the steps of a plan for rows under the name of their queue."""
+    return tuple(replace(step, name=f"{queue}/{step.name}") for step in steps)
 
 
 class Order(NamedTuple):

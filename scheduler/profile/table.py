@@ -38,7 +38,7 @@ MEANINGS = {
     "feed": "inputs written",
     "compute": "kernels",
     "transfer": "copies between memories",
-    "waiting": "async functions",
+    "waiting": "async functions, or rows before their batch",
     "device_busy": "devices worked for other items",
     "scheduler": "wake-ups, hand-overs",
     "land": "results copied out",
@@ -112,6 +112,8 @@ def _describe_totals(profile: Profile, spell: Spelling) -> Iterator[str]:
         share = busy_s / profile.active_s if profile.active_s else 0.0
         yield f"{device}: busy {busy_s:.3f} s, {share:.0%} of the time"
     for name, one in figures["waits"].items():
+        if name in profile.row_batches:
+            continue
         at_once = one["seconds"] / profile.active_s if profile.active_s else 0.0
         yield (
             f"{name}: waited {one['seconds']:.3f} s in {one['calls']} calls, "

@@ -13,7 +13,7 @@ from ...graph.operators.bounded_call import called_op
 from ..plans.placement import Outline, Step, Transfer
 from ..plans.regions import Pool
 from ..profile.profile import Profile
-from ..profile.records import NodeTime, PlanTimes, Record, RowBatch, RowBatchFigures
+from ..profile.records import NodeTime, PlanTimes, Record, RowBatch, RowBatchFigures, rename_steps
 from ..profile.timestamps import Timestamps
 from .items.executor import Execution
 from .opened.open_plan import OpenPlan
@@ -131,7 +131,11 @@ class Recorder:
     ) -> None:
         """Take over what ran of a batch of rows, and three times of it: it is no item."""
         if self._keeps and traces and traces[0][0]:
-            record = Record(tuple(PlanTimes(*one) for one in traces), marks, failed)
+            parts = [
+                PlanTimes(rename_steps(steps, queue), times, pools)
+                for steps, times, pools in traces
+            ]
+            record = Record(tuple(parts), marks, failed)
             self._batches.append(RowBatch(queue, rows, *times_ns, record))
 
     def profile(self) -> Profile:

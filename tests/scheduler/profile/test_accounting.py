@@ -23,6 +23,7 @@ from plait.scheduler.errors import PlanError
 from plait.scheduler.plans.placement import Outline, Transfer, summarize_step
 from plait.scheduler.plans.regions import Pool, Region
 from plait.scheduler.profile import Attribution, NodeTime, PlanTimes, Profile, Record
+from plait.scheduler.profile.records import RowBatch
 from plait.scheduler.profile.timestamps import Timestamps
 from plait.scheduler.simulation.workload import SimulatedHost
 
@@ -49,7 +50,7 @@ def record(
 
 
 def spent(*records: Record) -> list[dict[str, int]]:
-    """Return per item what is not zero, the residual among it."""
+    """Return the nonzero times of each item by category, including the residual."""
     return [
         {name: ns for name, ns in {**one.spent_ns, "residual": one.residual_ns}.items() if ns}
         for one in Profile(records, ()).attributions
@@ -79,6 +80,26 @@ def test_marks_and_steps_share_out_an_items_time() -> None:
         "land": 5,
         "consumer": 25,
     }
+
+
+def test_a_wait_for_rows_computes_while_batches_of_its_queue_do() -> None:
+    wait = Outline(0, "read", "cpu", (), None, ("read",), awaited="read")
+    item = record((wait,), [(60, 60, 90)], WAY)
+
+    def batch(queue: str, *times: Times) -> RowBatch:
+        steps = (made(0, "cpu"), made(1, "cpu", nbytes=4))
+        return RowBatch(queue, 2, 60, 62, 80, record(steps, times, WAY))
+
+    batches = (
+        batch("read", (50, 50, 64), (64, 64, 70)),
+        batch("read", (66, 70, 75), (75, 75, 76)),
+        batch("read", (66, 74, 80), (80, 80, 81)),
+        batch("other", (60, 60, 90), (90, 90, 91)),
+    )
+    (alone,) = Profile((item,), (), batches=batches).attributions
+    assert alone.compute_ns == 4 + 10  # until 64, then from 70 to 80, without copies
+    assert alone.waiting_ns == 30 - 14
+    assert alone.residual_ns == 0
 
 
 def test_planning_and_binding_are_no_back_pressure_and_no_work_of_the_scheduler() -> None:

@@ -11,11 +11,13 @@ import pytest
 from plait.scheduler.profile.limit import describe_limit
 
 STEPS = [
-    {"step": "detect", "device": "ort:0", "runs": 5, "run_ms": 60.0},
-    {"step": "detect", "device": "ort:1", "runs": 5, "run_ms": 60.0},
-    {"step": "read", "device": "ort:0", "runs": 5, "run_ms": 20.0},
-    {"step": "read", "device": "ort:1", "runs": 5, "run_ms": 20.0},
-    {"step": "crop", "device": "cpu", "runs": 10, "run_ms": 10.0},
+    {"step": "detect", "kind": "subgraph", "device": "ort:0", "runs": 5, "run_ms": 60.0},
+    {"step": "detect", "kind": "subgraph", "device": "ort:1", "runs": 5, "run_ms": 60.0},
+    {"step": "read", "kind": "subgraph", "device": "ort:0", "runs": 5, "run_ms": 20.0},
+    {"step": "read", "kind": "subgraph", "device": "ort:1", "runs": 5, "run_ms": 20.0},
+    {"step": "crop", "kind": "subgraph", "device": "cpu", "runs": 10, "run_ms": 10.0},
+    {"step": "read/rows", "kind": "wait for rows", "device": "ort:0", "runs": 5, "run_ms": 500.0},
+    {"step": "fetch", "kind": "wait", "device": "ort:1", "runs": 5, "run_ms": 500.0},
 ]
 
 
@@ -59,7 +61,7 @@ class Measured:
         ),
         (
             Measured(wall_ms=500.0, busy_s={"ort:0": 0.4, "ort:1": 0.0}),
-            "items ran one at a time; 'detect' takes 100% of that, and at twice its speed the rate"
+            "items ran one at a time; 'fetch' takes 100% of that, and at twice its speed the rate"
             " is 2 times",
         ),
     ],

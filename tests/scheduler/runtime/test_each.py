@@ -326,6 +326,27 @@ def test_plans_of_rows_are_kept_reported_and_obey_pins(tmp_path: Any) -> None:
     assert pl.run(loaded, rows(1, 2))["y0"][:, 0].tolist() == [3, 5]
 
 
+def test_networks_for_rows_are_steps_under_their_name_and_count_as_computing() -> None:
+    b = pl.GraphBuilder("both")
+    x = b.input("x", "float32", ("n", 2))
+    for name in ("read", "name"):
+        b.output(name, b.each(x, body(), name=name, batch=4))
+    plan = pl.plan(b.build(), "cpu", bounds={"n": 8}, max_in_flight=2)
+    with pl.BlockingSession(plan) as session:
+        for _ in range(3):
+            session.run(rows(1, 2, 3))
+        profile = session.profile()
+    for one in (profile, pl.simulate(plan, items=3).profile):
+        kinds = {step["step"]: step["kind"] for step in one.steps()}
+        of_rows = {name for name in kinds if "/" in name}
+        assert {name.split("/")[0] for name in of_rows} == {"read", "name"}
+        assert {kinds[name] for name in of_rows} == {"subgraph"}
+        assert {kinds["read"], kinds["name"]} == {"wait for rows"}
+        assert set(one.waits) == {"read", "name"}
+        assert one.attribution().compute_ns > 0
+        assert ": waited" not in one.table()
+
+
 def test_what_cannot_be_batched_is_refused_when_the_graph_is_built() -> None:
     b = pl.GraphBuilder("rows")
     x = b.input("x", "float32", ("n", 2))
