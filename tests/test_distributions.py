@@ -133,6 +133,7 @@ def test_the_version_stands_the_same_everywhere() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_source_distribution_has_all_files_of_the_checkout(built: tuple[Path, Path]) -> None:
     with tarfile.open(built[0]) as archive:
         names = {one.name.partition("/")[2] for one in archive.getmembers() if one.isfile()}
@@ -175,6 +176,7 @@ def test_the_same_files_make_the_same_bytes(
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 def test_the_wheel_says_what_an_index_shows(built: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(built[1]) as archive:
         (name,) = (one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))

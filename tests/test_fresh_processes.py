@@ -79,7 +79,13 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("each", "plan", "run") else pytest.param(name, marks=pytest.mark.extended)
+        for name in CALLS
+    ],
+)
 def test_a_call_gives_in_a_fresh_process_what_it_gives_in_a_warm_one(
     name: str, warm: dict[str, str], tmp_path: object
 ) -> None:

@@ -26,7 +26,7 @@ from plait.graph.operators.each import EACH
 from plait.graph.operators.reduce_rows import REDUCE_ROWS
 from single_node import AnyArray, run_node, single_node_graph, trim
 
-EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "15"))
+EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "8"))
 """For each operator; set it to some hundreds to look for what has not been seen yet."""
 
 RUN_BY_SESSIONS = ("If", "Loop", "Scan", "Variable")

@@ -19,7 +19,7 @@ from plait.graph.operator import find_operator, operators
 from plait.graph.row_axes import RowAxis, Rows, has_rule, locate_rows
 from single_node import AnyArray, single_node_graph
 
-EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "8" if os.environ.get("CI") else "12"))
+EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "6"))
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
 
 WITHOUT_RULES = {

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from plait.graph.operator import find_operator
 from plait.graph.traits import Trait
 from single_node import AnyArray, single_node_graph
 
-EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "10" if os.environ.get("CI") else "20"))
+EXAMPLES = int(os.environ.get("PLAIT_NODE_EXAMPLES", "8"))
 UNHURRIED = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
 
 WITHOUT_FLOATS = {
@@ -120,13 +121,14 @@ CONVOLUTIONS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("device", ["cpu", "compiled", "worker:0"])
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("device", "dtype"), [*product(("cpu", "compiled"), FLOATS), ("worker:0", "float32")]
+)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_one_infinity_or_nan_is_seen_by_its_own_windows_alone(
     name: str, dtype: str, device: str
 ) -> None:
-    if not pl.devices.probe(device).found:
+    if device == "compiled" and not pl.devices.probe(device).found:
         pytest.skip(f"{device} is not here")
     shape, weights_shape, attributes = CONVOLUTIONS[name]
     rng = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from patience import WAIT_S
 SCRIPT = Path(__file__).parents[1] / "support" / "killed_training.py"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
     ran = subprocess.run(

@@ -152,7 +152,7 @@ async def test_a_function_reads_what_the_one_before_returned_where_that_lies() -
 
 @pytest.mark.trio
 @pytest.mark.parametrize("devices", DEVICES, ids=str)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(works=st.lists(st.sampled_from(list(ORACLE)), min_size=1, max_size=6), data=st.data())
 async def test_whatever_functions_do_to_their_results_items_are_right(
     devices: list[str], works: list[Any], data: st.DataObject
