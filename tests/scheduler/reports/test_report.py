@@ -152,6 +152,21 @@ def test_the_first_line_says_what_is_decided_anew() -> None:
         assert told not in settled.report()
 
 
+@pytest.mark.parametrize(("gains", "is_installed"), [(True, False), (False, False), (True, True)])
+def test_the_first_line_says_what_onnx_runtime_would_gain_where_it_is_missing(
+    gains: bool, is_installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (lambda name: object()) if is_installed else (lambda name: None)
+    monkeypatch.setattr("plait.scheduler.reports.report.find_spec", found)
+    b = pl.GraphBuilder("conv")
+    x = b.input("x", "float32", (1, 64, 32, 32))
+    kernels = np.ones((64, 64, 3, 3), "float32")
+    b.output("y", x.conv(kernels, pads=(1, 1, 1, 1)) if gains else x[:, :, :2].relu())
+    first = pl.plan(b.build(), "cpu").report().splitlines()[0]
+    told = r"ONNX Runtime is not installed: .* predicted to be 1\.\d times as fast; pip install "
+    assert bool(re.match(told, first)) == (gains and not is_installed)
+
+
 def test_formulas_of_dimensions_are_cut_short() -> None:
     b = pl.GraphBuilder("wide")
     x = b.input("x", "float32", ("n", 3))
