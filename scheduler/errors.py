@@ -5,6 +5,7 @@ PlaitError
 │   ├── UnsupportedOpError  no device, or not the pinned one, supports a node
 │   └── DoesNotFitError     a device has too little memory for the plan
 ├── SourceError             what items come from cannot be read or joined
+├── JobError                a job cannot start, go on, or write its files
 └── SessionError            a session was used wrongly, or not in time
     ├── FeedError           the arrays fed do not fit the graph's inputs
     ├── FetchError          what is fetched is not in the graph
@@ -80,6 +81,20 @@ class SourceError(PlaitError):
     ...
     plait.scheduler.errors.SourceError: photos is not a folder
       fix: pass the folder that has the images
+    """
+
+
+class JobError(PlaitError):
+    """A job cannot start, go on or write its files.
+
+    Examples
+    --------
+    >>> import plait as pl
+    >>> pl.Job("model.onnx", [], "xls", "results")
+    Traceback (most recent call last):
+    ...
+    plait.scheduler.errors.JobError: the sink is 'xls'
+      fix: use jsonl, npz, parquet, or a function
     """
 
 

@@ -129,7 +129,7 @@ SCHEDULER = (
 )  # fmt: skip
 """The layers inside the scheduler: each uses those before it. Errors are its only loose module."""
 
-ENTRIES = ("pipelines", "quantization", "ray", "sources", "tuning")
+ENTRIES = ("jobs", "pipelines", "quantization", "ray", "sources", "tuning")
 """Use all layers; not one another, and nothing uses them."""
 
 FACADES = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 import plait
-from plait import devices, learning, sources
+from plait import devices, jobs, learning, sources
 from plait.cli.group import cli
 from plait.dialects import cvm
 from plait.graph.operator import Operator, find_operator, operators
@@ -87,6 +87,12 @@ PAGES = {
         "Sources",
         "Items from files, cameras and microphones. [Live streams](../live.md) tells of them.",
         module=sources,
+    ),
+    "jobs": Page(
+        "Jobs",
+        "Pipelines over data sets, stopped and resumed. [Jobs](../jobs.md) tells of them.",
+        ("plait.scheduler.jobs",),
+        jobs,
     ),
     "clusters": Page(
         "Clusters",
@@ -194,7 +200,10 @@ def command_line_page() -> str:
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
         assert command is not None
-        lines += _command_lines(command, click.Context(command, context, name))
+        own = click.Context(command, context, name)
+        lines += _command_lines(command, own)
+        for inner in command.commands.values() if isinstance(command, click.Group) else ():
+            lines += _command_lines(inner, click.Context(inner, own, f"{name} {inner.name}"))
     return "\n".join(lines) + "\n"
 
 

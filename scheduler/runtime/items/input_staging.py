@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -107,6 +108,8 @@ def copied(inputs: Any, room: Mapping[str, Array], by_reference: Container[str])
 def _own(value: Any) -> Any:
     if isinstance(value, Loan | PlaitError):
         return value
+    if isinstance(value, bool | int | float | list | tuple):  # of a dtype that the input decides
+        return deepcopy(value)
     try:
         array = as_array(value)
         return array if _is_constant(array) else np.array(array)

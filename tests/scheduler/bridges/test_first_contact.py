@@ -89,6 +89,23 @@ def test_python_numbers_become_what_the_input_is(fed: Any) -> None:
         assert session.run({"x": fed})["y"].tolist() == np.maximum(fed, 0).tolist()
 
 
+@pytest.mark.parametrize("fed", [[-1, 2, 3], (-1.0, 2.0, 3.0)])
+def test_python_numbers_become_what_the_input_is_on_another_thread(fed: Any) -> None:
+    plan = pl.plan(make_graph(), ["worker:0"], max_in_flight=2)
+    with pl.BlockingSession(plan) as session:
+        assert session.submit({"x": fed}).result()["y"].tolist() == np.maximum(fed, 0).tolist()
+        for item in session.stream([{"x": fed}] * 3):
+            assert item["y"].tolist() == np.maximum(fed, 0).tolist()
+
+
+def test_a_list_may_be_changed_once_its_item_is_submitted() -> None:
+    with pl.BlockingSession(pl.plan(make_graph(), ["worker:0"])) as session:
+        fed = [1, 2, 3]
+        pending = [session.submit({"x": fed}) for _ in range(3)]
+        fed[0] = 9
+        assert [one.result()["y"].tolist() for one in pending] == [[1, 2, 3]] * 3
+
+
 @pytest.mark.parametrize(
     ("dtype", "fed"), [("int32", [0.5]), ("uint8", [256]), ("float32", ["a"]), ("float32", [1j])]
 )

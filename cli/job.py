@@ -1,0 +1,166 @@
+"""``plait job``: a model over a data set, stopped at any moment and resumed exactly."""
+
+from __future__ import annotations
+
+import os
+from contextlib import chdir
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .errors import CommandError
+from .help import Command
+from .options import EXIT_FAILED, PATH, as_json, in_flight, seed_option
+from .output import print_json, print_text, show_progress
+from .plan import PlanArguments, add_plan_options
+
+if TYPE_CHECKING:
+    from ..scheduler.jobs import JobStatus
+
+EXAMPLES = """
+plait job status scores
+plait job resume scores
+plait job repair scores
+"""
+
+RUN_EXAMPLES = """
+plait job run model.onnx --source 'data/*.parquet' --folder scores --devices cpu,worker:0..3
+plait job run model.onnx --source rows.jsonl --sink jsonl --folder scores --batch 8
+"""
+
+ARGUMENTS, ACTION = "plait.job.arguments", "plait.job.action"
+
+
+class _Group(Command, click.Group):
+    """A command with commands of its own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+class _Repeatable(Command):
+    """A command that keeps its arguments, so that it can be called again."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = (os.getcwd(), *args)
+        return super().parse_args(ctx, args)
+
+
+@click.group("job", cls=_Group, examples=EXAMPLES)
+def job() -> None:
+    """Run a model over a data set; a job that was stopped resumes from its last commit."""
+
+
+@job.command(cls=_Repeatable, examples=RUN_EXAMPLES)
+@add_plan_options
+@click.option(
+    "--source",
+    required=True,
+    metavar="PATH",
+    help="Parquet, Arrow or CSV files, JSON lines, or a folder or pattern of other files; or a "
+    "URL of any. Columns feed the inputs of their names.",
+)
+@click.option("--folder", required=True, type=PATH, help="The folder of results and commits.")
+@click.option(
+    "--sink",
+    type=click.Choice(["parquet", "jsonl", "npz"]),
+    default="parquet",
+    show_default=True,
+    help="The format of the results.",
+)
+@click.option("--commit-s", type=click.FloatRange(min=0), default=10.0, show_default=True)
+@click.option("--commit-items", type=click.IntRange(min=1), help="Also commit after N items.")
+@click.option("--part-items", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--max-failed", type=click.IntRange(min=0), help="Stop when more items fail.")
+@click.option("--batch", type=click.IntRange(min=1), help="Run N items at once, stacked.")
+@click.option("--accept-changes", is_flag=True, help="Resume with another model or source.")
+@in_flight
+@seed_option
+@as_json
+def run(
+    request: PlanArguments,
+    source: str,
+    sink: str,
+    folder: Path,
+    max_in_flight: int | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run MODEL over the items of a source, or resume from the last commit in the folder.
+
+    Ctrl-C and SIGTERM end the job once the items in flight are committed.
+    """
+    from ..scheduler.jobs import Job
+
+    ctx = click.get_current_context()
+    if max_in_flight is not None:
+        options["max_in_flight"] = max_in_flight
+    made = Job(request.plan(), source, sink, folder, **options)
+    made.command = ctx.meta[ARGUMENTS]
+    action, before = ctx.meta.get(ACTION, "run"), made.status()
+    total, begin = (before.total, before.position) if action == "run" else (before.failed, 0)
+    with show_progress(action, total, begin) as advance:
+        status = getattr(made, action)(progress=lambda done: advance())
+    _show(status, as_json)
+    if status.failed:
+        ctx.exit(EXIT_FAILED)
+
+
+@job.command(cls=Command)
+@click.argument("folder", type=PATH)
+@click.option("--accept-changes", is_flag=True, help="Resume with another model or source.")
+def resume(folder: Path, accept_changes: bool) -> None:
+    """Resume the job in FOLDER, by the command that began it."""
+    _repeat(folder, "run", ["--accept-changes"] if accept_changes else [])
+
+
+@job.command(cls=Command)
+@click.argument("folder", type=PATH)
+def repair(folder: Path) -> None:
+    """Run the failed items of the job in FOLDER again, once it is done."""
+    _repeat(folder, "repair", [])
+
+
+@job.command(cls=Command)
+@click.argument("folder", type=PATH)
+@as_json
+def status(folder: Path, as_json: bool) -> None:
+    """Show how far the job in FOLDER has come, also while it runs."""
+    _show(_read(folder), as_json)
+
+
+def _repeat(folder: Path, action: str, more: list[str]) -> None:
+    """Call the command that began a job once more."""
+    found, ctx = _read(folder), click.get_current_context()
+    if not found.command:
+        raise CommandError(
+            f"the job in {folder} was not begun by plait job run",
+            fix=f"call {action}() of its Job in Python",
+        )
+    where, *arguments = found.command
+    given = [*arguments, *more, "--folder", str(folder.resolve())]
+    ctx.meta[ACTION] = action
+    with chdir(where), run.make_context("run", given, parent=ctx) as repeated:
+        repeated.meta[ARGUMENTS] = found.command
+        run.invoke(repeated)
+
+
+def _read(folder: Path) -> JobStatus:
+    from ..scheduler.jobs.commits import MANIFEST, show_status
+
+    if not (folder / MANIFEST).exists():
+        raise CommandError(
+            f"{folder} has no job", fix="plait job run MODEL --folder FOLDER begins one"
+        )
+    return show_status(folder)
+
+
+def _show(found: JobStatus, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        print_json({**msgspec.structs.asdict(found), "left_s": found.left_s})
+    else:
+        print_text(str(found))

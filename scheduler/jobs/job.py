@@ -1,0 +1,233 @@
+"""A job over a data set, which can be stopped at any moment and resumed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Unpack
+
+import msgspec
+
+from ...graph.nested import all_nodes
+from ...graph.state import assigns
+from ..bridges.blocking_session import BlockingSession
+from ..errors import JobError
+from ..planner.plannable import Plannable, to_plan
+from ..plans.plan import Plan
+from ..runtime.streaming.options import StreamArguments
+from .commits import JobStatus, delete_leftovers, lock_folder, read_status, show_status
+from .digests import check_order, check_unchanged, hash_code, hash_model
+from .run import POSITION, Interrupts, JobRun, Settings
+from .sinks import Sink, to_sink
+from .sources import to_source
+
+STREAMED = {"batch", "deadline_s", "max_delay_s", "max_in_flight", "pad"}
+
+
+class Job:
+    """A pipeline or plan over all items of a source, with the results in files of a folder.
+
+    The job can be stopped at any moment, also by SIGKILL and loss of power: `run` goes on from the
+    last commit, and the files that it ends with are those of a run that was never stopped. Values
+    of variables are part of each commit.
+
+    Parameters
+    ----------
+    work : Pipeline, Plan, Graph or path
+        Inputs of a plan take the columns of their names.
+    source : sequence, path, callable or JobSource
+        A path names Parquet or Arrow files, JSON lines, or a folder or pattern of other files; see
+        `plait.jobs`. A function gets a position, and returns the items from there on.
+    sink : {"parquet", "jsonl", "npz"}, Parquet, or callable
+        The format of the results. Rows have the columns ``position``, which is the item's number,
+        and the names of the outputs; or the keys, if a pipeline ends with a mapping. A function is
+        called with the rows of each commit, at least once.
+    folder : str or path
+        Gets ``parts/``, ``errors/`` and the manifest. One job, one folder.
+    commit_s : float, default 10.0
+        The longest time between two commits, if items end in it.
+    commit_items : int, optional
+        Also commit after this many items.
+    part_items : int, default 10_000
+        The number of items of a part; their results are held in memory.
+    max_failed : int, optional
+        Stop if more items fail.
+    seed : int, default 0
+        Seed of random numbers, as for a `Session`.
+    accept_changes : bool, default False
+        Resume although the model, the code, the source or the sink has changed.
+    **stream
+        ``batch``, ``deadline_s``, ``max_delay_s``, ``max_in_flight`` and ``pad``, as for a stream.
+        They may change between runs.
+
+    Raises
+    ------
+    JobError
+        If an argument is invalid.
+    SourceError
+        If the source cannot be read.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import plait as pl
+    >>> pipe = pl.pipeline(lambda text: {"words": len(text.split())}, example="a b")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     job = pl.Job(pipe, ["one", "now three words"], "jsonl", folder)
+    ...     status = job.run()
+    ...     print(status.position, status.is_done, (job.folder / status.parts[0]).read_text())
+    2 True {"position":0,"words":1}
+    {"position":1,"words":3}
+    <BLANKLINE>
+    """
+
+    def __init__(
+        self,
+        work: Plannable,
+        source: Any,
+        sink: Any,
+        folder: str | os.PathLike[str],
+        *,
+        commit_s: float = 10.0,
+        commit_items: int | None = None,
+        part_items: int = 10_000,
+        max_failed: int | None = None,
+        seed: int = 0,
+        accept_changes: bool = False,
+        **stream: Unpack[StreamArguments],
+    ) -> None:
+        for name, count in (("commit_items", commit_items), ("part_items", part_items)):
+            if count is not None and (type(count) is not int or count < 1):
+                raise JobError(f"{name} is {count!r}", fix="use a whole number, 1 or more")
+        if unknown := sorted(stream.keys() - STREAMED):
+            raise JobError(
+                f"Job() takes no {unknown[0]}=", fix=f"use {', '.join(sorted(STREAMED))}"
+            )
+        self.folder = Path(folder)
+        self._work, self._accepts_changes = work, accept_changes
+        self._source, self._sink = to_source(source), to_sink(sink)
+        self.command: tuple[str, ...] = ()
+        self._options: dict[str, Any] = {
+            "commit_s": commit_s,
+            "commit_items": commit_items or part_items,
+            "part_items": part_items,
+            "max_failed": max_failed,
+            "seed": seed,
+            "stream": stream,
+        }
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan that runs the items, made when first asked for."""
+        return to_plan(self._work)
+
+    @property
+    def at_least_once(self) -> bool:
+        """True if work between the last commit and a kill may take effect twice.
+
+        It is False if all results go to files, and True for a function as the sink, or functions
+        with effects in the graph.
+        """
+        nodes = all_nodes(self.plan.fetchable)
+        return type(self._sink) is Sink or any(
+            node.operator.effects and node.operator.function for _, _, node in nodes
+        )
+
+    def run(self, *, progress: Callable[[int], object] | None = None) -> JobStatus:
+        """Run the job: start it, or go on from its last commit; return the status at the end.
+
+        SIGTERM and Ctrl-C end the run once the items in flight are done and committed, and take
+        effect then; a second one takes effect at once.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Called with the number of items done so far, after each.
+
+        Raises
+        ------
+        JobError
+            If another process runs the job, its files cannot be read or written, or the job has
+            changed since its last commit.
+        PlaitError
+            Any error of planning and opening.
+        Exception
+            The error of the source; items before it are committed.
+        """
+        with self._open(progress) as run:
+            run.run()
+        return self.status()
+
+    def repair(self, *, progress: Callable[[int], object] | None = None) -> JobStatus:
+        """Run the failed items again, alone; their rows go to a part of their own.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            As for `run`.
+
+        Raises
+        ------
+        JobError
+            If the job has not ended, or its plan has variables: items would need the values of
+            their time.
+        """
+        with self._open(progress) as run:
+            if not run.status.is_done:
+                raise JobError("the job has not ended", fix="run() it to its end first")
+            if assigns(self.plan.fed):
+                raise JobError(
+                    "the plan has variables, whose values at a failed item are gone",
+                    fix="run the job in another folder, once the cause is mended",
+                )
+            run.repair(_read_failures(self.folder, run.status))
+        return self.status()
+
+    def status(self) -> JobStatus:
+        """Return the state of the last commit; also while another process runs the job.
+
+        Raises
+        ------
+        JobError
+            If the manifest is damaged.
+        """
+        return show_status(self.folder)
+
+    @contextmanager
+    def _open(self, progress: Callable[[int], object] | None) -> Iterator[JobRun]:
+        with Interrupts() as interrupts, lock_folder(self.folder):
+            graph, options, found = self.plan.fetchable, self._options, read_status(self.folder)
+            check_order(graph)
+            digests = {
+                "model": hash_model(graph),
+                "code": hash_code(graph),
+                "source": self._source.digest,
+                "sink": f"{type(self._sink).__name__}, {options['part_items']} items in a part",
+                "seed": str(options["seed"]),
+            }
+            if found is not None and not self._accepts_changes:
+                check_unchanged(found.digests, digests)
+            changes = {"digests": digests, "total": self._source.total, "command": self.command}
+            status = msgspec.structs.replace(found or JobStatus(), **changes)
+            delete_leftovers(self.folder, status)
+            to_feeds = getattr(self._work, "feeds", None)  # of a pipeline: items of any type
+            settings = Settings(
+                self.plan, to_feeds, self._source, self._sink, self.folder, **options
+            )
+            with BlockingSession(self.plan) as session:
+                run = JobRun(settings, session, status, interrupts, progress)
+                if status != found:
+                    run.publish()
+                yield run
+
+
+def _read_failures(folder: Path, status: JobStatus) -> dict[int, bytes]:
+    lines = (
+        line
+        for name in status.errors
+        for line in (folder / name).read_bytes().splitlines(keepends=True)
+    )
+    return {msgspec.json.decode(line)[POSITION]: line for line in lines}

@@ -1,0 +1,183 @@
+"""Sinks of a job: formats in which rows are packed into blocks, and blocks into files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from ...graph.dtypes import is_extension
+from ..errors import JobError
+from .sources import import_pyarrow
+
+Row: TypeAlias = dict[str, Any]
+
+
+class Sink:
+    """Calls a function with the rows of each commit; formats override all.
+
+    A job that is killed between the call and its commit repeats the call.
+    """
+
+    suffix = ""
+
+    def __init__(self, function: Callable[[list[Row]], object] | None = None) -> None:
+        self._function = function
+
+    def encode(self, row: Row) -> Any:
+        """Convert a row; an exception fails its item alone."""
+        return row
+
+    def pack(self, rows: list[Any]) -> Any:
+        """Return the block of some encoded rows."""
+        assert self._function is not None
+        self._function(rows)
+
+    def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[bytes | memoryview]:
+        """Return the content of a file; `first` is the first part, unless this is it."""
+        return ()
+
+    def load(self, path: Path) -> Any:
+        """Return the block of a file."""
+
+
+class JsonLines(Sink):
+    """Rows as lines of JSON: arrays as lists, NaN and infinities as null."""
+
+    suffix = ".jsonl"
+
+    def encode(self, row: Row) -> bytes:
+        return msgspec.json.encode(row, enc_hook=_to_plain) + b"\n"
+
+    def pack(self, rows: list[Any]) -> bytes:
+        return b"".join(rows)
+
+    def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[bytes]:
+        return blocks
+
+    def load(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+
+class Parquet(Sink):
+    """Rows of Parquet files: numbers with their dtypes, arrays as lists, mappings as structs.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema, optional
+        By default that which the values of the first part have; it holds for all others.
+    """
+
+    suffix = ".parquet"
+
+    def __init__(self, schema: Any = None) -> None:
+        self._arrow, self._files = map(import_pyarrow, ("pyarrow", "pyarrow.parquet"))
+        self._schema = schema
+
+    def encode(self, row: Row) -> Row:
+        return {
+            name: value
+            if _is_array(value) and not is_extension(value.dtype)
+            else msgspec.to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=_to_plain)
+            for name, value in row.items()
+        }
+
+    def pack(self, rows: list[Any]) -> Any:
+        names = dict.fromkeys(name for row in rows for name in row)
+        with _explain("rows do not fit into columns"):
+            columns = {name: self._to_column([row.get(name) for row in rows]) for name in names}
+            return self._arrow.table(columns)
+
+    def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[memoryview]:
+        schema = self._schema if first is None else self._files.read_schema(first)
+        known = [] if schema is None else [schema.empty_table()]
+        written = self._arrow.BufferOutputStream()
+        with _explain("rows do not have the schema of the first part"):
+            table = self._arrow.concat_tables([*known, *blocks], promote_options="permissive")
+            table = table if schema is None else table.cast(schema)
+        # Arrow's own schema would tell blocks that were read again from others.
+        self._files.write_table(table.combine_chunks(), written, store_schema=False)
+        return (memoryview(written.getvalue()),)
+
+    def load(self, path: Path) -> Any:
+        return self._files.read_table(path, partitioning=None)
+
+    def _to_column(self, values: Sequence[Any]) -> Any:
+        """Return a column; values that are all arrays of one dtype and rank keep the dtype."""
+        kinds = {(one.dtype, one.ndim) if _is_array(one) else None for one in values}
+        first, kind = kinds.pop(), None
+        if first is not None and not kinds and first[0].kind in "biuf":
+            kind = self._arrow.from_numpy_dtype(first[0])
+            for _ in range(first[1]):
+                kind = self._arrow.list_(kind)
+        return self._arrow.array([v.tolist() if _is_array(v) else v for v in values], kind)
+
+
+class Npz(Sink):
+    """Rows stacked along a new first axis: each file has one array per name."""
+
+    suffix = ".npz"
+
+    def encode(self, row: Row) -> Row:
+        found = {name: np.asarray(value) for name, value in row.items()}
+        if any(array.dtype.hasobject for array in found.values()) or "file" in found:
+            raise JobError("a result cannot be an array of an .npz file", fix="sink='jsonl'")
+        return found
+
+    def pack(self, rows: list[Any]) -> Any:
+        return self._join(np.stack, rows)
+
+    def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[memoryview]:
+        file = BytesIO()
+        np.savez(file, **self._join(np.concatenate, blocks))
+        return (file.getbuffer(),)
+
+    def load(self, path: Path) -> Any:
+        with np.load(path) as file:
+            return dict(file)
+
+    def _join(self, join: Callable[..., Any], blocks: Sequence[Mapping[str, Any]]) -> Any:
+        with _explain("rows differ in names or shapes"):
+            return {name: join([one[name] for one in blocks]) for name in blocks[0]}
+
+
+FORMATS: dict[str, Callable[[], Sink]] = {"jsonl": JsonLines, "npz": Npz, "parquet": Parquet}
+
+
+def to_sink(given: Any) -> Sink:
+    """Return the sink for the name of a format, or for a function; raise JobError for others."""
+    if isinstance(given, Sink):
+        return given
+    if isinstance(given, str) and given in FORMATS:
+        return FORMATS[given]()
+    if callable(given):
+        return Sink(given)
+    raise JobError(f"the sink is {given!r:.80}", fix=f"use {', '.join(FORMATS)}, or a function")
+
+
+@contextmanager
+def _explain(what: str) -> Iterator[None]:
+    """Convert errors of pyarrow and numpy, which are builtin ones, too."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise JobError(
+            f"{what}: {error}",
+            fix="return values of one type, give sink=plait.jobs.Parquet(schema=...), or use "
+            "sink='jsonl'",
+        ) from error
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic)
+
+
+def _to_plain(value: Any) -> Any:
+    if _is_array(value):
+        return (value.astype(np.float32) if is_extension(value.dtype) else value).tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be written")

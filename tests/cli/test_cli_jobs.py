@@ -1,0 +1,96 @@
+"""``plait job``: run, resume, status and repair."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+
+from command_line import assert_mistake, plait
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    b = pl.GraphBuilder("model")
+    b.output("y", b.input("x", "float32", (1, 2)) * 2.0)
+    pl.save(b.build(), tmp_path / "model.plait")
+    write_rows(tmp_path, [[n, 1] for n in range(7)])
+    (tmp_path / "elsewhere").mkdir()
+    return tmp_path
+
+
+def write_rows(folder: Path, rows: list[Any]) -> None:
+    lines = [json.dumps({"id": number, "x": [row]}) for number, row in enumerate(rows)]
+    (folder / "rows.jsonl").write_text("\n".join(lines))
+
+
+RUN = "job", "run", "model.plait", "--source", "rows.jsonl", "--sink", "jsonl", "--folder", "out"
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    found = json.loads(plait(folder, "job", "status", "out", "--json").stdout)
+    return [
+        json.loads(line)
+        for name in found["parts"]
+        for line in (folder / "out" / name).read_text().splitlines()
+    ]
+
+
+def test_a_job_is_run_and_its_status_shown(folder: Path) -> None:
+    ran = plait(folder, *RUN, "--commit-items", "2", "--part-items", "4", "--max-in-flight", "2")
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("done: 7 items, ")
+    assert read_rows(folder) == [{"position": n, "y": [[2 * n, 2]]} for n in range(7)]
+    assert plait(folder, "job", "status", "out").stdout == ran.stdout
+
+
+def test_a_job_is_resumed_by_its_folder_from_anywhere(folder: Path) -> None:
+    plait(folder, *RUN, "--batch", "1")
+    write_rows(folder, [[n, 1] for n in range(9)])
+    ran = plait(folder / "elsewhere", "job", "resume", "../out")
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert read_rows(folder) == [{"position": n, "y": [[2 * n, 2]]} for n in range(9)]
+
+
+def test_a_changed_model_is_refused_and_can_be_accepted(folder: Path) -> None:
+    plait(folder, *RUN)
+    b = pl.GraphBuilder("model")
+    b.output("y", b.input("x", "float32", (1, 2)) * 3.0)
+    pl.save(b.build(), folder / "model.plait")
+    assert_mistake(plait(folder, "job", "resume", "out"), "the job's model changed")
+    write_rows(folder, [[n, 1] for n in range(9)])
+    ran = plait(folder, "job", "resume", "out", "--accept-changes")
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert read_rows(folder)[-1] == {"position": 8, "y": [[24, 3]]}
+
+
+def test_failed_items_are_repaired(folder: Path) -> None:
+    write_rows(folder, [[0, 1], [1], [2, 1]])
+    ran = plait(folder, *RUN)
+    assert (ran.exit_code, ran.stderr) == (1, "")
+    assert ran.stdout.startswith("done: 3 items, 1 failed, ")
+    write_rows(folder, [[0, 1], [1, 1], [2, 1]])
+    ran = plait(folder / "elsewhere", "job", "repair", "../out")
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert {row["position"] for row in read_rows(folder)} == {0, 1, 2}
+
+
+def test_folders_without_a_job_or_with_one_of_python_are_mistakes(folder: Path) -> None:
+    for action in ("resume", "repair", "status"):
+        assert_mistake(plait(folder, "job", action, "elsewhere"), "elsewhere has no job")
+    items = [{"x": np.ones((1, 2), "float32")}]
+    pl.Job(folder / "model.plait", items, "jsonl", folder / "out").run()
+    assert_mistake(plait(folder, "job", "resume", "out"), "was not begun by plait job run")
+
+
+def test_help_lists_the_commands(folder: Path) -> None:
+    shown = plait(folder, "job", "--help").stdout
+    assert all(f"\n  {name} " in shown for name in ("run", "resume", "status", "repair"))
+    assert "--source" in plait(folder, "job", "run", "--help").stdout

@@ -1,0 +1,226 @@
+"""Data of jobs: tables, lines, files, and results of all kinds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from plait.scheduler.jobs.sources import to_source
+
+TABLE = pa.table(
+    {
+        "id": pa.array(range(40), pa.int32()),
+        "x": pa.array([[n, n + 1] for n in range(40)], pa.list_(pa.float32())),
+        "name": [f"row {n}" for n in range(40)],
+        "rate": pa.array([None if n == 7 else n / 4 for n in range(40)], pa.float64()),
+    }
+)
+
+
+def write_tables(folder: Path) -> Path:
+    folder.mkdir()
+    for number in range(4):
+        pq.write_table(TABLE.slice(10 * number, 10), folder / f"{number}.parquet", row_group_size=3)
+    return folder
+
+
+def to_plain(rows: Any) -> list[dict[str, Any]]:
+    return [
+        {key: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for key, v in row.items()}
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("kind", ["folder", "pattern", "file", "feather", "table", "dataset"])
+def test_rows_are_read_from_any_position(tmp_path: Path, kind: str) -> None:
+    folder = write_tables(tmp_path / "data")
+    pq.write_table(TABLE, tmp_path / "all.parquet", row_group_size=7)
+    feather.write_feather(TABLE, tmp_path / "all.feather")
+    data = {
+        "folder": folder,
+        "pattern": str(folder / "*.parquet"),
+        "file": tmp_path / "all.parquet",
+        "feather": tmp_path / "all.feather",
+        "table": TABLE,
+        "dataset": ds.dataset(folder),
+    }[kind]
+    source = pl.jobs.read_rows(data)
+    assert source.total == 40
+    for position in range(42):
+        assert to_plain(source.open_at(position)) == TABLE.slice(position).to_pylist()
+
+
+def test_rows_are_selected_and_converted(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "data")
+    columns: dict[str, Any] = {"half": ds.field("rate").cast("float32"), "id": ds.field("id")}
+    chosen = (ds.field("id") > 3) & (ds.field("id") < 25)
+    source = pl.jobs.read_rows(folder, columns, chosen)
+    assert source.total is None
+    rows = list(source.open_at(0))
+    assert {type(row["half"]) for row in rows} <= {np.float32, float, type(None)}
+    expected = ds.dataset(folder).to_table(columns=columns, filter=chosen).to_pylist()
+    assert to_plain(rows) == expected
+    assert to_plain(source.open_at(5)) == expected[5:]
+
+
+def test_columns_feed_inputs_by_name_and_a_null_fails_its_row(tmp_path: Path) -> None:
+    b = pl.GraphBuilder("rates")
+    rate = b.input("rate", "float64", ())
+    b.output("y", b.input("x", "float32", (1, 2)) + rate.cast(to="float32"))
+    job = pl.Job(
+        b.build(), write_tables(tmp_path / "data") / "*.parquet", "parquet", tmp_path / "j"
+    )
+    assert job.run().failed == 1
+    found = ds.dataset(tmp_path / "j" / "parts").to_table().to_pylist()
+    assert found == [
+        {"position": n, "y": [[n + n / 4, n + 1 + n / 4]]} for n in range(40) if n != 7
+    ]
+
+
+def test_lines_of_json_are_read_from_any_position_and_a_damaged_one_fails_alone(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"n": 1}\n{"n": \n[2, 3]\n"text"\n')
+    source = to_source(path)
+    first, damaged, *others = source.open_at(0)
+    assert (first, others) == ({"n": 1}, [[2, 3], "text"])
+    assert isinstance(damaged, ValueError)
+    assert list(source.open_at(2)) == others
+    job = pl.Job(pl.pipeline(repr, example=1), path, "jsonl", tmp_path / "job")
+    assert job.run().failed == 1
+    error = json.loads((job.folder / job.status().errors[0]).read_text())
+    assert (error["position"], error["item"]) == (1, f"{path}:2")
+
+
+def test_files_are_read_in_order_and_a_missing_one_fails_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.bin").write_bytes(bytes([number] * number))
+    source = pl.jobs.read_files(folder)
+    assert (source.total, list(source.open_at(3))) == (5, [b"\3\3\3", b"\4\4\4\4"])
+    job = pl.Job(pl.pipeline(len, example=b"ab"), str(folder / "*.bin"), "jsonl", tmp_path / "job")
+    (folder / "2.bin").unlink()
+    assert job.run().failed == 1
+    assert "2.bin" in (job.folder / job.status().errors[0]).read_text()
+    (folder / "2.bin").write_bytes(b"12")
+    assert job.repair().failed == 0
+    (folder / "9.bin").write_bytes(b"")
+    with pytest.raises(pl.JobError, match="the job's source changed"):
+        pl.Job(pl.pipeline(len, example=b"ab"), folder, "jsonl", tmp_path / "job").run()
+
+
+def test_files_feed_an_input_of_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\1\2")
+    b = pl.GraphBuilder("bytes")
+    b.output("y", b.input("file", "uint8", ("n",)).cast(to="int32"))
+    job = pl.Job(b.build(), str(tmp_path / "*.bin"), "jsonl", tmp_path / "job")
+    job.run()
+    (name,) = job.status().parts
+    assert json.loads((job.folder / name).read_text())["y"] == [1, 2]
+
+
+def test_urls_are_read_by_fsspec(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    system = fsspec.filesystem("memory")
+    pq.write_table(TABLE, tmp_path / "all.parquet")
+    for name, content in {
+        "jobs/data/all.parquet": (tmp_path / "all.parquet").read_bytes(),
+        "jobs/files/a.bin": b"aa",
+        "jobs/files/b.bin": b"bb",
+        "jobs/lines.jsonl": b"1\n2\n3\n",
+    }.items():
+        system.pipe(f"/{name}", content)
+    assert list(to_source("memory://jobs/files").open_at(1)) == [b"bb"]
+    assert list(to_source("memory://jobs/files/*.bin").open_at(0)) == [b"aa", b"bb"]
+    assert list(to_source("memory://jobs/lines.jsonl").open_at(2)) == [3]
+    for url in ("memory://jobs/data/all.parquet", "memory://jobs/data/*.parquet"):
+        assert to_plain(to_source(url).open_at(38)) == TABLE.slice(38).to_pylist()
+
+
+def test_what_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pyarrow", "pyarrow.dataset", "fsspec", "fsspec.core"):
+        monkeypatch.setitem(sys.modules, name, None)
+    calls: list[Callable[[], object]] = [
+        lambda: pl.Job("m.onnx", [], "parquet", "job"),
+        lambda: pl.jobs.read_rows("data.parquet"),
+        lambda: pl.jobs.read_files("s3://bucket/*.jpg"),
+    ]
+    for call in calls:
+        with pytest.raises(pl.SourceError, match=r"pip install 'plait-dataflow\[jobs\]'"):
+            call()
+
+
+RESULTS: list[Any] = [
+    {"score": np.float32(0.5), "box": np.arange(4, dtype="int16"), "tags": ["a"], "made": b"\0"},
+    {"score": np.float32(1.5), "box": np.arange(2, dtype="int16"), "tags": [], "made": b"\1"},
+    {"score": np.float32(2.5), "box": np.zeros(0, "int16"), "tags": ["b", "c"], "made": b""},
+]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_results_of_all_kinds_become_columns(tmp_path: Path, every: int) -> None:
+    job = pl.Job(
+        pl.pipeline(lambda n: RESULTS[n], example=0),
+        range(3),
+        "parquet",
+        tmp_path,
+        commit_items=every,
+    )
+    job.run()
+    table = pq.read_table(job.folder / job.status().parts[0])
+    assert [str(kind) for kind in table.schema.types] == [
+        "int64",
+        "float",
+        "list<element: int16>",
+        "list<element: string>",
+        "binary",
+    ]
+    assert table.drop_columns("position").to_pylist() == to_plain(RESULTS)
+
+
+def run_objects(folder: Path, results: list[Any], sink: Any, **options: Any) -> pl.Job:
+    pipe = pl.pipeline(pl.step(lambda n: {"v": results[n]}, ordered=False), example=0)
+    job = pl.Job(pipe, range(len(results)), sink, folder, **options)
+    job.run()
+    return job
+
+
+def test_types_that_one_part_shows_hold_for_it_alone_or_for_all(tmp_path: Path) -> None:
+    run_objects(tmp_path / "a", [None, 1, 2.5, {}], "jsonl")
+    job = run_objects(tmp_path / "b", [None, 1, 2.5], "parquet", commit_items=1)
+    assert ds.dataset(job.folder / "parts").to_table()["v"].to_pylist() == [None, 1.0, 2.5]
+    with pytest.raises(pl.JobError, match="rows do not have the schema of the first part"):
+        run_objects(tmp_path / "c", [1, 2.5], "parquet", part_items=1)
+    with pytest.raises(pl.JobError, match="rows do not fit into columns"):
+        run_objects(tmp_path / "d", [1, "one"], "parquet")
+    schema = pa.schema({"position": pa.int64(), "v": pa.float64()})
+    job = run_objects(tmp_path / "e", [1, 2.5], pl.jobs.Parquet(schema), part_items=1)
+    assert ds.dataset(job.folder / "parts").to_table()["v"].to_pylist() == [1.0, 2.5]
+
+
+def test_a_result_that_cannot_be_written_fails_its_item(tmp_path: Path) -> None:
+    for sink in ("jsonl", "parquet"):
+        job = run_objects(tmp_path / sink, [1, object(), 3], sink)
+        assert job.status().failed == 1
+    assert run_objects(tmp_path / "npz", [1, None, 3], "npz").status().failed == 1
+    with pytest.raises(pl.JobError, match="rows differ in names or shapes"):
+        run_objects(tmp_path / "shapes", [[1], [1, 2]], "npz")
+
+
+def test_dates_and_infinities_are_values_of_json(tmp_path: Path) -> None:
+    job = run_objects(tmp_path, [date(2026, 1, 2), float("inf"), np.float32("nan")], "jsonl")
+    text = (job.folder / job.status().parts[0]).read_text()
+    assert [json.loads(line)["v"] for line in text.splitlines()] == ["2026-01-02", None, None]
