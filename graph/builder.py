@@ -192,6 +192,7 @@ class GraphBuilder:
         on_error: Literal["item", "value"] = "item",
         keep: int | None = None,
         drop: Literal["oldest", "newest"] = "oldest",
+        pad: str | None = None,
     ) -> Any:
         """Run a graph for each row of tensors, and return its results, one row each, in order.
 
@@ -220,6 +221,9 @@ class GraphBuilder:
             `batch`; more are dropped, and not ok. Needs ``on_error="value"``.
         drop : {"oldest", "newest"}
             Which rows to drop: those that have waited longest, or new ones.
+        pad : str, optional
+            A length in the shapes of `values` that differs between items: batches fill it up with
+            zeros, to 8, 16 and so on, and cut results back. A mask has to hide the zeros.
 
         Raises
         ------
@@ -231,7 +235,7 @@ class GraphBuilder:
             If values and graph do not fit together.
         """
         label = name or self._fresh("each")
-        return add_each(self, values, body, label, batch, max_delay_s, on_error, keep, drop)
+        return add_each(self, values, body, label, batch, max_delay_s, on_error, keep, drop, pad)
 
     def reduce(
         self,

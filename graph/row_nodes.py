@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .builder import GraphBuilder
 
 PROBED = 2
-"""With how many rows it is found out what the lengths are that no row has a say in."""
+"""Rows of the graph that is inferred to find the lengths that do not depend on rows."""
 
 
 def add_each(
@@ -37,8 +37,9 @@ def add_each(
     on_error: str,
     keep: int | None,
     drop: str,
+    pad: str | None,
 ) -> Any:
-    """Add what runs a graph for each row: see `GraphBuilder.each`."""
+    """Add the nodes that run a graph for each row: see `GraphBuilder.each`."""
     tensors = _listed(values)
     if batch is not None:
         check_body(body, f"node {name!r} (Each)", batch)
@@ -51,11 +52,13 @@ def add_each(
             )
         options: dict[str, Any] = {"batch": batch, "max_delay_s": max_delay_s}
         options |= {"on_error": on_error, "keep": keep or 0, "drop": drop, "queue": name}
+        if pad is not None:
+            options["pad"] = _find_axes(body, [b.spec(one) for one in tensors], pad, name)
         outputs = _outputs(name, len(body.outputs) + (on_error == "value"))
         return b.op(EACH, *tensors, name=name, outputs=outputs, body=body, **options)
-    if max_delay_s or on_error != "item" or keep is not None:
+    if max_delay_s or on_error != "item" or keep is not None or pad is not None:
         raise GraphError(
-            "max_delay_s, on_error and keep are about batches",
+            "max_delay_s, on_error, keep and pad are about batches",
             at=f"node {name!r} (Each)",
             fix="say how large they are: batch=8",
         )
@@ -75,11 +78,26 @@ def add_each(
     )
 
 
-def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
-    """Return a graph for rows whose results have the lengths that they have for two rows.
+def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
+    """Return the axis with a length in each input and output of a graph for rows, or 0."""
+    every = [*specs, *result_specs(body, specs)]
+    others = [(spec.shape or ())[1:] for spec in every]
+    axes = [shape.index(pad) + 1 if pad in shape else 0 for shape in others]
+    if not any(axes[: len(specs)]):
+        known = sorted({dim for shape in others for dim in shape if isinstance(dim, str)})
+        raise GraphError(
+            f"pad is {pad!r}, and the other axes of the values have other lengths",
+            at=f"node {name!r} (Each)",
+            fix=f"name one of {', '.join(known)}" if known else "leave pad out",
+        )
+    return axes
 
-    Models reshape by shapes that they compute. What these come to is known when the number of rows
-    is; the other lengths do not depend on it, so that they can be told ahead.
+
+def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
+    """Return a graph for rows with the lengths of results that it has for two rows.
+
+    Models reshape by shapes that they compute, which are known if the number of rows is. The
+    lengths along other axes do not depend on that number.
     """
     rows = [TensorSpec(one.dtype, one.shape and (PROBED, *one.shape[1:])) for one in specs]
     try:
@@ -95,7 +113,7 @@ def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
 
         known = fold_constants(called(body, rows)).tensors
     except PlaitError:
-        return body  # the node's own rule says what is wrong
+        return body  # inference of the node names the mistake
     for name in open_ones:
         shape = known[name].shape or ()
         if shape and known[name].is_static:
@@ -111,7 +129,7 @@ def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
 
 
 def _reshaped(body: Graph, output: str, shape: Shape) -> Graph:
-    """Return a graph whose output is reshaped at the end: 0 for as many rows as there are."""
+    """Return a graph with an output reshaped at the end; 0 keeps the number of rows."""
     if output not in body.producers or 0 in shape[1:]:
         return body
     names = Names(body.tensors)
@@ -140,7 +158,7 @@ def add_reduce(
     name: str,
     attributes: Mapping[str, Any],
 ) -> Any:
-    """Add what folds rows by a function: see `GraphBuilder.reduce`."""
+    """Add the nodes that fold rows by a function: see `GraphBuilder.reduce`."""
     tensors = _listed(values)
     given = initial if isinstance(initial, list | tuple) else [initial]
     specs = tuple(map(b.spec, tensors))

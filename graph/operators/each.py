@@ -1,7 +1,7 @@
 """Each: a graph for the rows of tensors, which a session runs in batches with rows of other items.
 
-Its function is awaited like that of a user: it hands the rows to whoever serves the batches of the
-session that runs it, and has their results when it goes on. Elsewhere it is the graph itself, on
+Its function is awaited like that of a user: it hands the rows to the server of batches of the
+session that runs it, and continues with their results. Elsewhere it is the graph itself, on
 all rows at once.
 """
 
@@ -30,7 +30,7 @@ ROWS = "batch_rows"
 """How the length of a batch is called."""
 
 ITEM, VALUE = ON_ERROR = ("item", "value")
-"""What fails with a row: its item, or the row alone, which is zeros and not ok then."""
+"""A row that fails takes its item with it, or is alone zeros and not ok."""
 
 
 OLDEST, NEWEST = DROPS = ("oldest", "newest")
@@ -48,7 +48,7 @@ class RowServer(Protocol):
 
 
 row_server: ContextVar[RowServer] = ContextVar("plait row server")
-"""Of the session that awaits the function."""
+"""The server of the session that awaits the function."""
 
 
 async def _run_rows(*values: Array, **attributes: Any) -> tuple[Array, ...]:
@@ -98,7 +98,7 @@ def first_dim(spec: TensorSpec, what: str) -> Dim:
 
 
 def check_body(body: Graph, at: str, batch: int) -> None:
-    """Raise GraphError unless a graph can be run for rows of any items, so many at once."""
+    """Raise GraphError unless a graph can run `batch` rows of any items at once."""
     firsts = {first_dim(body.tensors[name], f"input {name!r} of the graph") for name in body.inputs}
     if len(firsts) != 1 or not isinstance(next(iter(firsts)), str):
         listed = ", ".join(f"{name} {body.tensors[name]}" for name in body.inputs) or "none"
@@ -136,7 +136,7 @@ def check_rows(body: Graph, at: str) -> None:
 
 
 def bodies_in(graph: Graph) -> Iterator[tuple[Node, Graph]]:
-    """Yield the nodes whose graphs are run in batches, with these, for the rows that they get.
+    """Yield the nodes that run graphs in batches, and these graphs, for the rows that they get.
 
     Not those inside of such graphs, which are looked at when these are planned.
     """
@@ -180,6 +180,8 @@ register_operator(
             "keep": Attribute(Kind.INT, 0, minimum=0),
             "drop": Attribute(Kind.STRING, OLDEST, choices=DROPS),
             "queue": Attribute(Kind.STRING),
+            # For each input and each output of the graph, its axis that is filled up, or 0.
+            "pad": Attribute(Kind.INTS, (), minimum=0),
         },
         _infer,
         _flops,

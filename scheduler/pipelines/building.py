@@ -23,7 +23,7 @@ from .callables import (
 )
 from .examples import ExampleRun, RowsOf
 from .references import Value
-from .row_models import make_batched_graph, make_single_row_graph
+from .row_models import find_padded_length, make_batched_graph, make_single_row_graph
 from .steps import ITEM, Each, PipelineStep
 
 OBJECT = TensorSpec("object", ())
@@ -214,6 +214,8 @@ class _Building:
                     fix="leave batch= out, and it runs row after row",
                 ) from error
             body = make_single_row_graph(model, specs)
+        if isinstance(one, PipelineStep) and one.pad is not None and batches:
+            batches["pad"] = find_padded_length(model, specs, one.pad, path)
         outputs = self._b.each(current, body, name=path, **batches)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 

@@ -12,7 +12,7 @@ from ...graph.errors import GraphError, ShapeError
 from ...graph.ir import Graph
 from ...graph.operators.each import check_rows
 from ...graph.row_nodes import with_told_lengths
-from ...graph.tensor import TensorSpec, spec_of
+from ...graph.tensor import Dim, TensorSpec, spec_of
 
 ROWS = "rows"
 
@@ -77,6 +77,31 @@ def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
             )
     check_rows(made, f"model {model.name!r}")
     return made
+
+
+def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step: str) -> Dim:
+    """Return the length in the pipeline's graph that a length of a model stands for.
+
+    Raises
+    ------
+    GraphError
+        If the model has no such length, or it does not differ between the examples.
+    """
+    pairs = [
+        (dim, given)
+        for name, spec in zip(model.inputs, specs, strict=True)
+        for dim, given in zip(model.tensors[name].shape or (), spec.shape or (), strict=True)
+        if isinstance(dim, str)
+    ]
+    found = next((given for dim, given in pairs if dim == pad), None)
+    if isinstance(found, str):
+        return found
+    known = ", ".join(sorted({dim for dim, given in pairs if isinstance(given, str)}))
+    raise GraphError(
+        f"pad is {pad!r}, and no length of that name differs between the examples",
+        at=f"step {step!r}",
+        fix=f"name one of {known}" if known else "give examples=[short, long]",
+    )
 
 
 def make_single_row_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:

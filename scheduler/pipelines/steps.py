@@ -45,6 +45,8 @@ class PipelineStep:
         The number of simultaneous calls of an async callable, at most.
     ordered : bool or None
         Whether it is called for one item after the other, in order; None: if it keeps state.
+    pad : str or None
+        The length in the model's inputs that items of one batch fill up to.
 
     Examples
     --------
@@ -62,6 +64,7 @@ class PipelineStep:
     max_delay_s: float = 0.0
     concurrency: int | None = None
     ordered: bool | None = None
+    pad: str | None = None
 
     @property
     def model(self) -> Graph | None:
@@ -118,6 +121,7 @@ def step(
     max_delay_s: float = 0.0,
     concurrency: int | None = None,
     ordered: bool | None = None,
+    pad: str | None = None,
 ) -> PipelineStep:
     """Describe a step of a pipeline, where its target alone does not say enough.
 
@@ -145,6 +149,10 @@ def step(
     ordered : bool, optional
         Call it for one item after the other, in order. By default so if its source shows that it
         keeps something from one item to the next.
+    pad : str, optional
+        A length in the shapes of a model's inputs, such as ``"tokens"``, that differs between
+        items: they share batches, filled up with zeros, and results are cut back. Give `batch` and
+        two examples of different lengths, too.
 
     Raises
     ------
@@ -175,6 +183,7 @@ def step(
         max_delay_s,
         concurrency,
         ordered,
+        pad,
     )
     _check_options(made)
     return made
@@ -312,6 +321,7 @@ def _check_options(made: PipelineStep) -> None:
         "concurrency": is_model and made.concurrency,
         "ordered": is_model and made.ordered,
         "batch": not is_model and made.batch,
+        "pad": not is_model and made.pad,
     }
     for option, is_given in wrong.items():
         if is_given:
@@ -319,6 +329,8 @@ def _check_options(made: PipelineStep) -> None:
             raise GraphError(
                 f"step {made.name!r} has {option}=, which is for {kind}", fix=f"leave {option}= out"
             )
+    if made.pad and made.batch is None:
+        raise GraphError(f"step {made.name!r} has pad= without batch=", fix="give batch=8, too")
     if made.workers and made.device is not None:
         raise GraphError(
             f"step {made.name!r} has workers= and device=", fix="give one of them: workers=4"

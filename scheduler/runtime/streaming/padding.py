@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,6 +77,17 @@ class Padding:
         """Return a view of an item's result without padding."""
         axis = self.outputs.get(name)
         return array if axis is None else array[(slice(None),) * axis + (slice(length),)]
+
+
+def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Padding:
+    """Return the padding of rows for a graph, along given axes of its inputs and outputs."""
+    found = dict(zip((*graph.inputs, *graph.outputs), axes, strict=True))
+    inputs = {name: found[name] for name in graph.inputs if found[name]}
+    outputs = {name: found[name] for name in graph.outputs if found[name]}
+    name, axis = next(iter(inputs.items()))
+    length = (graph.tensors[name].shape or ())[axis]
+    most = length if isinstance(length, int) else bounds.get(length, (0, None))[1]
+    return Padding(str(length), inputs, outputs, most)
 
 
 def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:

@@ -1,4 +1,4 @@
-"""Batches of rows: what the `Each` nodes of all items in flight hand over runs together.
+"""Batches of rows: the rows that `Each` nodes of all items in flight hand over run together.
 
 A node's function puts its rows in the queue of its graph as one block, unless they have come there
 one by one already, and is awaited until each of them has run. A batch is put together when it may
@@ -31,11 +31,12 @@ from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slots import Slots
 from ..recorder import Recorder
 from ..virtual_time import VirtualTimeDriver
+from .padding import make_row_padding
 from .row_block import RowBlock, gather
 
 
 class Starter(Protocol):
-    """What starts and ends items of a session."""
+    """Starts and ends items of a session."""
 
     async def admit_on(
         self,
@@ -53,7 +54,7 @@ class Starter(Protocol):
 
     @property
     def copying(self) -> Callable[..., Awaitable[Any]]:
-        """Call what copies arrays, on a thread if they are large."""
+        """Call a function that copies arrays, on a thread if they are large."""
         ...
 
 
@@ -110,7 +111,7 @@ class RowBatches:
         Raises
         ------
         PlaitError
-            What a row fails with that was run alone.
+            The error of a row that was run alone.
         """
         return await self.run_blocks(values, attributes, ())
 
@@ -119,7 +120,7 @@ class RowBatches:
         return self._servers[attributes["queue"]].enter(values, attributes)
 
     def leave(self, blocks: Sequence[RowBlock], attributes: Mapping[str, Any]) -> None:
-        """Take out rows that nobody waits for any more."""
+        """Take out rows that no item waits for any more."""
         self._servers[attributes["queue"]].leave(blocks)
 
     async def run_blocks(
@@ -154,7 +155,7 @@ class _RowServer:
         recorder: Recorder,
     ) -> None:
         self._plan = plan
-        self._in_flight = plan.in_flight  # which takes long to tell, and is asked for each batch
+        self._in_flight = plan.in_flight  # takes long to compute, and each batch needs it
         self._names = plan.fed.inputs
         self._outputs = plan.fed.outputs
         self._shape_plans = ShapePlanCache(plan, open_plans, (EACH, queue))
@@ -208,7 +209,7 @@ class _RowServer:
 
     @trio.lowlevel.enable_ki_protection
     def leave(self, blocks: Sequence[RowBlock]) -> None:
-        """Take out rows that nobody waits for any more."""
+        """Take out rows that no item waits for any more."""
         for block in blocks:
             block.done.set()
             self._queue.remove(block)
@@ -218,6 +219,11 @@ class _RowServer:
     def enter(self, values: Sequence[Array], attributes: Mapping[str, Any]) -> RowBlock:
         """Have rows wait for a batch."""
         now_s = trio.current_time()
+        padding, length = None, 0
+        if attributes["pad"]:
+            padding = make_row_padding(self._plan.fed, attributes["pad"], self._plan.bounds)
+            filled = padding.fill(dict(zip(self._names, values, strict=True)))
+            values, length = [*filled.values()], filled.length
         block = RowBlock(
             rows=len(values[0]),
             group=tuple(value.shape[1:] for value in values),
@@ -226,6 +232,8 @@ class _RowServer:
             due_s=now_s + attributes["max_delay_s"],
             values=tuple(values),
             keeps_errors=attributes["on_error"] == VALUE,
+            padding=padding,
+            length=length,
         )
         self._keep, self._drops_newest = attributes["keep"], attributes["drop"] == NEWEST
         if block.rows:
@@ -344,8 +352,8 @@ class _RowServer:
     def _end(
         self, runs: Sequence[RowRun[RowBlock]], results: Results, error: BaseException | None
     ) -> None:
-        """Hand out what came of a batch, or run its rows alone where it failed."""
-        # Others may have ended meanwhile: nobody is there to take their rows.
+        """Hand out the results of a batch, or run its rows alone where it failed."""
+        # Others may have ended meanwhile, and take no rows.
         waiting = [run for run in runs if not run.block.done.is_set()]
         n_rows = sum(run.stop - run.start for run in runs)
         if error is None:
@@ -372,6 +380,9 @@ class _RowServer:
         self, run: RowRun[RowBlock], error: BaseException | None, arrays: Sequence[Array]
     ) -> None:
         if error is None:
+            if (padding := run.block.padding) is not None:
+                named = zip(self._outputs, arrays, strict=True)
+                arrays = [padding.cut(name, one, run.block.length) for name, one in named]
             try:
                 run.block.put(run.start, run.stop, arrays)
             except (ShapeError, MemoryError) as failure:
@@ -390,7 +401,7 @@ class _RowServer:
                 scope.cancel()
 
     def _look(self) -> None:
-        """Have `serve` see what can start."""
+        """Have `serve` look for batches that can start."""
         if self._news:
             self._news.unpark_all()
 
@@ -400,14 +411,14 @@ def _stack(names: Sequence[str], parts: Sequence[Sequence[Array]]) -> dict[str, 
 
 
 def _empty_results(values: Sequence[Array], attributes: Mapping[str, Any]) -> list[Array]:
-    """Return zeros for all rows, where none has run that told the shape of its results."""
+    """Return zeros for all rows, where no row has run that shows the shape of its results."""
     specs: tuple[TensorSpec, ...] = tuple(map(spec_of, values))
     call = Call(specs, (None,) * len(specs), {**attributes, "on_error": "item"})
     return [np.zeros(one.static_shape, one.dtype) for one in find_operator(EACH).infer(call)]
 
 
 def _row_error(row: int, error: BaseException) -> BaseException:
-    """Return what an item fails with, of which a row failed."""
+    """Return the error of an item with a row that failed."""
     if not isinstance(error, PlaitError):
         return error
     where = "" if error.at is None else f", at {error.at}"

@@ -1,4 +1,4 @@
-"""Rows that came together, and what comes of them."""
+"""Rows that came together, and their results."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from ....graph.errors import ShapeError
 from ....graph.tensor import Array
 from ...dispatch.row_queue import RowGroup
 from ...errors import SessionError
+from .padding import Padding
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RowBlock(RowGroup):
-    """Rows of an item that somebody waits for: all of them, or one that a generator yielded.
+    """Rows that an item waits for: all of its rows, or those that a generator has yielded.
 
     Attributes
     ----------
     since_ns : int
         When they came, on the clock that items are timed with.
     values : tuple of Array
-        What they are of, in memory of the item, or their own.
+        The rows, in memory of the item, or padded in memory of their own.
     results : list of Array
         For all of them, once one has run.
     failures : dict of int to PlaitError
@@ -33,6 +34,8 @@ class RowBlock(RowGroup):
         How many have not ended.
     readers : int
         How many batches are reading `values`; `unread` is set when one has.
+    padding : Padding or None
+        The padding of `values`, which had `length` before.
     """
 
     since_ns: int
@@ -42,6 +45,8 @@ class RowBlock(RowGroup):
     failures: dict[int, BaseException] = field(default_factory=dict)
     left: int = 0
     readers: int = 0
+    padding: Padding | None = None
+    length: int = 0
     done: trio.Event = field(default_factory=trio.Event)
     unread: trio.Event = field(default_factory=trio.Event)
 
@@ -50,7 +55,7 @@ class RowBlock(RowGroup):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Have whoever owns the memory of `values` wait until they are read."""
+        """Make the owner of the memory of `values` wait until they are read."""
         self.readers += 1
         try:
             yield
@@ -93,7 +98,7 @@ class RowBlock(RowGroup):
 
 
 def gather(blocks: Sequence[RowBlock]) -> tuple[list[Array], dict[int, BaseException]]:
-    """Return the results of an item's rows, none if none has run well, and by row what failed."""
+    """Return the results of an item's rows, empty if all failed, and the errors by row."""
     if len(blocks) == 1:
         return blocks[0].results, blocks[0].failures
     results: list[Array] = []
