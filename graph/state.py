@@ -45,6 +45,12 @@ def assigns(graph: Graph) -> bool:
     return any(node.op == ASSIGN for node in graph.nodes)
 
 
+def find_assigned(graph: Graph) -> frozenset[str]:
+    """Return the names of the variables that running the graph changes."""
+    names = {node.outputs[0]: name for name, node in variables_of(graph).items()}
+    return frozenset(names[node.inputs[0]] for node in graph.nodes if node.op == ASSIGN)
+
+
 def set_aside(graph: Graph, *, overlaps: bool = False) -> Graph:
     """Return the graph with tensors in place of its variables; what is fetched is copied.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Never, TypeVar, Unpack, overload
@@ -172,15 +172,25 @@ class AsyncioSession(PlanHolder):
         check_source(source)
         return AsyncioResults(loop, source, stream_options(self.plan, arguments))
 
-    async def fetch_variables(self) -> dict[str, Array]:
+    async def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
         """Return the values of all variables at one moment, like `Session.fetch_variables`."""
         loop = self._open_loop()
-        return await run_on(loop, loop.session.fetch_variables)
+        return await run_on(loop, partial(loop.session.fetch_variables, key=key))
 
-    async def assign(self, values: Mapping[str, Any]) -> None:
+    async def assign(self, values: Mapping[str, Any], *, key: Hashable = None) -> None:
         """Set variables to new values, like `Session.assign`."""
         loop = self._open_loop()
-        await run_on(loop, partial(loop.session.assign, values))
+        await run_on(loop, partial(loop.session.assign, values, key=key))
+
+    async def list_keys(self) -> tuple[Hashable, ...]:
+        """Return the keys of streams by key, like `Session.list_keys`."""
+        loop = self._open_loop()
+        return await run_on(loop, loop.session.list_keys)
+
+    async def drop_keys(self, keys: Iterable[Hashable] | None = None) -> None:
+        """Forget the state of some keys, or of all, like `Session.drop_keys`."""
+        loop = self._open_loop()
+        await run_on(loop, partial(loop.session.drop_keys, keys))
 
     async def reset_variables(self, names: Iterable[str] | None = None) -> None:
         """Reset variables to their initial values, like `Session.reset_variables`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -252,13 +252,21 @@ class BlockingSession(PlanHolder):
         """The values of all variables at one moment, as `fetch_variables` returns them."""
         return self.fetch_variables()
 
-    def assign(self, values: Mapping[str, Any]) -> None:
+    def assign(self, values: Mapping[str, Any], *, key: Hashable = None) -> None:
         """Set variables to new values, like `Session.assign`."""
-        run_on(self._loop, partial(self._loop.session.assign, values))
+        run_on(self._loop, partial(self._loop.session.assign, values, key=key))
 
-    def fetch_variables(self) -> dict[str, Array]:
+    def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
         """Return the values of all variables at one moment, like `Session.fetch_variables`."""
-        return run_on(self._loop, self._loop.session.fetch_variables)
+        return run_on(self._loop, partial(self._loop.session.fetch_variables, key=key))
+
+    def list_keys(self) -> tuple[Hashable, ...]:
+        """Return the keys of streams by key, like `Session.list_keys`."""
+        return run_on(self._loop, self._loop.session.list_keys)
+
+    def drop_keys(self, keys: Iterable[Hashable] | None = None) -> None:
+        """Forget the state of some keys, or of all, like `Session.drop_keys`."""
+        run_on(self._loop, partial(self._loop.session.drop_keys, keys))
 
     def reset_variables(self, names: Iterable[str] | None = None) -> None:
         """Reset variables to their initial values, like `Session.reset_variables`."""

@@ -84,7 +84,8 @@ class StreamHere:
         plan = loop.session.plan
         self._may_run = is_plain and may_run_here(loop.session)
         self._carrier = carrier_of(loop.session) if self._may_run else None
-        can_share = self._may_run and plan.has_own_devices and not variables_of(plan.graph)
+        is_plain = is_plain and options.key is None and not variables_of(plan.graph)
+        can_share = self._may_run and plan.has_own_devices and is_plain
         self.threads = plan.variants if can_share else 0
         self.are_threads_refused = False
         lanes = len(plan.every_device)

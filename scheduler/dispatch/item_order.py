@@ -1,25 +1,29 @@
 """Ordered steps: each waits until the items before are through the steps of the same key.
 
 A key is a Python function or a variable. Items stand in one line for each key that their plan has,
-in the order in which they got their slots, over all replicas and plans. So an item only
-ever waits for earlier ones, as it does for copies of regions (`region_ring`), and the earliest can
-always continue. An item that fails or is cancelled leaves all lines when it has ended. Pure
-decisions, without a clock or a lock: the executor and the simulator take the same.
+in the order in which they got their slots, over all replicas and plans. Items with a state of their
+own, as in streams by key, have lines of their own, except for functions that all states share. So
+an item only ever waits for earlier ones, as it does for copies of regions (`region_ring`), and the
+earliest can always continue. An item that fails or is cancelled leaves all lines when it has ended.
+Pure decisions, without a clock or a lock: the executor and the simulator take the same.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from .region_ring import Grant
 
 Keys = Mapping[int, Sequence[str]]
 """For each ordered step its keys."""
+
+Line: TypeAlias = "str | tuple[Hashable, str]"
+"""A key, with the state of its items if they have one of their own."""
 
 
 class Ordered(NamedTuple):
@@ -33,11 +37,14 @@ class Ordered(NamedTuple):
         The steps that let later items go on.
     held : frozenset of str
         The keys that an item releases at its end alone.
+    shared : frozenset of str
+        The functions with one line for items of all states.
     """
 
     claims: Keys = MappingProxyType({})
     releases: Keys = MappingProxyType({})
     held: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
 
 
 UNORDERED = Ordered()
@@ -47,29 +54,33 @@ class ItemOrder:
     """The lines in which items wait for the ordered steps of earlier items."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, deque[int]] = {}
-        self._waiting: dict[str, list[int]] = {}
+        self._lines: dict[Line, deque[int]] = {}
+        self._waiting: dict[Line, list[int]] = {}
         self._items: dict[int, _Place] = {}
         self._next = 0
 
-    def admit(self, ordered: Ordered) -> int:
-        """Return the number of a further item, which is the last in the lines of its keys."""
+    def admit(self, ordered: Ordered, state: Hashable = None) -> int:
+        """Return the number of a further item, which is the last in the lines of its keys.
+
+        `state` is that of the item if it does not use the session's.
+        """
         item = self._next
         self._next += 1
         owed = Counter(key for of_step in ordered.releases.values() for key in of_step)
-        self._items[item] = _Place(ordered, owed)
+        one = self._items[item] = _Place(ordered, owed, state)
         for key in {*owed, *ordered.held}:
-            self._lines.setdefault(key, deque()).append(item)
+            self._lines.setdefault(one.find_line(key), deque()).append(item)
         return item
 
     def claim(self, item: int, step: int) -> bool:
         """Return whether a step may start now; if not, it will be returned when it may."""
         one = self._items[item]
-        missing = {key for key in one.ordered.claims[step] if self._first(key, item) < item}
+        lines = map(one.find_line, one.ordered.claims[step])
+        missing = {line for line in lines if self._first(line, item) < item}
         if missing:
             one.missing[step] = missing
-            for key in missing:
-                insort(self._waiting.setdefault(key, []), item)
+            for line in missing:
+                insort(self._waiting.setdefault(line, []), item)
         return not missing
 
     def complete(self, item: int, step: int) -> list[Grant]:
@@ -78,16 +89,16 @@ class ItemOrder:
         for key in one.ordered.releases.get(step, ()):
             one.owed[key] -= 1
             if not one.owed[key] and key not in one.ordered.held:
-                self._leave_line(item, key, granted)
+                self._leave_line(item, one.find_line(key), granted)
         return sorted(granted)
 
     def withdraw(self, item: int) -> list[int]:
         """Return the steps of an item that wait; they do so no longer."""
         missing = self._items[item].missing
         steps = list(missing)
-        for keys in missing.values():
-            for key in keys:
-                self._waiting[key].remove(item)
+        for lines in missing.values():
+            for line in lines:
+                self._waiting[line].remove(item)
         missing.clear()
         return steps
 
@@ -97,25 +108,26 @@ class ItemOrder:
         one = self._items.pop(item)
         for key in {*one.owed, *one.ordered.held}:
             if key in one.ordered.held or one.owed[key]:
-                self._leave_line(item, key, granted)
+                self._leave_line(item, one.find_line(key), granted)
         return sorted(granted)
 
-    def _first(self, key: str, item: int) -> int:
+    def _first(self, name: Line, item: int) -> int:
         """Return the first item in a line; the item itself if there is none."""
-        line = self._lines.get(key)
+        line = self._lines.get(name)
         return line[0] if line else item
 
-    def _leave_line(self, item: int, key: str, granted: list[Grant]) -> None:
-        line, waiting = self._lines[key], self._waiting.get(key)
+    def _leave_line(self, item: int, name: Line, granted: list[Grant]) -> None:
+        line, waiting = self._lines[name], self._waiting.get(name)
         line.remove(item)
         if not line:
-            del self._lines[key]
+            del self._lines[name]
+            self._waiting.pop(name, None)
         # All up to the first in line may go on, also those that are through with the key.
         while waiting and (not line or waiting[0] <= line[0]):
             following = waiting.pop(0)
             missing = self._items[following].missing
-            for step in [step for step, keys in missing.items() if key in keys]:
-                missing[step].discard(key)
+            for step in [step for step, names in missing.items() if name in names]:
+                missing[step].discard(name)
                 if not missing[step]:
                     del missing[step]
                     granted.append((following, step))
@@ -125,9 +137,13 @@ class ItemOrder:
 class _Place:
     """The ordered steps of an item, the completions that it owes, and the steps that wait.
 
-    `missing` has, for each step that waits, the keys that earlier items have.
+    `missing` has, for each step that waits, the lines in which earlier items are.
     """
 
     ordered: Ordered
     owed: Counter[str]
-    missing: dict[int, set[str]] = field(default_factory=dict)
+    state: Hashable = None
+    missing: dict[int, set[Line]] = field(default_factory=dict)
+
+    def find_line(self, key: str) -> Line:
+        return key if self.state is None or key in self.ordered.shared else (self.state, key)

@@ -212,7 +212,7 @@ class Pipeline:
         progress : callable, optional
             Called with the number of results so far, after each.
         **options
-            As for `BlockingSession.stream`.
+            As for `BlockingSession.stream`; a function for `key` gets the item.
 
         Raises
         ------
@@ -220,6 +220,8 @@ class Pipeline:
             If an item fails, unless exceptions are returned.
         """
         source = (self.feeds(item) for item in items)
+        if callable(key := options.get("key")) and self.graph.inputs == (ITEM,):
+            options["key"] = lambda feeds: key(feeds[ITEM])
         with self.open().stream(source, **options) as results:
             for number, item in enumerate(results, 1):
                 if item.error is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 
@@ -31,6 +32,8 @@ class Timestamps:
         The number of its stream in the session; 0 for `run`.
     stamp : float or None
         Time or key from the source.
+    key : Hashable
+        The key of its state; None for items that use the session's.
     preparing : tuple of (str, int, int)
         Kind, start and end of waits: for partners in a join (``"partners"``), for a plan to be
         made and opened (``"planning"``), for programs to be bound to its lengths or to the memory
@@ -47,6 +50,7 @@ class Timestamps:
     released_ns: int = 0
     stream: int = 0
     stamp: float | None = None
+    key: Hashable = None
     preparing: tuple[tuple[str, int, int], ...] = field(default=(), init=False)
 
     def prepare(self, kind: str, begin_ns: int, end_ns: int) -> None:

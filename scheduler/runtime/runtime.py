@@ -47,7 +47,7 @@ from .opened.shape_plan_cache import ShapePlanCache
 from .recorder import Recorder
 from .status import Status, count_subgraph_runs, device_status, memory_status
 from .streaming.row_batches import RowBatches
-from .variables.variables import Variables
+from .variables.variables import Variables, keyed_lengths_error
 from .virtual_time import VirtualTimeDriver
 
 logger = logging.getLogger(__name__)
@@ -150,6 +150,7 @@ class Runtime:
             self.variables,
         )
         self.copying = self._launcher.copying
+        self.begin_keys = self.variables.begin_keys
         self.spares = InputStagingPool(plan)
         self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
         self._admissions = Admissions(self._breakdown)
@@ -421,6 +422,8 @@ class Runtime:
         if slots is None:
             slots = await shape_plans.open(count, arrays, item_run.variant, item_run.marks)
         if slots is None:
+            if item_run.marks.key is not None:
+                raise keyed_lengths_error()
             # Stages are planned while it runs: by then callers may have written to their arrays.
             own = partial(own_feeds, shape_plans.plan.graph, arrays)
             arrays = await self._launcher.copying(arrays.values(), own)
@@ -460,7 +463,7 @@ class Runtime:
         with self._admission:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
             arrays = shape_plans.check(inputs)
-            if not self._dispatcher.has_room:
+            if not self._dispatcher.has_room or item_run.marks.key is not None:
                 return False
             item_run.variant = self._dispatcher.choose(item_run)
             count = shape_plans.count(max_in_flight)

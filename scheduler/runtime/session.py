@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter_ns
 from types import TracebackType
@@ -31,11 +31,13 @@ from .queue import QueuePlace
 from .runtime import Runtime
 from .status import Status
 from .streaming.carrier import Carrier
+from .streaming.item_keys import Key
 from .streaming.options import Drop, Keep, OnError, stream_options
 from .streaming.sources import Source
 from .streaming.stream import Results, open_stream
 from .variables.carried import Carried
-from .variables.files import load_values, save_values
+from .variables.files import load_states, save_states
+from .variables.keyed_states import Evict
 
 
 class Session(PlanHolder):
@@ -100,7 +102,7 @@ class Session(PlanHolder):
         self._announcer = Announcer(on_event)
         self._faults = faults or FaultPolicy()
         self._seed = seed
-        Keys(self.plan, seed)  # which raises now if it is none
+        Keys(self.plan, seed)  # checks the seed
         self._runtime: Runtime | None = None
         self._profile: Profile | None = None
         self._streams = 0
@@ -230,6 +232,9 @@ class Session(PlanHolder):
         keep: Keep | None = None,
         drop: Drop | None = None,
         pad: str | None = None,
+        key: Key | None = None,
+        max_keys: int | None = None,
+        evict: Evict | None = None,
         **unknown: Never,
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source, several at a time.
@@ -260,8 +265,8 @@ class Session(PlanHolder):
             Copy results. Otherwise they are read-only views into memory of the session, valid until
             the item is released; until then, finished items keep their slots.
         fetches : str, list, tuple or Mapping, optional
-            What to compute instead of all outputs, as for `run`. An item has it as `fetched`, in
-            the same structure, and by the names of the tensors.
+            The tensors to compute instead of all outputs, as for `run`. An item has them as
+            `fetched`, in the same structure, and by their names.
         keep : "latest" or int, optional
             Read the source as fast as it produces items, on a thread if it blocks, and let this
             many items wait for room; ``"latest"`` is one. Further items are dropped and counted. By
@@ -271,6 +276,16 @@ class Session(PlanHolder):
         pad : str, optional
             A symbol of the inputs' shapes, such as ``"tokens"``: items of a batch are filled up
             with zeros along it, and results cut back. The mask of a model has to be fed.
+        key : str or callable, optional
+            Items of each key have their own state, made from the initial values: variables that the
+            graph assigns, and instances of ordered classes. Items of one key run in order, others
+            overlap. A name is that of an input, or of an entry that is not fed; a function gets the
+            item, on the thread that reads the source, and returns a hashable value.
+        max_keys : int, default 1024
+            The number of keys in memory. The stream that was opened last decides.
+        evict : "error", "drop" or Path, default "error"
+            For one key more: fail its item with a FeedError, drop the state of the
+            least recently used key, or write that to a file in a folder until the key comes back.
 
         Raises
         ------
@@ -310,6 +325,9 @@ class Session(PlanHolder):
                 "keep": keep,
                 "drop": drop,
                 "pad": pad,
+                "key": key,
+                "max_keys": max_keys,
+                "evict": evict,
                 **unknown,  # type: ignore[typeddict-item]  # refused there
             },
         )
@@ -325,25 +343,46 @@ class Session(PlanHolder):
         """
         return self._open_runtime().variables.values
 
-    async def fetch_variables(self) -> dict[str, Array]:
+    async def fetch_variables(self, *, key: Hashable = None) -> dict[str, Array]:
         """Return the values of all variables at one moment, after an item that is assigning.
 
-        Raises
-        ------
-        DeviceError
-            If a value was on a device that was lost.
-        """
-        return await self._open_runtime().variables.fetch()
-
-    async def assign(self, values: Mapping[str, Any]) -> None:
-        """Set variables to new values atomically, after the items in flight.
+        With a key, they are those that its next item will read.
 
         Raises
         ------
         FeedError
-            If there is no such variable, or a value does not have its dtype and shape.
+            If the key is unknown.
+        DeviceError
+            If a value was on a device that was lost.
         """
-        await self._open_runtime().variables.assign(values)
+        return await self._open_runtime().variables.fetch(key)
+
+    async def assign(self, values: Mapping[str, Any], *, key: Hashable = None) -> None:
+        """Set variables to new values atomically, after the items in flight.
+
+        With a key, its variables are set; if it is new, the others have initial values.
+
+        Raises
+        ------
+        FeedError
+            If a variable is unknown, or a value does not have its dtype and shape.
+        """
+        variables = self._open_runtime().variables
+        await (variables.assign(values) if key is None else variables.assign({}, {key: values}))
+
+    async def list_keys(self) -> tuple[Hashable, ...]:
+        """Return the keys of streams by key, the least recently used first."""
+        return await self._open_runtime().variables.list_keys()
+
+    async def drop_keys(self, keys: Iterable[Hashable] | None = None) -> None:
+        """Forget the state of some keys, or of all, after the items in flight.
+
+        Raises
+        ------
+        FeedError
+            If a key is unknown; then all stay.
+        """
+        await self._open_runtime().variables.drop_keys(keys)
 
     async def reset_variables(self, names: Iterable[str] | None = None) -> None:
         """Reset variables to their initial values: all of them, or the named ones.
@@ -354,7 +393,7 @@ class Session(PlanHolder):
         Raises
         ------
         FeedError
-            If there is no such variable.
+            If a variable is unknown.
         """
         await self._open_runtime().variables.reset(names)
 
@@ -367,17 +406,17 @@ class Session(PlanHolder):
         return await self._open_runtime().variables.carry(values)
 
     async def save_variables(self, path: str | os.PathLike[str]) -> None:
-        """Write the values of all variables to a file, atomically.
+        """Write the values of all variables, also those of keys, to a file, atomically.
 
         Raises
         ------
         DeviceError
             If a value was on a device that was lost.
         GraphError
-            If the file cannot be written.
+            If the file cannot be written, or a key is no text, number, or tuple of them.
         """
-        values = await self.fetch_variables()
-        await trio.to_thread.run_sync(save_values, values, path)
+        values, by_key = await self._open_runtime().variables.fetch_states()
+        await trio.to_thread.run_sync(save_states, values, by_key, path)
 
     async def load_variables(self, path: str | os.PathLike[str]) -> None:
         """Set variables to the values that `save_variables` wrote; others stay as they are.
@@ -389,7 +428,8 @@ class Session(PlanHolder):
         FeedError
             If a value in the file belongs to no variable here, or has another dtype or shape.
         """
-        await self.assign(await trio.to_thread.run_sync(load_values, path))
+        values, by_key = await trio.to_thread.run_sync(load_states, path)
+        await self._open_runtime().variables.assign(values, by_key)
 
     def profile(self) -> Profile:
         """Return the times of everything that ran so far; also after the session has ended."""
@@ -433,7 +473,7 @@ async def run_alone(
 ) -> Any:
     """Run one item in a session of its own, on a loop that does nothing else: `plait.run`."""
     session = Session(plan, seed=seed)
-    # Nobody else is on this loop: what blocks may do so there, which saves threads.
+    # No other task uses this loop: calls may block it, which saves threads.
     session._has_loop_alone = True
     async with session:
         return await run_one(session._open_runtime(), inputs, fetches, None, limit=WAITED)
@@ -446,9 +486,9 @@ def run_inline(
     marks: Timestamps,
     limit: InlineLimit,
 ) -> ItemResults | None:
-    """Run an item on this thread that is likely to keep within a limit; None if it is not.
+    """Run an item on this thread if it is likely to keep within a limit, else return None.
 
-    For who has the session while its loop does nothing with it.
+    The caller must have the session while its loop does nothing with it.
     """
     if not isinstance(session, Session):
         return None
@@ -474,15 +514,14 @@ def find_clock(session: object) -> Callable[[], int]:
 
 
 def carrier_of(session: Session) -> Carrier:
-    """Return what runs the items of a session that is open."""
+    """Return the runtime of an open session."""
     return session._open_runtime()
 
 
 def borrowed(session: object, inputs: Any) -> Any:
-    """Return what is to be fed to a session that runs on another thread than the caller's.
+    """Return the inputs for a session that runs on another thread than the caller's.
 
-    Of arrays on devices it is noted what the caller has queued so far, which they wait for.
-    What else runs items takes none of those.
+    Arrays on devices become loans, which wait for the work that the caller has queued so far.
     """
     runtime = session._runtime if isinstance(session, Session) else None
     return inputs if runtime is None else runtime.borrowed(inputs)

@@ -11,6 +11,8 @@ from ...devices.device import Device
 from ...devices.host import core_count
 from ...devices.memory import HOST, HOST_MEMORIES
 from ...graph.ir import Graph
+from ...graph.item_order import is_ordered
+from ...graph.nested import all_nodes
 from ...graph.operator import Operator
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
@@ -112,7 +114,14 @@ def _order_of(steps: Sequence[Step]) -> Ordered:
     # A function cannot be rolled back, unlike variables: it waits for the end of earlier items.
     hands_on = any(step.state.writes for step in steps)
     functions = (key for step in steps for key in step.functions_in_order if hands_on)
-    return Ordered(claims, releases, frozenset(functions))
+    shared = {
+        node.op
+        for step in steps
+        if not isinstance(step.work, Transfer)
+        for _, _, node in all_nodes(step.work.graph)
+        if is_ordered(node.operator) and not node.operator.owns
+    }
+    return Ordered(claims, releases, frozenset(functions), frozenset(shared))
 
 
 def make_work(plan: Plan) -> Workload:

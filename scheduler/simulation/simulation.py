@@ -119,7 +119,7 @@ class Simulation:
 
         No two items are there at a time, so that a stream takes no less for each item.
         """
-        claims, releases, _ = self.workload.ordered
+        claims, releases = self.workload.ordered[:2]
         time, found = self.timeline, dict[str, float]()
         for key in dict.fromkeys(key for of_step in releases.values() for key in of_step):
             first = [step for step, keys in claims.items() if key in keys]

@@ -100,7 +100,9 @@ async def test_a_killed_replica_does_not_break_the_order_of_items() -> None:
     assert ordered_functions.seen == found
 
 
-async def test_a_killed_replica_leaves_state_that_items_hand_on_whole() -> None:
+@pytest.mark.parametrize("n_keys", [0, 7])
+async def test_a_killed_replica_leaves_state_that_items_hand_on_whole(n_keys: int) -> None:
+    """The state of the session, or of each key."""
     b = pl.GraphBuilder("sums")
     h = b.call(functions.twice, b.input("x", "int32", (4,)), name="first")
     total = b.variable("total", np.zeros(4, "int32"))
@@ -121,8 +123,13 @@ async def test_a_killed_replica_leaves_state_that_items_hand_on_whole() -> None:
                         os.kill(fated.pid, signal.SIGKILL)
                     yield {"x": np.full(4, value, np.int32)}
 
-            async with session.stream(source()) as stream:
+            find_key = (lambda item: int(item["x"][0]) % n_keys) if n_keys else None
+            async with session.stream(source(), key=find_key) as stream:
                 found = [int(item["sum"][0]) async for item in stream]
-            state = (await session.fetch_variables())["total"]
-    assert found == np.cumsum(2 * np.arange(N_ITEMS)).tolist()
-    assert state[0] == found[-1]
+            keys = await session.list_keys() if n_keys else [None]
+            values = {key: await session.fetch_variables(key=key) for key in keys}
+    assert len(keys) == (n_keys or 1)
+    for place, key in enumerate(range(n_keys) if n_keys else [None]):
+        sums = found[place :: len(keys)]
+        assert sums == np.cumsum(2 * np.arange(N_ITEMS)[place :: len(keys)]).tolist()
+        assert values[key]["total"][0] == sums[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import trio
 
@@ -23,6 +23,7 @@ from ...runtime.items.keys import Keys
 from ...runtime.streaming.options import (
     Drop,
     Keep,
+    KeyArguments,
     OnError,
     StreamArguments,
     StreamOptions,
@@ -163,6 +164,7 @@ class ReplicaPool:
         keep: Keep | None = None,
         drop: Drop | None = None,
         pad: str | None = None,
+        **keyed: Unpack[KeyArguments],
     ) -> AbstractAsyncContextManager[Results]:
         """Run the items of a source on all replicas, with the options of `Session.stream`.
 
@@ -176,6 +178,8 @@ class ReplicaPool:
             Copy results. Otherwise they are read-only, and may be read until the item is released.
         ordered, batch, max_delay_s, deadline_s, on_error, fetches, keep, drop, pad
             As for `Session.stream`. An item that is late fails at once.
+        **keyed
+            Refused: a pool has no state by key.
 
         Raises
         ------
@@ -196,6 +200,7 @@ class ReplicaPool:
                 "keep": keep,
                 "drop": drop,
                 "pad": pad,
+                **keyed,
             }
         )
         # Only after all checks, so that refused arguments leave no stream registered.
@@ -212,6 +217,10 @@ class ReplicaPool:
         SessionError, FetchError
             If they are invalid.
         """
+        if arguments.get("key") is not None:
+            raise SessionError(
+                "a pool has no state by key", fix="stream with a session, or each key"
+            )
         if arguments.get("max_in_flight") is None:
             most = self._most_alive() * (arguments.get("batch") or 1)
             arguments = {**arguments, "max_in_flight": most}

@@ -114,7 +114,7 @@ class ItemCompletion:
         if not item_run.is_part:
             self.record(item_run, item_run.cause or error)
         self._item_runs.discard(item_run)
-        if slots.open_plan.reads or slots.open_plan.hands_on:
+        if slots.open_plan.reads or slots.open_plan.hands_on or item_run.state is not None:
             self._variables.leave(item_run)
         item_run.land(results, error, partial(_release, item_run, slots, turn))
 

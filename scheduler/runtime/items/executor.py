@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ....devices.event import Event
+from ....devices.operator_instances import OperatorInstances
 from ...dispatch.inline_policy import SLOW_NS
 from ...dispatch.preemption import REFRESH_NS, meter
 from ...dispatch.progress import ItemProgress
@@ -53,6 +54,8 @@ class Execution:
         Its number in the order of items; None where it has its turn already.
     versions : StateVersions, optional
         Those of variables that items hand on as they run.
+    instances : OperatorInstances, optional
+        Those of the item's key, in place of the plan's.
 
     Attributes
     ----------
@@ -70,6 +73,7 @@ class Execution:
         "_bound",
         "_complete",
         "_guard",
+        "_instances",
         "_lock",
         "_number",
         "_obligations",
@@ -98,11 +102,13 @@ class Execution:
         stages: ItemStages | None = None,
         ticket: int | None = None,
         versions: StateVersions | None = None,
+        instances: OperatorInstances | None = None,
     ) -> None:
         self._open_plan = open_plan
         self._order = None if ticket is None else open_plan.lanes.order
         self._ticket = -1 if ticket is None else ticket
         self._versions = versions
+        self._instances = instances
         self._unread = {*slot.state_in}
         self._guard = open_plan.guard
         self._stages = stages
@@ -181,6 +187,8 @@ class Execution:
                 continue
             if step in plan.state:
                 self._read_state(plan.state[step].reads)
+            if step in self._slot.instances:  # no other item uses them now
+                self._slot.instances[step].own = self._instances
             self.times[3 * step] = plan.now_ns[step]()
             if plan.lane[step].offer(self._age, plan.order.rank[step], (self, step)):
                 if inline[step] is not None and plan.estimates.is_quick(step):

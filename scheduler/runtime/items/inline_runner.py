@@ -19,6 +19,7 @@ from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slot import Slot
 from ..opened.stage_bindings import ItemStages
 from ..recorder import Recorder
+from ..variables.keyed_states import KeyState
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
 from .inline import Call, OrderedTurn, run_steps
@@ -124,9 +125,17 @@ class InlineRunner:
         has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
         if has_state and (thread is not None or slots.stages is not None):
             return None
-        if has_state and not self._variables.may_run_here(slot, open_plan):
+        has_key = marks.key is not None
+        if has_key and (thread is not None or slots.stages is not None):
+            return None
+        if (has_state or has_key) and not self._variables.may_run_here(
+            slot, open_plan, has_key=has_key
+        ):
             return None
         if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
+            return None
+        state = self._variables.states.find_nowait(marks.key) if has_key else None
+        if has_key and state is None:
             return None
         # A device of this session alone is idle when the session is.
         held = None
@@ -148,7 +157,7 @@ class InlineRunner:
                 stages = slots.stages.of_item(slot, slots.following, marks)
                 slot = replace(slot, feeds=stages.feeds_of(arrays))
             return self._run_calls(
-                open_plan, slot, arrays, marks, turn, stages, is_bound=one_off is None
+                open_plan, slot, arrays, marks, turn, stages, state, is_bound=one_off is None
             )
         except UnsupportedNodeError as error:
             is_new = self._recovery.note_refusals(open_plan.plan, error)
@@ -171,6 +180,7 @@ class InlineRunner:
         marks: Timestamps,
         turn: OrderedTurn | None,
         stages: ItemStages | None,
+        state: KeyState | None,
         *,
         is_bound: bool,
     ) -> Results:
@@ -180,7 +190,9 @@ class InlineRunner:
         for name, target in slot.feeds.targets.items():
             target[...] = arrays[name]  # lanes rest: the interpreter is not needed elsewhere
         if open_plan.hands_on:
-            self._variables.read_here(slot)
+            self._variables.read_here(slot, state)
+        for present in slot.instances.values():
+            present.own = None if state is None else state.instances
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         try:
@@ -190,7 +202,7 @@ class InlineRunner:
             if open_plan.keeps:
                 self._variables.commit_now(slot, open_plan)
             elif open_plan.hands_on:
-                self._variables.commit_here(slot)
+                self._variables.commit_here(slot, state)
             return results
         except BaseException as failure:
             error = failure

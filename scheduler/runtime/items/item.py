@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..recorder import Trace
     from ..streaming.batching import Batch
     from ..streaming.options import OnError
+    from ..variables.keyed_states import KeyState
     from .executor import Execution
 
 Results: TypeAlias = Mapping[str, Array]
@@ -102,6 +103,8 @@ class ItemRun:
         What it is in.
     on_cancel : callable or None
         Called once when it is cancelled.
+    state : KeyState or None
+        Of its key, once it was admitted.
     """
 
     __slots__ = (
@@ -127,6 +130,7 @@ class ItemRun:
         "part",
         "priority",
         "results",
+        "state",
         "take",
         "traces",
         "variant",
@@ -164,6 +168,7 @@ class ItemRun:
         self.cause: BaseException | None = None
         self.on_cancel: Callable[[], object] | None = None
         self.batch: Batch | None = None
+        self.state: KeyState | None = None
         self._release_slot: Callable[[], object] | None = None
 
     def land(

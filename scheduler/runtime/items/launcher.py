@@ -26,7 +26,8 @@ from ..opened.open_plans import OpenPlans
 from ..opened.slots import Slots, Turn, session_closed_error
 from ..opened.stage_bindings import ItemStages
 from ..row_feed import abandon_rows
-from ..variables.variables import Variables
+from ..variables.keyed_states import KeyState
+from ..variables.variables import Variables, check_keyed
 from ..virtual_time import VirtualTimeDriver
 from .completion import ItemCompletion, may_commit
 from .executor import Execution
@@ -75,8 +76,6 @@ class ItemLauncher:
         self._variables = variables
         self._replays = Replays(recovery, announcer, self._start_again, self._fail)
         self._watch = watch
-        self._pipeline = variables.pipeline
-        self._pipeline.recall = self._replays.recall
         self._closing = False
 
     def refuse(self) -> None:
@@ -110,21 +109,29 @@ class ItemLauncher:
         DeviceError, SessionError
             If it cannot start; it holds no slot then.
         """
-        hands_on = slots.open_plan.hands_on
-        if hands_on:
+        hands_on, has_key = slots.open_plan.hands_on, item_run.marks.key is not None
+        if has_key:
+            check_keyed(slots.open_plan)
+        if hands_on or has_key:
             await self._variables.join(item_run, hands_on)
         try:
-            turn = self.turn_nowait(slots, is_part=item_run.is_part, has_joined=True)
+            turn = self.turn_nowait(
+                slots, is_part=item_run.is_part, has_joined=True, state=item_run.state
+            )
             if turn is None:
                 slots, turn = await self._turn(item_run, slots, again=attempt is not None)
         except BaseException:
-            if hands_on:
-                self._variables.leave(item_run)
+            self._variables.leave(item_run)
             raise
         await self.begin(item_run, slots, turn, arrays, attempt)
 
     def turn_nowait(
-        self, slots: Slots | None, *, is_part: bool = False, has_joined: bool = False
+        self,
+        slots: Slots | None,
+        *,
+        is_part: bool = False,
+        has_joined: bool = False,
+        state: KeyState | None = None,
     ) -> Turn | None:
         """Return a slot that an item can start on at once; None if something is to be waited for.
 
@@ -137,7 +144,7 @@ class ItemLauncher:
             return None
         if slots.open_plan.hands_on and not has_joined:
             return None
-        return slots.acquire_nowait(is_part=is_part)
+        return slots.acquire_nowait(is_part=is_part, state=state)
 
     async def begin(
         self,
@@ -199,13 +206,17 @@ class ItemLauncher:
         # Who starts again keeps its age, and by that its turn at the lanes.
         if item_run.age is None:
             item_run.age = open_plan.lanes.next_age(item_run.priority)
-        numbers = turn.number, item_run.age
+        numbers, state = (turn.number, item_run.age), item_run.state
         versions = None
         if open_plan.hands_on:
             assert turn.ticket is not None
-            versions = self._pipeline.versions
-            self._pipeline.start(turn.ticket, item_run)
-        execution = Execution(open_plan, slot, ended, *numbers, stages, turn.ticket, versions)
+            versions = self._variables.get_versions(state)
+            pipeline = self._variables.get_pipeline(state, open_plan)
+            pipeline.start(turn.ticket, item_run, versions)
+        instances = None if state is None else state.instances
+        execution = Execution(
+            open_plan, slot, ended, *numbers, stages, turn.ticket, versions, instances
+        )
         item_run.execution = execution
         self._item_runs.add(item_run)
         execution.start()
@@ -236,7 +247,7 @@ class ItemLauncher:
                     if not again:
                         await self._replays.settle()
                     slots = await self._redirected(item_run, slots)
-                turn = await slots.acquire(is_part=item_run.is_part)
+                turn = await slots.acquire(is_part=item_run.is_part, state=item_run.state)
             except DeviceLostError:
                 deaths += 1
                 self._recovery.examine()
@@ -303,7 +314,8 @@ class ItemLauncher:
         """End an item when those before it have: it may have read what they handed on."""
         assert turn.ticket is not None
         settle = partial(self._settle, item_run, slots, turn)
-        self._pipeline.land(turn.ticket, settle, self._may_commit)
+        pipeline = self._variables.get_pipeline(item_run.state, slots.open_plan)
+        pipeline.land(turn.ticket, settle, self._may_commit, self._replays.recall)
 
     def _may_commit(self, item_run: ItemRun) -> bool:
         execution = item_run.execution

@@ -21,7 +21,7 @@ from ....devices.donation import Donation
 from ....devices.errors import DeviceError
 from ....devices.host import HostDevice, may_run_anywhere
 from ....devices.memory import Arena, View
-from ....devices.operator_instances import OperatorInstances
+from ....devices.operator_instances import ItemInstances, OperatorInstances
 from ....devices.program import BoundProgram
 from ....graph.ir import Graph
 from ....graph.item_order import is_ordered
@@ -55,7 +55,8 @@ class BoundStep(NamedTuple):
     """What launches a step on the memory of a slot.
 
     Where any thread of this process may run it: `inline` if its lane is idle, `call` by who knows
-    that. There are no program and views where it is a copy.
+    that. There are no program and views where it is a copy. `instances` has those that a program
+    uses for the present item, if its nodes may have others for each key.
     """
 
     launch: Launch
@@ -63,6 +64,7 @@ class BoundStep(NamedTuple):
     call: Call | None = None
     program: Program | None = None
     views: Mapping[str, View] = MappingProxyType({})
+    instances: ItemInstances | None = None
 
     @property
     def rebindable(self) -> Rebindable | None:
@@ -367,9 +369,10 @@ class Bindings:
             program: Program | None = None
             if before is not None and before.rebindable and _lie_as_before(named, before.views):
                 program = before.rebindable.rebound(named)
+            instances = ItemInstances() if has_keyed_instances(step, device) else None
             if program is None:
-                program = self._program(device, step.work.graph, named)
-            return self._launched(step, program, named)
+                program = self._program(device, step.work.graph, named, instances)
+            return self._launched(step, program, named)._replace(instances=instances)
         if step.work.arrives or step.work.leaves:
             return BoundStep(nothing_handed)
         (_, source), (_, target) = views
@@ -406,7 +409,13 @@ class Bindings:
     def _paced(self, device: Device, launch: Launch) -> Launch:
         return launch if self._driver is None else self._driver.launching(device, launch)
 
-    def _program(self, device: Device, graph: Graph, views: Mapping[str, View]) -> Program:
+    def _program(
+        self,
+        device: Device,
+        graph: Graph,
+        views: Mapping[str, View],
+        instances: ItemInstances | None = None,
+    ) -> Program:
         if not has_lives(graph):
             if device.name in self._rules.cores:
                 cores = self._rules.cores[device.name]
@@ -422,7 +431,14 @@ class Bindings:
         owners = [node.operator for node in graph.nodes if node.operator.owns]
         keep = (one.ordered or (self._plan.beside and is_ordered(one)) for one in owners)
         lives = self._shared if all(keep) else self._lives
+        if instances is not None:
+            lives = lives.for_items(instances)
         return device.compile_with(graph, views, lives, measure=self._measure)
+
+
+def has_keyed_instances(step: Step, device: Device) -> bool:
+    """True if a step runs instances of classes that streams by key have one of for each key."""
+    return step.owns and may_run_anywhere(device) and bool(step.functions_in_order)
 
 
 def _lie_as_before(views: Mapping[str, View], before: Mapping[str, View]) -> bool:

@@ -289,6 +289,7 @@ class OpenPlan:
                 dict(self._swaps(arenas)),
                 tuple(self._bindings.row_feeds(arenas)),
                 *self._views_of_state(arenas),
+                {n: one.instances for n, one in bound.steps.items() if one.instances is not None},
             )
             # Only now: a slot that fails half-way leaves no step behind for others to share.
             self._bindings.keep(bound)

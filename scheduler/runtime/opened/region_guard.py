@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 from ...dispatch.item_order import ItemOrder, Ordered
 from ...dispatch.region_ring import Grant, RegionRing
@@ -89,7 +89,7 @@ class OrderGuard(_Guard):
         self._order = ItemOrder()
         super().__init__(self._order)
 
-    def admit(self, ordered: Ordered) -> int:
+    def admit(self, ordered: Ordered, state: Hashable = None) -> int:
         """Return the number of a further item, which must `leave` in the end, whatever happens."""
         with self._lock:
-            return self._order.admit(ordered)
+            return self._order.admit(ordered, state)

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from ....devices.event import Event
 from ....devices.exchange import Loan
 from ....devices.memory import Arena
+from ....devices.operator_instances import ItemInstances
 from ....graph.tensor import Array
 from ..items.device_io import DeviceInput, DeviceOutput
 from ..items.inline import Call
@@ -50,6 +51,8 @@ class Slot:
         What hands rows on as they are yielded.
     state_in, state_out : Mapping of str to Array
         For variables that items hand on: where the item reads them, and where it writes them.
+    instances : Mapping of int to ItemInstances
+        For steps with instances for each key: those that the item is to use.
     """
 
     feeds: Feeds
@@ -65,6 +68,7 @@ class Slot:
     row_feeds: tuple[RowFeed, ...] = ()
     state_in: Mapping[str, Array] = field(default_factory=dict)
     state_out: Mapping[str, Array] = field(default_factory=dict)
+    instances: Mapping[int, ItemInstances] = field(default_factory=dict)
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
         """Return it for an item to which these are handed over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -168,10 +168,11 @@ class Slots:
             return self._guard.following % self.open_plan.period
         return (self._free[-1] if self._free else 0) % self.open_plan.period
 
-    def acquire_nowait(self, *, is_part: bool = False) -> Turn | None:
+    def acquire_nowait(self, *, is_part: bool = False, state: Hashable = None) -> Turn | None:
         """Return a slot that may be fed at once; None if it has to be waited for, or made.
 
-        Items that go through several plans have their place in the order of items already.
+        Items that go through several plans have their place in the order of items already. Others
+        follow those of the same `state`.
 
         Raises
         ------
@@ -192,9 +193,9 @@ class Slots:
         self._permits.acquire_nowait()
         self._holders.claims += 1
         number = self._free.pop() if guard is None else guard.admit()
-        return Turn(slot, number, None, self._ticket(is_part=is_part))
+        return Turn(slot, number, None, self._ticket(is_part=is_part, state=state))
 
-    async def acquire(self, *, is_part: bool = False) -> Turn:
+    async def acquire(self, *, is_part: bool = False, state: Hashable = None) -> Turn:
         """Wait for a slot that may be fed.
 
         Raises
@@ -204,7 +205,7 @@ class Slots:
         DeviceError
             If the slot has to be made and a device refuses.
         """
-        turn = self.acquire_nowait(is_part=is_part)  # saves a turn of the loop, 10 µs
+        turn = self.acquire_nowait(is_part=is_part, state=state)  # saves a turn of the loop, 10 µs
         if turn is not None:
             return turn
         # Before any wait: a plan that somebody waits for is not idle, and must not be evicted.
@@ -214,7 +215,7 @@ class Slots:
             if self._holders.closing:
                 raise session_closed_error()
             try:
-                return await self._take_turn(is_part=is_part)
+                return await self._take_turn(is_part=is_part, state=state)
             except BaseException:
                 self._permits.release()
                 raise
@@ -228,18 +229,18 @@ class Slots:
         self._leave(turn.number, turn.ticket)
         self._permits.release()
 
-    def _ticket(self, *, is_part: bool) -> int | None:
+    def _ticket(self, *, is_part: bool, state: Hashable) -> int | None:
         """Return an item's number in the order of items, which it gets with its slot.
 
         So numbers of slots and of items grow together, and items wait for earlier ones alone.
         """
         ordered = self.open_plan.ordered
-        return self._order.admit(ordered) if ordered.claims and not is_part else None
+        return self._order.admit(ordered, state) if ordered.claims and not is_part else None
 
-    async def _take_turn(self, *, is_part: bool) -> Turn:
+    async def _take_turn(self, *, is_part: bool, state: Hashable) -> Turn:
         # From here on the place is taken, so that it has to be left whatever happens.
         number = self._free.pop() if self._guard is None else self._guard.admit()
-        ticket = self._ticket(is_part=is_part)
+        ticket = self._ticket(is_part=is_part, state=state)
         try:
             if self._guard is not None and ADMISSION in self._guard.claiming:
                 await self._pass_guard(number)

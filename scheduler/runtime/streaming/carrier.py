@@ -14,6 +14,7 @@ from ..items.inline_runner import StreamThread
 from ..items.input_staging import InputStagingPool
 from ..items.item import ItemRun, Results
 from ..items.keys import Keys
+from ..variables.keyed_states import Evict
 
 T = TypeVar("T")
 
@@ -93,6 +94,10 @@ class Carrier(Protocol):
 
     async def prepare(self, max_in_flight: int, fetched: frozenset[str]) -> None:
         """Be ready for a number of items in flight; raise if no item could ever start."""
+        ...
+
+    async def begin_keys(self, max_keys: int, evict: Evict) -> None:
+        """Be ready for items with keys, and limit their number."""
         ...
 
     async def admit(

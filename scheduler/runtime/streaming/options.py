@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from ....graph.state import assigns
+from ....devices.host import may_run_anywhere
+from ....graph.item_order import is_ordered
+from ....graph.state import assigns, find_assigned
 from ...errors import SessionError, make_keyword_error
 from ...planner.request import MOST_IN_FLIGHT
 from ...plans.fetches import Fetched, Fetches
 from ...plans.plan import Plan
 from ..items.item import Results
 from ..opened.fetch_plan_cache import ALL
+from ..variables.keyed_states import MAX_KEYS, Evict
 from .deadlines import check_deadline
+from .item_keys import Key, KeyReader
 
 OnError = Literal["yield", "raise"]
 Drop = Literal["oldest", "newest"]
 Keep = int | Literal["latest"]
 
 
-class StreamArguments(TypedDict, total=False):
+class KeyArguments(TypedDict, total=False):
+    """The arguments of `Session.stream` for streams by key."""
+
+    key: Key | None
+    max_keys: int | None
+    evict: Evict | None
+
+
+class StreamArguments(KeyArguments, total=False):
     """The arguments of `Session.stream`, but for the source."""
 
     max_in_flight: int | None
@@ -44,6 +57,8 @@ class StreamOptions:
     ----------
     fetched : Fetched or None
         The tensors that `fetches` name; the other attributes are the arguments.
+    read_key : KeyReader or None
+        Finds the keys of items.
 
     Raises
     ------
@@ -62,10 +77,15 @@ class StreamOptions:
     keep: Keep | None = None
     drop: Drop | None = None
     pad: str | None = None
+    key: Key | None = None
+    max_keys: int = MAX_KEYS
+    evict: Evict = "error"
     fetched: Fetched | None = None
+    read_key: KeyReader | None = None
 
     def __post_init__(self) -> None:
-        for name, value in (("batch", self.batch), ("max_in_flight", self.max_in_flight)):
+        for name in ("batch", "max_in_flight", "max_keys"):
+            value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise SessionError(f"{name} is {value!r}", fix="use a whole number, 1 or more")
         if self.slots > MOST_IN_FLIGHT:
@@ -87,8 +107,31 @@ class StreamOptions:
             raise SessionError(f"pad is {self.pad!r} without batch=", fix="give batch=, too")
         check_deadline(self.deadline_s)
         self._check_keep()
+        self._check_key()
         if self.on_error not in ("yield", "raise"):
             raise SessionError(f"on_error is {self.on_error!r}", fix="use 'yield' or 'raise'")
+
+    def _check_key(self) -> None:
+        if self.key is None:
+            if self.max_keys != MAX_KEYS or self.evict != "error":
+                raise SessionError("max_keys or evict is given without key=", fix="give key=, too")
+            return
+        if not isinstance(self.key, str) and not callable(self.key):
+            raise SessionError(
+                f"key is {self.key!r}", fix="use the name of an input, or a function of the item"
+            )
+        if self.batch is not None:
+            raise SessionError(
+                "items with keys are not stacked: each has a state of its own",
+                fix="leave batch= or key= out",
+            )
+        if self.evict not in ("error", "drop") and not isinstance(self.evict, Path):
+            raise SessionError(
+                f"evict is {self.evict!r}",
+                fix="use 'error', 'drop', or a pathlib.Path of a folder to write states to",
+            )
+        if isinstance(self.evict, Path) and not self.evict.is_dir():
+            raise SessionError(f"evict is {str(self.evict)!r}, not a folder", fix="make it first")
 
     def _check_keep(self) -> None:
         keep, drop = self.keep, self.drop
@@ -110,7 +153,9 @@ class StreamOptions:
     @property
     def slots(self) -> int:
         """The number of slots that keep that many items, or full batches, in flight."""
-        return -(-self.max_in_flight // (self.batch or 1))
+        count = -(-self.max_in_flight // (self.batch or 1))
+        # Variables of keys are handed on from item to item, which takes room for two.
+        return count if self.key is None else max(2, count)
 
     @property
     def names(self) -> frozenset[str]:
@@ -139,6 +184,9 @@ class StreamOptions:
             "keep": self.keep,
             "drop": self.drop,
             "pad": self.pad,
+            "key": self.key,
+            "max_keys": self.max_keys,
+            "evict": self.evict,
         }
 
 
@@ -156,11 +204,19 @@ def stream_options(plan: Plan, arguments: StreamArguments) -> StreamOptions:
     given.setdefault("max_in_flight", plan.in_flight * (arguments.get("batch") or 1))
     fetches = arguments.get("fetches")
     fetched = None if fetches is None else Fetched(fetches, plan.fetchable)
-    return StreamOptions(**given, fetched=fetched)  # type: ignore[arg-type]
+    key = arguments.get("key")
+    read_key = None if key is None else KeyReader(key, plan.fed.inputs)
+    return StreamOptions(**given, fetched=fetched, read_key=read_key)  # type: ignore[arg-type]
 
 
-def check_order(plan: Plan, options: StreamOptions) -> None:
-    """Raise SessionError if items that assign to variables could overtake each other."""
+def check_order(plan: Plan, options: StreamOptions, whole: Plan) -> None:
+    """Raise SessionError if items that assign to variables could overtake each other.
+
+    `plan` is for the fetches, `whole` that of the session.
+    """
+    if options.key is not None:
+        _check_keyed(plan, options, find_assigned(whole.fed))
+        return
     if not assigns(plan.graph) or (options.ordered and options.slots == 1):
         return
     if plan.graph.late and options.ordered:  # items hand on their values
@@ -169,3 +225,40 @@ def check_order(plan: Plan, options: StreamOptions) -> None:
         "items of this graph assign to variables: each needs what the one before left there",
         fix="leave ordered=False and max_in_flight= out, or fetch what assigns nothing",
     )
+
+
+def _check_keyed(plan: Plan, options: StreamOptions, changed: frozenset[str]) -> None:
+    """Raise SessionError if items cannot have a state for each key; `changed` are variables."""
+    assigned = find_assigned(plan.graph)
+    read = {plan.graph.variables[name].name for name in plan.graph.prepared}
+    classes = [
+        node for node in plan.graph.nodes if node.operator.owns and is_ordered(node.operator)
+    ]
+    if not changed and not classes:
+        raise SessionError(
+            "key= is given, and the graph has no state: it assigns no variable and calls no "
+            "ordered class",
+            fix="leave key= out",
+        )
+    if plan.request.commit == "item" and assigned:
+        raise SessionError(
+            'key= is given for a plan with commit="item", which runs one item at a time',
+            fix='plan without commit="item"',
+        )
+    if only_read := sorted((read & changed) - assigned):
+        raise SessionError(
+            f"these fetches read the variable {only_read[0]!r}, and do not lead to its assignment",
+            fix="fetch what assigns it, too, or leave key= or fetches= out",
+        )
+    for node in classes:
+        device = plan.prototypes[plan.assignment[node.name]]
+        if isinstance(options.evict, Path):
+            raise SessionError(
+                f"{node} has an instance for each key, which cannot be written to files",
+                fix="use evict='error' or 'drop'",
+            )
+        if not may_run_anywhere(device):
+            raise SessionError(
+                f"{node} runs on {device.name!r}, which cannot have an instance for each key",
+                fix=f"pin it to this process: pin={{{node.name!r}: 'cpu'}}",
+            )

@@ -97,6 +97,7 @@ class Puller:
         self._source = source
         self._run_now = run_now
         self._arrange = options.arrange
+        self._read_key = options.read_key
         self._now_ns = now_ns
         self._number = number
         self._iterator: Iterator[Any] | None = None
@@ -119,6 +120,8 @@ class Puller:
             marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
             if isinstance(inputs, Stamped):
                 inputs = unstamp(inputs, marks)
+            if self._read_key is not None:
+                marks.key, inputs = self._read_key(inputs)
         except StopIteration:
             self.is_exhausted = True
         except Exception as error:
@@ -145,6 +148,8 @@ class Puller:
                 marks = Timestamps(asked_ns, self._now_ns(), stream=self._number)
             if isinstance(inputs, Stamped):
                 inputs = unstamp(inputs, marks)
+            if self._read_key is not None and marks.key is None:  # else a bridge has read it
+                marks.key, inputs = self._read_key(inputs)
         except StopAsyncIteration:
             self.is_exhausted = True
         except Exception as error:

@@ -321,7 +321,7 @@ async def open_stream(
     """Start feeding a source; on exit, cancel and drain items that are still in flight."""
     check_source(source)
     plan = await runtime.plan_for(options.names)
-    check_order(plan, options)
+    check_order(plan, options, runtime.plan)
     batching = None
     if options.batch is not None:
         batching = batching_of(
@@ -333,6 +333,8 @@ async def open_stream(
             pad=options.pad,
         )
     await runtime.prepare(options.slots, options.names)
+    if options.key is not None:
+        await runtime.begin_keys(options.max_keys, options.evict)
     results = Results(runtime, source, options, batching, number)
     failure: BaseException | None = None
     try:

@@ -19,39 +19,36 @@ class _Member:
     """An item in flight; `settle` completes it once it has run and the earlier ones are decided."""
 
     item_run: ItemRun
+    versions: StateVersions
     settle: Callable[[], object] | None = None
 
 
 class StatePipeline:
-    """Decides which versions of variables are committed; used on the trio thread only.
-
-    Attributes
-    ----------
-    versions : StateVersions
-    recall : callable
-        Restarts an item that may have read a withdrawn version.
-    """
+    """Decides which versions of variables are committed; used on the trio thread only."""
 
     def __init__(self) -> None:
-        self.versions = StateVersions()
-        self.recall: Callable[[ItemRun], object] = lambda _: None
         self._members: dict[int, _Member] = {}
 
-    def start(self, item: int, item_run: ItemRun) -> None:
-        """Register an item that starts."""
-        self._members[item] = _Member(item_run)
+    def start(self, item: int, item_run: ItemRun, versions: StateVersions) -> None:
+        """Register an item that starts, with the versions of its state."""
+        self._members[item] = _Member(item_run, versions)
 
     def land(
-        self, item: int, settle: Callable[[], object], may_commit: Callable[[ItemRun], bool]
+        self,
+        item: int,
+        settle: Callable[[], object],
+        may_commit: Callable[[ItemRun], bool],
+        recall: Callable[[ItemRun], object],
     ) -> None:
         """Call `settle` once this ended item and all earlier ones are decided.
 
-        If it may not commit any more, that is now, and its versions are withdrawn.
+        If it may not commit any more, that is now, and its versions are withdrawn. `recall`
+        restarts an item that may have read a withdrawn version.
         """
         member = self._members[item]
         member.settle = settle
         if not may_commit(member.item_run):
-            self._drop(item)
+            self._drop(item, recall)
         while self._members:
             first = min(self._members)
             following = self._members[first]
@@ -59,25 +56,25 @@ class StatePipeline:
                 return
             if may_commit(following.item_run):
                 del self._members[first]
-                self.versions.commit(first)
+                following.versions.commit(first)
                 following.item_run.cause = None  # it has run
                 following.settle()
             else:
-                self._drop(first)
+                self._drop(first, recall)
 
-    def _drop(self, item: int) -> None:
+    def _drop(self, item: int, recall: Callable[[ItemRun], object]) -> None:
         """Withdraw the versions of an item, and restart all later ones."""
         member = self._members.pop(item)
         ended: list[_Member] = []
-        if self.versions.withdraw(item):
+        if member.versions.withdraw(item):
             later = [number for number in sorted(self._members) if number > item]
             running = [self._members[number].item_run for number in later]
             for number in later:
-                self.versions.withdraw(number)
+                self._members[number].versions.withdraw(number)
                 if self._members[number].settle is not None:
                     ended.append(self._members.pop(number))
             for item_run in running:
-                self.recall(item_run)
+                recall(item_run)
         for one in (*ended, member):
             assert one.settle is not None
             one.settle()

@@ -8,8 +8,18 @@ values are stored after the last of them, or when a reader needs them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import asynccontextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +30,7 @@ from ....devices.errors import DeviceLostError
 from ....devices.memory import HOST_MEMORIES
 from ....graph.errors import named_text
 from ....graph.ir import Graph, Node
-from ....graph.state import variables_of
+from ....graph.state import find_assigned, variables_of
 from ....graph.tensor import Array, frozen_copy
 from ...errors import FeedError, SessionError
 from ..faults.watch import Watch
@@ -31,9 +41,11 @@ from ..opened.slots import Turn, session_closed_error
 from ..virtual_time import VirtualTimeDriver
 from .carried import Carried
 from .initial import compute_initial_values
+from .keyed_states import Evict, KeyedStates, KeyState, to_key
 from .lock import VariableLock
 from .pipeline import StatePipeline
 from .store import VariableStore
+from .versions import StateVersions
 
 
 class Values(Mapping[str, Array]):
@@ -77,8 +89,8 @@ class Variables:
     held : VariableStore
     values : Mapping of str to array
         For callers.
-    pipeline : StatePipeline
-        The order of items that hand variables on.
+    states : KeyedStates
+        The states of streams by key.
     """
 
     def __init__(
@@ -95,14 +107,15 @@ class Variables:
         self._examine = examine
         self._watch = watch
         self._turns = VariableLock()
-        self.pipeline = StatePipeline()
-        self._handed_on = self.pipeline.versions
+        self._pipeline = StatePipeline()
+        self._handed_on = StateVersions()
+        self.states = KeyedStates(driver)
+        self._keyed = find_assigned(graph)
         self._bringing = trio.Lock()
         self._committing = False
         self.values = Values(self._nodes.keys(), self._read)
         self.held = VariableStore(self._nodes, devices, driver)
         self.refuse = self._turns.refuse
-        self.closings = self.held.closings
 
     async def open(self) -> None:
         """Compute the initial values.
@@ -186,8 +199,12 @@ class Variables:
     async def join(self, item_run: ItemRun, names: frozenset[str]) -> None:
         """Wait until an item that hands variables on to others in flight may start.
 
+        From then on it has the state of its key, if it has one.
+
         Raises
         ------
+        FeedError
+            If its key cannot be used.
         DeviceError
             If a value was on a device that was lost, or a device fails.
         SessionError
@@ -196,7 +213,10 @@ class Variables:
         if not self._turns.join_nowait(item_run, names):
             await self._turns.join(item_run, names)
         try:
-            if self._handed_on.names != names:
+            if item_run.marks.key is not None:
+                item_run.state = item_run.state or await self.states.find(item_run.marks.key)
+                item_run.state.users.add(item_run)
+            elif self._handed_on.names != names:
                 async with self._bringing:
                     if self._handed_on.names != names:
                         values = {name: await self.held.fetch(name) for name in names}
@@ -213,8 +233,12 @@ class Variables:
 
     def leave(self, item_run: ItemRun) -> None:
         """End the turn of an item, and forget values that it has not committed."""
+        if item_run.state is not None:
+            self.states.leave(item_run.state, item_run)
         if self._turns.leave(item_run):  # the last item that hands variables on
-            if self._turns.is_read:
+            if not self._handed_on.names:
+                self._turns.pass_on()
+            elif self._turns.is_read:
                 self._driver.spawn(self._end_group)
             else:
                 self.held.hold(self._handed_on.end())
@@ -226,24 +250,43 @@ class Variables:
                 self.held.hold(self._handed_on.end())
         self._turns.pass_on()
 
-    def may_run_here(self, slot: Slot, open_plan: OpenPlan) -> bool:
+    def get_versions(self, state: KeyState | None) -> StateVersions:
+        """Return the versions that an item reads and writes."""
+        return self._handed_on if state is None else state.versions
+
+    def get_pipeline(self, state: KeyState | None, open_plan: OpenPlan) -> StatePipeline:
+        """Return the items that an item is committed in order with."""
+        # Functions that all keys share cannot be called out of order: all items commit in order.
+        return self._pipeline if state is None or open_plan.ordered.shared else state.pipeline
+
+    def may_run_here(self, slot: Slot, open_plan: OpenPlan, *, has_key: bool = False) -> bool:
         """Return whether an item can run and commit on the loop, without a turn."""
         if self._turns.is_assigned:
             return False
         if open_plan.reads and open_plan.brought != self.held.changes:
             return False
+        if has_key:
+            return not open_plan.keeps and not self._turns.is_read
         if open_plan.hands_on:
             return not self._turns.is_read and self.held.are_here(open_plan.hands_on)
         return not open_plan.keeps or self.is_quick(slot)
 
-    def read_here(self, slot: Slot) -> None:
+    def read_here(self, slot: Slot, state: KeyState | None) -> None:
         """Copy variables to the inputs of an item that `may_run_here` and hands them on."""
         for name, target in slot.state_in.items():
-            target[...] = self.held.read(name)
+            if state is None:
+                target[...] = self.held.read(name)
+            else:
+                state.versions.read(name, 0, target)
 
-    def commit_here(self, slot: Slot) -> None:
+    def commit_here(self, slot: Slot, state: KeyState | None) -> None:
         """Store the variables that such an item has handed on."""
-        self.held.hold({name: frozen_copy(value) for name, value in slot.state_out.items()})
+        if state is None:
+            self.held.hold({name: frozen_copy(value) for name, value in slot.state_out.items()})
+            return
+        for name, value in slot.state_out.items():
+            state.versions.write(name, 0, value)
+        state.versions.commit(0)
 
     def is_quick(self, slot: Slot) -> bool:
         """Return whether the assignments of an item can be committed without waiting."""
@@ -304,39 +347,127 @@ class Variables:
             return self._handed_on.copy_committed()[name]
         return self.held.read(name)
 
-    async def fetch(self) -> dict[str, Array]:
-        """Return the values of all variables, after the item that is assigning.
+    @asynccontextmanager
+    async def _between_items(self) -> AsyncIterator[None]:
+        me = object()
+        await self._turns.take(me)
+        try:
+            yield
+        finally:
+            self._turns.leave(me)
+
+    async def fetch(self, key: Hashable = None) -> dict[str, Array]:
+        """Return the values of all variables, of a key if given, after the item that is assigning.
+
+        Raises
+        ------
+        FeedError
+            If the key is unknown.
+        DeviceError, SessionError
+            As `enter`.
+        """
+        async with self._between_items():
+            values = {name: await self.held.fetch(name) for name in self._nodes}
+            return values if key is None else values | await self.states.fetch(self._check_key(key))
+
+    async def fetch_states(self) -> tuple[dict[str, Array], dict[Hashable, dict[str, Array]]]:
+        """Return the values of the session, and those of each key, the least recently used first.
 
         Raises
         ------
         DeviceError, SessionError
             As `enter`.
         """
-        me = object()
-        await self._turns.take(me)
-        try:
-            return {name: await self.held.fetch(name) for name in self._nodes}
-        finally:
-            self._turns.leave(me)
+        async with self._between_items():
+            values = {name: await self.held.fetch(name) for name in self._nodes}
+            return values, {key: await self.states.fetch(key) for key in [*self.states]}
 
-    async def assign(self, values: Mapping[str, Any]) -> None:
-        """Assign values to variables, all or none, after the items in flight.
+    async def list_keys(self) -> tuple[Hashable, ...]:
+        """Return all keys, the least recently used first, after the items in flight.
+
+        Raises
+        ------
+        SessionError
+            If the session is being closed.
+        """
+        async with self._between_items():
+            return tuple(self.states)
+
+    async def drop_keys(self, keys: Iterable[Hashable] | None) -> None:
+        """Forget the states of some keys, or of all, after the items in flight.
 
         Raises
         ------
         FeedError
-            If the values are not a mapping, a variable is unknown, or a dtype or shape differs.
+            If a key is unknown; then all stay.
         SessionError
             If the session is being closed.
         """
+        async with self._between_items():
+            for key in [*self.states] if keys is None else [*map(self._check_key, keys)]:
+                await self.states.drop(key)
+
+    async def assign(
+        self,
+        values: Mapping[str, Any],
+        by_key: Mapping[Hashable, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> None:
+        """Assign values to variables, also those of keys, all or none, after the items in flight.
+
+        Raises
+        ------
+        FeedError
+            If the values are not a mapping, a variable is unknown, a dtype or shape differs, or
+            a key cannot be one or has no such variable.
+        SessionError
+            If the session is being closed.
+        """
+        arrays = self._check_values(values, self._nodes)
+        states = {to_key(key): self._check_values(v, self._keyed) for key, v in by_key.items()}
+        if states:
+            await self._begin_keys()
+        async with self._between_items():
+            await self.hold(arrays)
+            for key, of_key in states.items():
+                await self.states.hold(key, of_key)
+
+    def _check_values(self, values: Mapping[str, Any], names: Collection[str]) -> dict[str, Array]:
         _check_mapping(values)
         arrays = {name: self._checked(name, value) for name, value in values.items()}
-        me = object()
-        await self._turns.take(me)
-        try:
-            await self.hold(arrays)
-        finally:
-            self._turns.leave(me)
+        for name in arrays.keys() - names:
+            raise FeedError(
+                f"the variable {name!r} is the same for all keys: the graph assigns nothing to it",
+                fix="assign to it without key=",
+            )
+        return arrays
+
+    def _check_key(self, key: Hashable) -> Hashable:
+        found = to_key(key)
+        if found not in self.states:
+            raise FeedError(f"there is no key {key!r}", fix="see session.list_keys()")
+        return found
+
+    async def begin_keys(self, max_keys: int, evict: Evict) -> None:
+        """Prepare for items with keys.
+
+        Raises
+        ------
+        GraphError
+            If an initial value cannot be computed.
+        """
+        self.states.limit(max_keys, evict)
+        await self._begin_keys()
+
+    async def _begin_keys(self) -> None:
+        if self.states.initial is None:
+            nodes = {name: self._nodes[name] for name in self._keyed}
+            values = await self._driver.on_thread(partial(compute_initial_values, nodes))
+            self.states.begin({name: frozen_copy(value) for name, value in values.items()})
+
+    def closings(self) -> Iterator[Callable[[], None]]:
+        """Yield functions that free all memory, to be called on a thread."""
+        yield from self.states.closings()
+        yield from self.held.closings()
 
     async def carry(self, values: Mapping[str, Any]) -> Carried:
         """Assign the values with the dtype and shape of their variable; report on all.
@@ -423,6 +554,19 @@ class Variables:
         if value.shape == spec.static_shape and value.dtype.newbyteorder("=") == spec.dtype:
             return None
         return f"is {spec}, the value {value.dtype.name}{list(value.shape)}"
+
+
+def check_keyed(open_plan: OpenPlan) -> None:
+    """Raise SessionError if a plan cannot run items with keys: its items run one at a time."""
+    if open_plan.keeps or open_plan.stages is not None:
+        raise keyed_lengths_error()
+
+
+def keyed_lengths_error() -> SessionError:
+    return SessionError(
+        "lengths in this graph depend on values, and so its items cannot have a state for each key",
+        fix="leave key= out, or stream each key in a session of its own",
+    )
 
 
 def _check_mapping(values: Any) -> None:

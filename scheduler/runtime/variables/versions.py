@@ -41,11 +41,23 @@ class StateVersions:
             self._versions = {name: {} for name in values}
             self._spare = {name: [] for name in values}
 
+    def fork(self, values: Mapping[str, Array]) -> StateVersions:
+        """Return versions of the same variables for another state; the spare arrays are shared."""
+        other = StateVersions()
+        other.begin(values)
+        other._lock, other._spare = self._lock, self._spare
+        return other
+
     def end(self) -> dict[str, Array]:
         """Return the committed values, and forget everything."""
         found = self.copy_committed()
         self._committed = {}
         return found
+
+    def hold(self, values: Mapping[str, Array]) -> None:
+        """Set committed values, while no item is in flight; these arrays are never written to."""
+        with self._lock:
+            self._committed.update(values)
 
     def copy_committed(self) -> dict[str, Array]:
         """Return read-only copies of the committed values."""

@@ -1,0 +1,57 @@
+"""The keys of items: an entry of each item, or the result of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any, TypeAlias
+
+from ....graph.names import did_you_mean
+from ...errors import FeedError
+from ..variables.keyed_states import KeyFailure, to_key
+
+Key: TypeAlias = str | Callable[[Any], Hashable]
+
+
+class KeyReader:
+    """Reads the keys of items.
+
+    Parameters
+    ----------
+    key : str or callable
+        An entry's name, or a function of the item.
+    inputs : collection of str
+        Of the graph. An entry that is not among them is not fed.
+    """
+
+    def __init__(self, key: Key, inputs: Collection[str]) -> None:
+        self._key = key
+        self._is_fed = key in inputs if isinstance(key, str) else True
+
+    def __call__(self, item: Any) -> tuple[Hashable, Any]:
+        """Return the key of an item, or the error of finding it, and the inputs to feed."""
+        try:
+            if not isinstance(self._key, str):
+                return to_key(self._key(item)), item
+            if not isinstance(item, Mapping):
+                return KeyFailure(_no_mapping_error(self._key, item)), item
+            if self._key not in item:
+                return KeyFailure(_no_entry_error(self._key, item)), item
+            key = to_key(item[self._key])
+        except Exception as error:  # of any kind: the item fails with it
+            return KeyFailure(error), item
+        if self._is_fed:
+            return key, item
+        return key, {name: value for name, value in item.items() if name != self._key}
+
+
+def _no_mapping_error(key: str, item: object) -> FeedError:
+    return FeedError(
+        f"the item is a {type(item).__name__}, which has no {key!r} for its key",
+        fix=f"feed a mapping: {{{key!r}: ..., ...}}; or stream with key=function",
+    )
+
+
+def _no_entry_error(key: str, item: Mapping[str, Any]) -> FeedError:
+    names = [str(name) for name in item]
+    fix = did_you_mean(key, names, f"it has: {', '.join(names) or 'nothing'}")
+    return FeedError(f"the item has no {key!r}, which is to be its key", fix=fix)

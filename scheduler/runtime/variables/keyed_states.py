@@ -1,0 +1,278 @@
+"""State by key: each key of a stream has its own variables, and its own instances of operators.
+
+Keys are kept in order of their last use. Once there are as many as allowed, a new key is refused,
+or takes the place of the least recently used one, whose state is dropped or written to a file. A
+dropped state stays valid for its items in flight; if the key comes back, it gets another one. So
+the results of a stream do not depend on which items are still in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from uuid import uuid4
+
+import numpy as np
+import trio
+
+from ....devices.operator_instances import OperatorInstances
+from ....graph.errors import PlaitError, named_text
+from ....graph.tensor import Array, frozen_copy
+from ...errors import FeedError
+from ..virtual_time import VirtualTimeDriver
+from .files import load_values, save_values
+from .pipeline import StatePipeline
+from .versions import StateVersions
+
+Evict: TypeAlias = Literal["error", "drop"] | Path
+
+MAX_KEYS = 1024
+
+
+class KeyFailure:
+    """Stands for the key of an item that has none, with the error that the item fails with."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+class KeyState:
+    """The state of one key; a key that was dropped and comes back has another one.
+
+    Attributes
+    ----------
+    key : Hashable
+    versions : StateVersions
+    pipeline : StatePipeline
+        Its items in flight, which commit in order.
+    instances : OperatorInstances
+    users : set of object
+        The items that were admitted and have not ended.
+    is_dropped : bool
+    """
+
+    def __init__(self, key: Hashable, versions: StateVersions) -> None:
+        self.key = key
+        self.versions = versions
+        self.pipeline = StatePipeline()
+        self.instances = OperatorInstances()
+        self.users: set[object] = set()
+        self.is_dropped = False
+
+
+class KeyedStates:
+    """The states of a session by key; used on the trio thread only, or while that rests.
+
+    Parameters
+    ----------
+    driver : VirtualTimeDriver
+
+    Attributes
+    ----------
+    initial : Mapping of str to Array or None
+        The initial values of the variables that each key has; None before `begin`.
+    """
+
+    def __init__(self, driver: VirtualTimeDriver) -> None:
+        self._driver = driver
+        self.initial: Mapping[str, Array] | None = None
+        self._versions = StateVersions()
+        self._states: dict[Hashable, KeyState] = {}
+        self._most = MAX_KEYS
+        self._evict: Evict = "error"
+        self._files: dict[Hashable, Path] = {}
+        self._dropped: set[KeyState] = set()
+        # Held while a state is neither in memory nor in a file.
+        self._moving = trio.Lock()
+        self._failures: list[BaseException] = []
+
+    def begin(self, initial: Mapping[str, Array]) -> None:
+        """Set the values that new keys begin with."""
+        self.initial = initial
+        self._versions.begin(initial)
+
+    def limit(self, max_keys: int, evict: Evict) -> None:
+        """Limit the number of keys in memory, from now on."""
+        self._most, self._evict = max_keys, evict
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """Yield all keys, the least recently used first."""
+        yield from (*self._files, *self._states)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._states or key in self._files
+
+    def find_nowait(self, key: Hashable) -> KeyState | None:
+        """Return the state of a key, which is made if the key is new; None if that takes a file.
+
+        Raises
+        ------
+        FeedError
+            If the item has no key, or its key is one too many.
+        """
+        return None if self._moving.locked() else self._find_in_memory(key)
+
+    async def find(self, key: Hashable) -> KeyState:
+        """Return the state of a key.
+
+        Raises
+        ------
+        FeedError
+            As `find_nowait`.
+        GraphError
+            If a file cannot be written or read.
+        """
+        state = self.find_nowait(key)
+        if state is None:
+            async with self._moving:
+                state = self._find_in_memory(key)
+                if state is None:
+                    await self._make_room()
+                    state = self.put(key, await self._take_from_file(key))
+        return state
+
+    def put(self, key: Hashable, values: Mapping[str, Array]) -> KeyState:
+        """Make the state of a key."""
+        state = self._states[key] = KeyState(key, self._versions.fork(values))
+        return state
+
+    async def hold(self, key: Hashable, values: Mapping[str, Array]) -> None:
+        """Set values of a key, and its others to the initial ones if it is new."""
+        async with self._moving:
+            if key not in self._states:
+                self.put(key, await self._take_from_file(key))
+            self._states[key].versions.hold(values)
+
+    async def fetch(self, key: Hashable) -> dict[str, Array]:
+        """Return the committed values of a key, which is not used by that; between items."""
+        async with self._moving:
+            if key in self._states:
+                return self._states[key].versions.copy_committed()
+            return await self._read(self._files[key])
+
+    async def drop(self, key: Hashable) -> None:
+        """Forget a key."""
+        async with self._moving:
+            if key in self._states:
+                self._drop(key)
+            else:
+                await self._driver.on_thread(self._files.pop(key).unlink)
+
+    def leave(self, state: KeyState, user: object) -> None:
+        """Note that an item has ended."""
+        state.users.discard(user)
+        if state.is_dropped:
+            self._close(state)
+
+    def closings(self) -> Iterator[Callable[[], None]]:
+        """Yield functions that free all, to be called on a thread."""
+        yield from (one.instances.close for one in (*self._states.values(), *self._dropped))
+        yield from (partial(path.unlink, missing_ok=True) for path in self._files.values())
+        yield from (partial(_raise, error) for error in self._failures)
+
+    def _find_in_memory(self, key: Hashable) -> KeyState | None:
+        if isinstance(key, KeyFailure):
+            raise key.error
+        state = self._states.pop(key, None)
+        if state is not None:
+            self._states[key] = state  # now the last that is evicted
+            return state
+        if len(self._states) >= self._most and key not in self._files:
+            if self._evict == "error":
+                raise _too_many_error(self._most, key)
+            if self._evict == "drop":
+                while len(self._states) >= self._most:
+                    self._drop(next(iter(self._states)))
+        if key in self._files or len(self._states) >= self._most:
+            return None
+        assert self.initial is not None, "a stream with keys has begun"
+        return self.put(key, self.initial)
+
+    def _drop(self, key: Hashable) -> None:
+        state = self._states.pop(key)
+        state.is_dropped = True
+        self._dropped.add(state)
+        self._close(state)
+
+    def _close(self, state: KeyState) -> None:
+        if state.users:
+            return
+        self._dropped.discard(state)
+        if not state.instances.is_empty:
+            self._dropped.add(state)
+            self._driver.spawn(self._close_instances, state)
+
+    async def _close_instances(self, state: KeyState) -> None:
+        try:
+            await self._driver.on_thread(state.instances.close)
+        except PlaitError as error:  # raised when the session closes
+            self._failures.append(error)
+        self._dropped.discard(state)
+
+    async def _make_room(self) -> None:
+        """Write keys without items in flight to files, while there are too many."""
+        while len(self._states) >= self._most and isinstance(self._evict, Path):
+            idle = next((one for one in self._states.values() if not one.users), None)
+            if idle is None:
+                return
+            path = self._evict / f"plait-{uuid4().hex}.plait"
+            values = idle.versions.copy_committed()
+            await self._driver.on_thread(partial(save_values, values, path))
+            del self._states[idle.key]
+            self._files[idle.key] = path
+
+    async def _take_from_file(self, key: Hashable) -> Mapping[str, Array]:
+        path = self._files.get(key)
+        if path is None:
+            assert self.initial is not None, "a stream with keys has begun"
+            return self.initial
+        values = await self._read(path)
+        await self._driver.on_thread(path.unlink)
+        del self._files[key]
+        return values
+
+    async def _read(self, path: Path) -> dict[str, Array]:
+        values = await self._driver.on_thread(partial(load_values, path))
+        return {name: frozen_copy(value) for name, value in values.items()}
+
+
+def to_key(value: Any) -> Hashable:
+    """Return a value as a key; the element of an array of one.
+
+    Raises
+    ------
+    FeedError
+        If it cannot be one.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        if value.size != 1:
+            raise FeedError(
+                f"a key is an array of {value.size} elements",
+                fix="use arrays of one element, or key=lambda item: item['id'].tobytes()",
+            )
+        value = value.item()
+    try:
+        hash(value)
+    except Exception as error:
+        raise FeedError(
+            f"a key is a {type(value).__name__}: {named_text(error)}",
+            fix="use text, numbers, or tuples of them",
+        ) from error
+    if value is None or value != value:  # NaN would be another key each time
+        raise FeedError(f"a key is {value!r}", fix="use a value that equals itself and is not None")
+    key: Hashable = value
+    return key
+
+
+def _too_many_error(most: int, key: Hashable) -> FeedError:
+    return FeedError(
+        f"{most:,} keys have a state, and {key!r} is one more",
+        fix="stream with max_keys=, or evict='drop' or a pathlib.Path to write states to; or "
+        "session.drop_keys([...])",
+    )
+
+
+def _raise(error: BaseException) -> None:
+    raise error

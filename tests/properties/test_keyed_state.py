@@ -1,0 +1,143 @@
+"""Streams by key: results and state of each key are those of a loop with an oracle for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import plait as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from overlapping_graphs import faults, feed, pairs, waits
+from plait.graph.ir import Graph
+from plait.graph.tensor import Array
+from stateful_graphs import Oracle
+
+N_ITEMS = 24
+
+Results = list[dict[str, Array] | None]
+
+
+def run_loop(
+    graph: Graph, keys: list[str], most: int | None = None
+) -> tuple[Results, dict[str, list[Mapping[str, Array]]]]:
+    """Return the results of one item after the other, and for each key its values in turn.
+
+    Of more keys than `most`, the least recently used one is forgotten.
+    """
+    oracles: dict[str, Oracle] = {}
+    histories: dict[str, list[Mapping[str, Array]]] = {}
+    found: Results = []
+    for number, key in enumerate(keys):
+        if key not in oracles and len(oracles) == most:
+            forgotten = next(iter(oracles))
+            del oracles[forgotten], histories[forgotten]
+        oracle = oracles.pop(key) if key in oracles else Oracle(graph)
+        oracles[key] = oracle
+        history = histories.setdefault(key, [dict(oracle.values)])
+        found.append(None if number in faults else oracle.run(feed(number)))
+        history.append(dict(oracle.values))
+    return found, histories
+
+
+def compare(found: Results, wanted: Results) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None)
+        for name, array in (other or {}).items():
+            assert one is not None
+            np.testing.assert_array_equal(one[name], array, name)
+
+
+def is_equal(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> bool:
+    return all(np.array_equal(found[f"stateful/{name}"], one) for name, one in wanted.items())
+
+
+def set_up(random: Random, faulty: dict[int, str]) -> None:
+    faults.clear()
+    faults.update(faulty)
+    waits.clear()
+    # Items after a faulty one read its versions before it fails.
+    waits.update({n: 0.004 if n in faulty else random.choice([0, 0.001]) for n in range(N_ITEMS)})
+
+
+def plan_graph(graph: Graph, devices: list[str], in_flight: int) -> pl.Plan:
+    return pl.plan(graph, devices, max_in_flight=in_flight, strategy="preference")
+
+
+def has_state(graph: Graph) -> bool:
+    return any(node.op == "Assign" for node in graph.nodes)
+
+
+drawn: Callable[..., Any] = given(
+    graphs=pairs().filter(lambda drawn: has_state(drawn[0])),
+    in_flight=st.integers(1, 6),
+    faulty=st.dictionaries(
+        st.integers(0, N_ITEMS - 1), st.sampled_from(["first", "last", "last"]), max_size=8
+    ),
+    keys=st.lists(st.sampled_from("abc"), min_size=N_ITEMS, max_size=N_ITEMS),
+    seed=st.integers(0, 1 << 20),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [["cpu:0..2"], ["cpu"]])
+@pytest.mark.parametrize("evict", ["error", "drop", "spill"])
+@settings(max_examples=45, deadline=None)
+@drawn
+def test_each_key_is_as_alone(
+    tmp_path_factory: pytest.TempPathFactory,
+    devices: list[str],
+    evict: Any,
+    graphs: tuple[Graph, Graph],
+    in_flight: int,
+    faulty: dict[int, str],
+    keys: list[str],
+    seed: int,
+) -> None:
+    set_up(Random(seed), faulty)
+    inner, graph = graphs
+    most = 3 if evict == "error" else 1 + seed % 2
+    folder: Path | None = tmp_path_factory.mktemp("states") if evict == "spill" else None
+    wanted, histories = run_loop(inner, keys, most if evict == "drop" else None)
+    with pl.BlockingSession(plan_graph(graph, devices, in_flight)) as session:
+        fed = ({**feed(number), "camera": key} for number, key in enumerate(keys))
+        items = session.stream(fed, key="camera", max_keys=most, evict=folder or evict)
+        compare([None if item.error else dict(item.outputs) for item in items], wanted)
+        assert {*session.list_keys()} == {*histories}
+        for key, history in histories.items():
+            assert is_equal(session.fetch_variables(key=key), history[-1])
+        assert is_equal(session.variables, Oracle(inner).values)
+    assert folder is None or not [*folder.iterdir()]
+
+
+@settings(max_examples=45, deadline=None)
+@drawn
+def test_what_a_stream_that_is_left_has_committed_is_a_prefix_of_each_key(
+    graphs: tuple[Graph, Graph],
+    in_flight: int,
+    faulty: dict[int, str],
+    keys: list[str],
+    seed: int,
+) -> None:
+    set_up(Random(seed), faulty)
+    inner, graph = graphs
+    n_taken = seed % N_ITEMS + 1
+    wanted, histories = run_loop(inner, keys)
+    with pl.BlockingSession(plan_graph(graph, ["cpu:0..2"], in_flight)) as session:
+        fed = ({**feed(number), "camera": key} for number, key in enumerate(keys))
+        with session.stream(fed, key=read_camera, max_in_flight=3 * in_flight) as items:
+            taken = [next(items) for _ in range(n_taken)]
+        compare([None if i.error else dict(i.outputs) for i in taken], wanted[:n_taken])
+        for key in session.list_keys():
+            values = session.fetch_variables(key=key)
+            left = histories[str(key)][keys[:n_taken].count(str(key)) :]
+            assert any(is_equal(values, one) for one in left)
+
+
+def read_camera(item: dict[str, Any]) -> Hashable:
+    key: Hashable = item.pop("camera")
+    return key
