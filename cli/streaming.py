@@ -47,6 +47,7 @@ def add_streaming_options(command: Callable[..., None]) -> Callable[..., None]:
         on_error: str,
         keep: str | None,
         drop: Literal["oldest", "newest"] | None,
+        key: str | None,
         **options: Any,
     ) -> None:
         arguments: StreamArguments = {
@@ -56,6 +57,7 @@ def add_streaming_options(command: Callable[..., None]) -> Callable[..., None]:
             "deadline_s": None if deadline_ms is None else deadline_ms / 1e3,
             "keep": "latest" if keep == "latest" else parse_keep(keep),
             "drop": drop,
+            "key": key,
         }
         command(request, streaming=Streaming(arguments, stop=on_error == "stop"), **options)
 
@@ -119,5 +121,11 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
         "--drop",
         type=click.Choice(["oldest", "newest"]),
         help="Which items --keep drops; by default the oldest.",
+    ),
+    option(
+        "Streaming",
+        "--key",
+        metavar="INPUT",
+        help="Keep a state for each value of this input: see docs/state.md.",
     ),
 )

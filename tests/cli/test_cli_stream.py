@@ -84,3 +84,19 @@ def test_what_is_kept_is_a_number_or_the_latest(folder: Path) -> None:
     assert_mistake(plait(folder, "stream", "neg.plait", *arguments), "--keep is 'some'")
     result = plait(folder, "stream", "neg.plait", *arguments[:-1], "latest")
     assert (result.exit_code, "items/s" in result.stdout) == (0, True)
+
+
+def test_each_value_of_an_input_has_a_state(folder: Path) -> None:
+    b = pl.GraphBuilder("counts")
+    user = b.input("user", "int64", ())
+    count = b.variable("count", np.int64(0))
+    b.output("count_now", count.assign(b.after(count + 1, user)))
+    pl.save(b.build(), folder / "counts.plait")
+    users = folder / "users"
+    users.mkdir()
+    for index in range(6):
+        np.save(users / f"{index}.npy", np.int64(index % 2))
+    arguments = ("--input", "user=users", "--output", "out", "--key", "user")
+    assert plait(folder, "stream", "counts.plait", *arguments).exit_code == 0
+    found = [np.load(folder / "out" / f"{index:04d}.npz")["count_now"] for index in range(6)]
+    assert found == [1, 1, 2, 2, 3, 3]
