@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+from zipfile import BadZipFile
 
 import msgspec
 
@@ -17,6 +18,7 @@ from ...graph.formats.files import Refuse, read_file, replace_file
 from ..errors import JobError
 from .sinks import Sink
 
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 MANIFEST, FOLDERS = "manifest.json", ("parts", "errors", "variables")
 ATTEMPTS, PAUSE_S = 10, 0.02
 """A process that asks for the status holds the lock for a moment."""
@@ -52,9 +54,9 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """
 
     version: int = 1
-    position: int = 0
-    total: int | None = None
-    failed: int = 0
+    position: Count = 0
+    total: Count | None = None
+    failed: Count = 0
     is_done: bool = False
     is_running: bool = False
     items_per_second: float = 0.0
@@ -102,7 +104,7 @@ def read_status(folder: Path) -> JobStatus | None:
         found = msgspec.json.decode(file.manifest, type=JobStatus)
         if found.version != 1:
             raise ValueError(f"it has version {found.version}")
-        if found.position < 0 or not all(map(_NAME.fullmatch, found.files)):
+        if not all(map(_NAME.fullmatch, found.files)):
             raise ValueError("it names other files than those of jobs")  # which would be deleted
     except ValueError as error:  # msgspec's own are subclasses
         raise JobError(
@@ -111,6 +113,19 @@ def read_status(folder: Path) -> JobStatus | None:
             fix="restore it from a copy, or run the job in another folder; parts stay as they are",
         ) from error
     return found
+
+
+@contextmanager
+def explain_damage(folder: Path) -> Iterator[None]:
+    """Convert the errors of reading a job's own files."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+        raise JobError(
+            f"a file of the last commit cannot be read: {error}",
+            at=str(folder),
+            fix="restore it from a copy, or run the job in another folder",
+        ) from error
 
 
 def show_status(folder: Path) -> JobStatus:

@@ -16,6 +16,9 @@ from ..costs.signature import canonical
 from ..errors import JobError
 from .sources import hash_texts
 
+FORMAT = "format"
+"""The part of a job that cannot change: pieces of parts are read again."""
+
 _NUMBER = re.compile(r"#\d+$")
 """The end of the name of an operator of a pipeline that was made twice in a process."""
 
@@ -49,6 +52,11 @@ def hash_code(graph: Graph) -> str:
     )
 
 
+def hash_key(key: Any) -> str:
+    """Return a digest of the key of a stream, which may be a function."""
+    return hash_texts([_find_text(key)]) if callable(key) else str(key)
+
+
 def _find_text(target: Any) -> str:
     while isinstance(target, partial):
         target = target.func
@@ -61,10 +69,15 @@ def _find_text(target: Any) -> str:
         return str(getattr(target, "__qualname__", target)) + (code.co_code.hex() if code else "")
 
 
-def check_unchanged(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], *, accepts: bool) -> None:
     """Raise JobError if a part of the job is not as it was at the last commit."""
     changed = [name for name, digest in now.items() if before.get(name) != digest]
-    if changed:
+    if FORMAT in changed:
+        raise JobError(
+            f"the job wrote {before.get(FORMAT)} so far, and the sink is {now[FORMAT]}",
+            fix="use the same format, or choose another folder",
+        )
+    if changed and not accepts:
         raise JobError(
             f"the job's {' and '.join(changed)} changed since its last commit",
             fix="accept_changes=True goes on with the rest of the items as they are now; to run "

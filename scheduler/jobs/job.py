@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +18,21 @@ from ..errors import JobError
 from ..planner.plannable import Plannable, to_plan
 from ..plans.plan import Plan
 from ..runtime.streaming.options import StreamArguments
-from .commits import JobStatus, delete_leftovers, lock_folder, read_status, show_status
-from .digests import check_order, check_unchanged, hash_code, hash_model
-from .run import POSITION, Interrupts, JobRun, Settings
+from .commits import (
+    JobStatus,
+    delete_leftovers,
+    explain_damage,
+    lock_folder,
+    read_status,
+    show_status,
+)
+from .digests import FORMAT, check_order, check_unchanged, hash_code, hash_key, hash_model
+from .run import POSITION, Interrupts, JobRun
 from .sinks import Sink, to_sink
 from .sources import to_source
 
-STREAMED = {"batch", "deadline_s", "max_delay_s", "max_in_flight", "pad"}
+REFUSED = {"copy", "drop", "fetches", "keep", "on_error", "ordered"}
+STREAMED = StreamArguments.__annotations__.keys() - REFUSED
 
 
 class Job:
@@ -60,8 +68,9 @@ class Job:
     accept_changes : bool, default False
         Resume although the model, the code, the source or the sink has changed.
     **stream
-        ``batch``, ``deadline_s``, ``max_delay_s``, ``max_in_flight`` and ``pad``, as for a stream.
-        They may change between runs.
+        ``batch``, ``deadline_s``, ``max_delay_s``, ``max_in_flight``, ``pad``, ``key``,
+        ``max_keys`` and ``evict``, as for a stream. The key is that of the item as the source
+        gives it. All but the key may change between runs.
 
     Raises
     ------
@@ -106,18 +115,16 @@ class Job:
             raise JobError(
                 f"Job() takes no {unknown[0]}=", fix=f"use {', '.join(sorted(STREAMED))}"
             )
+        if isinstance(stream.get("evict"), Path):
+            raise JobError("states in files are not part of a commit", fix="leave evict= out")
         self.folder = Path(folder)
-        self._work, self._accepts_changes = work, accept_changes
-        self._source, self._sink = to_source(source), to_sink(sink)
+        self.source, self.sink, self.seed = to_source(source), to_sink(sink), seed
+        self.commit_s, self.commit_items = commit_s, commit_items or part_items
+        self.part_items, self.max_failed, self.stream = part_items, max_failed, stream
         self.command: tuple[str, ...] = ()
-        self._options: dict[str, Any] = {
-            "commit_s": commit_s,
-            "commit_items": commit_items or part_items,
-            "part_items": part_items,
-            "max_failed": max_failed,
-            "seed": seed,
-            "stream": stream,
-        }
+        self._work, self._accepts_changes = work, accept_changes
+        # Items of a pipeline may be of any type; a plan takes the columns of its inputs.
+        self.to_feeds: Callable[[Any], Mapping[str, Any]] | None = getattr(work, "feeds", None)
 
     @cached_property
     def plan(self) -> Plan:
@@ -132,7 +139,7 @@ class Job:
         with effects in the graph.
         """
         nodes = all_nodes(self.plan.fetchable)
-        return type(self._sink) is Sink or any(
+        return type(self.sink) is Sink or any(
             node.operator.effects and node.operator.function for _, _, node in nodes
         )
 
@@ -199,35 +206,34 @@ class Job:
     @contextmanager
     def _open(self, progress: Callable[[int], object] | None) -> Iterator[JobRun]:
         with Interrupts() as interrupts, lock_folder(self.folder):
-            graph, options, found = self.plan.fetchable, self._options, read_status(self.folder)
+            graph, found = self.plan.fetchable, read_status(self.folder)
             check_order(graph)
             digests = {
                 "model": hash_model(graph),
                 "code": hash_code(graph),
-                "source": self._source.digest,
-                "sink": f"{type(self._sink).__name__}, {options['part_items']} items in a part",
-                "seed": str(options["seed"]),
+                "source": self.source.digest,
+                FORMAT: type(self.sink).__name__,
+                "part_items": str(self.part_items),
+                "seed": str(self.seed),
+                "key": hash_key(self.stream.get("key")),
             }
-            if found is not None and not self._accepts_changes:
-                check_unchanged(found.digests, digests)
-            changes = {"digests": digests, "total": self._source.total, "command": self.command}
+            if found is not None:
+                check_unchanged(found.digests, digests, accepts=self._accepts_changes)
+            changes = {"digests": digests, "total": self.source.total, "command": self.command}
             status = msgspec.structs.replace(found or JobStatus(), **changes)
             delete_leftovers(self.folder, status)
-            to_feeds = getattr(self._work, "feeds", None)  # of a pipeline: items of any type
-            settings = Settings(
-                self.plan, to_feeds, self._source, self._sink, self.folder, **options
-            )
             with BlockingSession(self.plan) as session:
-                run = JobRun(settings, session, status, interrupts, progress)
+                with explain_damage(self.folder):
+                    run = JobRun(self, session, status, interrupts, progress)
                 if status != found:
                     run.publish()
                 yield run
 
 
 def _read_failures(folder: Path, status: JobStatus) -> dict[int, bytes]:
-    lines = (
-        line
-        for name in status.errors
-        for line in (folder / name).read_bytes().splitlines(keepends=True)
-    )
-    return {msgspec.json.decode(line)[POSITION]: line for line in lines}
+    with explain_damage(folder):
+        lines = b"".join((folder / name).read_bytes() for name in status.errors)
+        found = {msgspec.json.decode(line)[POSITION]: line for line in lines.splitlines(True)}
+        if len(found) != status.failed:
+            raise ValueError("some errors are missing")
+    return found

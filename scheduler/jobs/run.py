@@ -7,11 +7,10 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from time import monotonic
 from types import FrameType
-from typing import Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import msgspec
 import numpy as np
@@ -22,32 +21,17 @@ from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.state import assigns
 from ..bridges.blocking_session import BlockingSession
 from ..errors import JobError
-from ..plans.plan import Plan
 from ..runtime.items.feeds import to_feeds
 from ..runtime.items.item import Item
-from ..runtime.streaming.options import StreamArguments
 from .commits import JobStatus, Parts, commit
-from .sinks import JsonLines, Row, Sink
-from .sources import JobSource
+from .sinks import JsonLines, Row
+
+if TYPE_CHECKING:
+    from .job import Job
 
 POSITION, RESULT = "position", "result"
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The arguments of a job; `to_feeds` is None for a plan, which takes columns by name."""
-
-    plan: Plan
-    to_feeds: Callable[[Any], Mapping[str, Any]] | None
-    source: JobSource
-    sink: Sink
-    folder: Path
-    commit_s: float
-    commit_items: int
-    part_items: int
-    max_failed: int | None
-    seed: int
-    stream: StreamArguments
+KEY = "key of the item"
+"""An entry of the feeds that no input takes."""
 
 
 class Interrupts:
@@ -85,16 +69,16 @@ class JobRun:
 
     def __init__(
         self,
-        settings: Settings,
+        job: Job,
         session: BlockingSession,
         status: JobStatus,
         interrupts: Interrupts,
         progress: Callable[[int], object] | None,
     ) -> None:
-        self._settings, self._session, self._interrupts = settings, session, interrupts
+        self._job, self._session, self._interrupts = job, session, interrupts
         self.status = status
         self._progress = progress or (lambda done: None)
-        self._is_stateful = assigns(settings.plan.fed)
+        self._is_stateful = assigns(job.plan.fed)
         self._begin = self._position = self._fed = status.position
         self._begun_s = self._committed_s = monotonic()
         self._rows: list[Any] = []
@@ -104,15 +88,15 @@ class JobRun:
         self._is_exhausted = False
         self._error: Exception | None = None
         self._commits, self._was_lost = True, False
-        self._lines, where = JsonLines(), settings.folder
-        size, at = settings.part_items, status.position
-        self._parts = Parts(where, "parts", settings.sink, size, status.parts, at)
+        self._lines, where = JsonLines(), job.folder
+        size, at = job.part_items, status.position
+        self._parts = Parts(where, "parts", job.sink, size, status.parts, at)
         self._errors = Parts(where, "errors", self._lines, size, status.errors, at)
 
     def run(self) -> None:
         """Run all items that are left; the error of a source is raised once they are committed."""
         if self.status.variables:
-            self._session.load_variables(self._settings.folder / self.status.variables)
+            self._session.load_variables(self._job.folder / self.status.variables)
         items = self._read()
         while not (self._is_exhausted or self._error or self._interrupts.signal):
             self._stream(items)
@@ -122,7 +106,7 @@ class JobRun:
 
     def repair(self, failures: Mapping[int, bytes]) -> None:
         """Run failed items again, given by the lines of the errors part, and commit the rows."""
-        self._commits, self._failed = False, 0
+        self._commits, self._failed, self._fed = False, 0, 0
         self._stream((position, self._read_one(position)) for position in failures)
         left = [line for position, line in failures.items() if position >= self._fed]
         self._parts.write_repaired(self._rows, len(self._parts.names), self._make_write_error)
@@ -134,14 +118,17 @@ class JobRun:
         self.publish()
 
     def _read(self) -> Iterator[tuple[int, Any]]:
-        yield from enumerate(self._settings.source.open_at(self._begin), self._begin)
+        yield from enumerate(self._job.source.open_at(self._begin), self._begin)
 
     def _read_one(self, position: int) -> Any:
         missing = LookupError("the source ends before this item")
-        return next(iter(self._settings.source.open_at(position)), missing)
+        return next(iter(self._job.source.open_at(position)), missing)
 
     def _stream(self, items: Iterator[tuple[int, Any]]) -> None:
-        with self._session.stream(self._feed(items), **self._settings.stream) as results:
+        options = self._job.stream.copy()
+        if options.get("key") is not None:
+            options["key"] = KEY
+        with self._session.stream(self._feed(items), **options) as results:
             for item in results:
                 self._settle(item)
         self._flush()
@@ -167,19 +154,17 @@ class JobRun:
                 self._pending.append((position, None, error))
                 self._flush()
             else:
-                is_kept = self._settings.stream.get("batch") is not None
+                is_kept = self._job.stream.get("batch") is not None
                 self._pending.append((position, feeds if is_kept else None, None))
                 yield feeds
 
     def _to_feeds(self, position: int, value: Any) -> Mapping[str, Any]:
         if isinstance(value, BaseException):
             raise value
-        graph = self._settings.plan.fed
-        if self._settings.to_feeds is not None:
-            feeds = dict(self._settings.to_feeds(value))
-        else:
-            given = to_feeds(graph, value)
-            feeds = {name: given[name] for name in graph.inputs if name in given}
+        graph = self._job.plan.fed
+        convert = self._job.to_feeds or partial(to_feeds, graph)
+        given = convert(value)
+        feeds = {name: given[name] for name in graph.inputs if name in given}
         for name, array in feeds.items():
             dtype, shape = graph.tensors[name].dtype, graph.tensors[name].shape
             if isinstance(array, bytes) and dtype == np.uint8:
@@ -187,7 +172,10 @@ class JobRun:
             if isinstance(array, np.ndarray) and shape and len(shape) == array.ndim + 1:
                 feeds[name] = array[None]  # a row of a batch of one
         if RANDOM_KEY in graph.inputs:  # the numbers of an item do not depend on the run
-            feeds[RANDOM_KEY] = np.array([self._settings.seed, position], np.uint64)
+            feeds[RANDOM_KEY] = np.array([self._job.seed, position], np.uint64)
+        key = self._job.stream.get("key")
+        if key is not None:
+            feeds[KEY] = key(value) if callable(key) else value[key]
         return feeds
 
     def _settle(self, item: Item) -> None:
@@ -211,7 +199,7 @@ class JobRun:
     def _finish(self, position: int, outputs: Any, error: BaseException | None) -> None:
         if error is None:
             try:
-                self._rows.append(self._settings.sink.encode(_make_row(position, outputs)))
+                self._rows.append(self._job.sink.encode(_make_row(position, outputs)))
             except Exception as failure:
                 error = failure
         if error is not None:
@@ -229,15 +217,15 @@ class JobRun:
         ):
             raise error  # it is not the item's fault: all others would fail, too
         self._failed += 1
-        settings, describe = self._settings, self._settings.source.describe
+        job, describe = self._job, self._job.source.describe
         row: Row = {POSITION: position, "item": describe and describe(position)}
         row |= {"kind": type(error).__name__, "error": str(error)}
         row |= {"at": getattr(error, "at", None)}
         row |= {"traceback": "".join(traceback.format_exception(error))}
         self._failures.append(self._lines.encode(row))
-        if settings.max_failed is not None and self._failed > settings.max_failed:
+        if job.max_failed is not None and self._failed > job.max_failed:
             raise JobError(
-                f"{self._failed:,} items failed, and {settings.max_failed:,} may",
+                f"{self._failed:,} items failed, and {job.max_failed:,} may",
                 at=f"item {position:,}",
                 fix=f"mend the cause, and run() again from item {self.status.position:,}; or "
                 "raise max_failed=",
@@ -245,11 +233,11 @@ class JobRun:
 
     def _is_due(self, position: int) -> bool:
         """True if a commit is due when all items up to a position are done."""
-        settings = self._settings
+        job = self._job
         return (
-            position % settings.part_items == 0
-            or position % settings.commit_items == 0
-            or monotonic() - self._committed_s >= settings.commit_s
+            position % job.part_items == 0
+            or position % job.commit_items == 0
+            or monotonic() - self._committed_s >= job.commit_s
         )
 
     def _make_write_error(self, what: str, fix: str = "") -> PlaitError:
@@ -266,7 +254,7 @@ class JobRun:
         variables = ""
         if self._is_stateful:
             variables = f"variables/variables-{self._position:012d}.plait"
-            self._session.save_variables(self._settings.folder / variables)
+            self._session.save_variables(self._job.folder / variables)
         rows, self._rows, failures, self._failures = self._rows, [], self._failures, []
         self._parts.write(rows, self._position, self._make_write_error, is_last=is_last)
         self._errors.write(failures, self._position, self._make_write_error, is_last=is_last)
@@ -283,7 +271,7 @@ class JobRun:
         """Replace the manifest by one that names the present files."""
         names = {"parts": tuple(self._parts.names), "errors": tuple(self._errors.names)}
         after = msgspec.structs.replace(self.status, failed=self._failed, **names, **changes)
-        commit(self._settings.folder, self.status, after, self._make_write_error)
+        commit(self._job.folder, self.status, after, self._make_write_error)
         self.status = after
 
 

@@ -70,7 +70,7 @@ class Parquet(Sink):
     Parameters
     ----------
     schema : pyarrow.Schema, optional
-        By default that which the values of the first part have; it holds for all others.
+        By default that which the values of the first part have. It holds for all others.
     """
 
     suffix = ".parquet"
@@ -94,7 +94,9 @@ class Parquet(Sink):
             return self._arrow.table(columns)
 
     def dump(self, blocks: Sequence[Any], first: Path | None) -> Iterable[memoryview]:
-        schema = self._schema if first is None else self._files.read_schema(first)
+        schema = self._schema
+        if schema is None and first is not None:
+            schema = self._files.read_schema(first)
         known = [] if schema is None else [schema.empty_table()]
         written = self._arrow.BufferOutputStream()
         with _explain("rows do not have the schema of the first part"):

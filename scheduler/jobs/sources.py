@@ -6,10 +6,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from glob import glob
+from glob import escape, glob
 from hashlib import sha256
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -72,9 +71,10 @@ def to_source(given: Any) -> JobSource:
 def _read_sequence(items: Sequence[Any], position: int) -> Iterator[Any]:
     for index in range(position, len(items)):
         try:
-            yield items[index]
+            item = items[index]
         except Exception as error:
-            yield error
+            item = error
+        yield item
 
 
 def read_files(path: str | os.PathLike[str]) -> JobSource:
@@ -91,52 +91,50 @@ def read_files(path: str | os.PathLike[str]) -> JobSource:
         If there is no such file, or the extra ``[jobs]`` is not installed and a URL needs it. A
         file that cannot be read fails its item.
     """
-    where, system = os.fspath(path), _find_system(path)
-    if system is None:
-        pattern = os.path.join(where, "*") if os.path.isdir(where) else where
-        paths = sorted(file for file in glob(pattern, recursive=True) if os.path.isfile(file))
-    else:
-        paths = sorted(system.glob(where if "*" in where else f"{where.rstrip('/')}/*"))
-    if not paths:
-        raise SourceError(f"there is no file {where}", fix="pass a folder or pattern with files")
+    paths, open_file = _find_files(path)
 
     def open_at(position: int) -> Iterator[Any]:
-        for file in paths[position:]:
+        for path in paths[position:]:
             try:
-                yield Path(file).read_bytes() if system is None else system.cat_file(file)
+                with open_file(path, "rb") as file:
+                    content = file.read()
             except Exception as error:
-                yield error
+                content = error
+            yield content
 
     names = [os.path.basename(file) for file in paths]
     return JobSource(open_at, len(paths), hash_texts(names), paths.__getitem__)
 
 
 def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
-    """Read a file with one JSON value per line; a line that is damaged fails its item.
+    """Read files with one JSON value per line; a line that is damaged fails its item.
 
     Parameters
     ----------
     path : str or path
-        A file, or a URL, which fsspec reads.
+        A file or pattern, or a URL of either, which fsspec reads.
 
     Raises
     ------
     SourceError
-        If the file does not exist, or the extra ``[jobs]`` is not installed and a URL needs it.
+        As for `read_files`.
     """
-    where, system = os.fspath(path), _find_system(path)
-    if not (os.path.isfile(where) if system is None else system.isfile(where)):
-        raise SourceError(f"there is no file {where}", fix="check the path")
+    paths, open_file = _find_files(path)
+
+    def read_lines() -> Iterator[bytes]:
+        for path in paths:
+            with open_file(path, "rb") as file:
+                yield from file
 
     def open_at(position: int) -> Iterator[Any]:
-        with open(where, "rb") if system is None else system.open(where, "rb") as file:
-            for line in islice(file, position, None):
-                try:
-                    yield msgspec.json.decode(line)
-                except msgspec.DecodeError as error:
-                    yield error
+        for line in islice(read_lines(), position, None):
+            try:
+                value = msgspec.json.decode(line)
+            except msgspec.DecodeError as error:
+                value = error
+            yield value
 
-    return JobSource(open_at, describe=lambda position: f"{where}:{position + 1}")
+    return JobSource(open_at, describe=lambda position: f"line {position + 1} of {path}")
 
 
 def read_rows(
@@ -233,6 +231,19 @@ def import_pyarrow(module: str) -> Any:
 def _find_system(path: str | os.PathLike[str]) -> Any:
     """Return the file system of a URL; None for a local path."""
     where = os.fspath(path)
-    if "://" not in where:
-        return None
-    return import_pyarrow("fsspec.core").url_to_fs(where)[0]
+    return import_pyarrow("fsspec.core").url_to_fs(where)[0] if "://" in where else None
+
+
+def _find_files(path: str | os.PathLike[str]) -> tuple[list[str], Any]:
+    """Return the files that a path names, in order, and the function that opens them."""
+    where, system = os.fspath(path), _find_system(path)
+    if system is None:
+        pattern = os.path.join(escape(where), "*") if os.path.isdir(where) else where
+        found = [where] if os.path.isfile(where) else glob(pattern, recursive=True)
+        paths = sorted(filter(os.path.isfile, found))
+    else:
+        pattern = where if "*" in where or system.isfile(where) else f"{where.rstrip('/')}/*"
+        paths = sorted(system.glob(pattern))
+    if not paths:
+        raise SourceError(f"there is no file {where}", fix="name a file, folder or pattern")
+    return paths, open if system is None else system.open

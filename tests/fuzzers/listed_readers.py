@@ -7,10 +7,12 @@ import json
 import shlex
 from collections.abc import Callable
 from functools import cached_property, partial
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import plait as pl
 from click.testing import CliRunner
@@ -24,6 +26,7 @@ from plait.devices.worker.remote_errors import describe, rebuild
 from plait.graph.formats import load_operators
 from plait.graph.operator import unregister_operator
 from plait.scheduler.costs.first_use import _kept
+from plait.scheduler.jobs.commits import show_status
 from plait.scheduler.ray.remote.serving_devices import _read_command
 
 
@@ -239,6 +242,22 @@ def run_command(data: bytes) -> object:
     return result.output
 
 
+def make_manifests() -> list[bytes]:
+    names = tuple(f"parts/part-{n:012d}-{n + 9:012d}.jsonl" for n in (0, 9))
+    status = pl.jobs.JobStatus(
+        position=18, total=40, parts=names, items_per_second=2.5, digests={"model": "a"}
+    )
+    return [msgspec.json.encode(status)]
+
+
+def read_manifest(data: bytes) -> object:
+    """Read a damaged manifest under a right checksum."""
+    content = {"sha256": sha256(data).hexdigest(), "manifest": msgspec.Raw(data)}
+    Path("manifest.json").write_bytes(msgspec.json.encode(content))
+    found = show_status(Path())
+    return str(found), found.files
+
+
 X = partial(read_arrays, name=None, graph=mixture(nested=False))
 LISTED: dict[str, Row] = {
     "images": Row(make_images, decode_image),
@@ -278,5 +297,6 @@ LISTED: dict[str, Row] = {
     "figures": Row(
         make_figures, partial(read_file, "f.json", read_figures), ("npu", "inf"), "json"
     ),
+    "manifests": Row(make_manifests, read_manifest, ("parts/../x", "lock", "1e400"), "json"),
     "command lines": Row(make_commands, run_command, ("--pin", "worker:0", "=", ".."), "text"),
 }

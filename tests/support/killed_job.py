@@ -1,7 +1,7 @@
 """Runs jobs that are killed again and again, each time by a process of its own: run as a script.
 
-Half of the processes are killed at a random time, the others at a random line of the code that runs
-and commits. The files of the last one must be those of a process that was not disturbed.
+Some of the processes are killed at a random time, others at a random line of the code that runs and
+commits. The files of the last one must be those of a process that was not disturbed.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import plait as pl
 from plait.scheduler.jobs.commits import show_status
 
 ITEMS, COMMIT_ITEMS, PART_ITEMS = 240, 10, 40
+BY_LINE, LINES = 2, 4000
+"""The first lives end by line: all of them take fewer lines than a whole job, on any machine."""
 _TRACEBACK = re.compile(rb'"traceback":.*')
 FILES = ("commits.py", "run.py", "sinks.py", "files.py")
 
@@ -36,7 +38,7 @@ def make_plan(kind: str) -> pl.Plan:
         total = b.variable("total", np.zeros((1, 3), "float32"))
         found = total.assign(total * 0.5 + found)
     b.output("y", found)
-    return pl.plan(b.build(), max_in_flight=4)
+    return pl.plan(b.build(), ["worker:0" if kind == "workers" else "cpu"], max_in_flight=4)
 
 
 def read(position: int) -> Iterator[Any]:
@@ -100,8 +102,9 @@ def main(parent: str, kind: str, lives: str, seed: str) -> None:
     assert run_in_child(make_job(kind, plan, calm), done)
     longest, positions, repeated = time.perf_counter() - begun, [0], 0
     for number in range(int(lives)):
-        by_line = chance.randrange(1, 9000) if number % 2 else 0
-        options = {"max_in_flight": chance.choice([1, 2, 4])} if kind == "stateless" else {}
+        is_timed = number > BY_LINE and number % 2
+        by_line = 0 if is_timed else chance.randrange(1, LINES)
+        options = {"max_in_flight": chance.choice([1, 2, 4])} if kind != "stateful" else {}
         job = make_job(kind, plan, killed, **options)
         if run_in_child(job, done, 0 if by_line else chance.uniform(0, longest / 2), by_line):
             break

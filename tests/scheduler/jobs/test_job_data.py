@@ -101,7 +101,7 @@ def test_lines_of_json_are_read_from_any_position_and_a_damaged_one_fails_alone(
     job = pl.Job(pl.pipeline(repr, example=1), path, "jsonl", tmp_path / "job")
     assert job.run().failed == 1
     error = json.loads((job.folder / job.status().errors[0]).read_text())
-    assert (error["position"], error["item"]) == (1, f"{path}:2")
+    assert (error["position"], error["item"]) == (1, f"line 2 of {path}")
 
 
 def test_files_are_read_in_order_and_a_missing_one_fails_alone(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""How much time do commits add to a stream, if they come every second?
+
+The baseline is the stream of a `BlockingSession`; its results are read and dropped. A job writes
+the same results, once at its end, or with a commit every second: the difference of these two is
+the cost of commits, that of the first to the stream the cost of rows. Items take about a
+millisecond and yield 16 numbers. Goal: a job with commits takes at most 2 % longer than the stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import plait as pl
+from measure import save
+
+GOAL = 0.02
+SIDE, FOUND = 192, 16
+
+
+def make_plan(*, is_stateful: bool) -> pl.Plan:
+    """Return items of ten products, and a running mean of their results if it has state."""
+    b = pl.GraphBuilder("products")
+    last = x = b.input("x", "float32", (SIDE, SIDE))
+    for _ in range(10):
+        last = last @ x
+    found = (last @ np.eye(SIDE, FOUND, dtype="float32")).mean(axis=0)
+    if is_stateful:
+        mean = b.variable("mean", np.zeros(FOUND, "float32"))
+        found = mean.assign(mean * 0.9 + found * 0.1)
+    b.output("y", found)
+    return pl.plan(b.build(), ["cpu"], max_in_flight=2)
+
+
+def read(items: int) -> Iterator[dict[str, Any]]:
+    fed = {"x": np.full((SIDE, SIDE), 1 / SIDE, "float32")}
+    for _ in range(items):
+        yield fed
+
+
+def run_stream(plan: pl.Plan, items: int) -> None:
+    with pl.BlockingSession(plan) as session, session.stream(read(items)) as results:
+        for item in results:
+            _ = item["y"]
+
+
+def run_job(plan: pl.Plan, items: int, sink: str, commit_s: float) -> int:
+    """Run a job in a new folder, and return the number of its commits."""
+    commits = set()
+
+    def note(done: int) -> None:
+        if done % 50 == 0:
+            commits.add(os.stat(f"{folder}/manifest.json").st_mtime_ns)
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = pl.jobs.JobSource(lambda position: read(items - position), items)
+        job = pl.Job(plan, source, sink, folder, commit_s=commit_s, part_items=1_000_000)
+        job.run(progress=note)
+    return len(commits)
+
+
+def compare(plan: pl.Plan, items: int, sink: str, rounds: int) -> dict[str, Any]:
+    """Return the time of each side, in turns, and the medians of the rounds' ratios."""
+    commits: list[int] = []
+    sides: dict[str, Callable[[], object]] = {
+        "stream": lambda: run_stream(plan, items),
+        "job, one commit": lambda: run_job(plan, items, sink, 1e9),
+        "job, every second": lambda: commits.append(run_job(plan, items, sink, 1.0)),
+    }
+    clocks = {"time": time.perf_counter, "computing": time.process_time}
+    spent: dict[str, dict[str, list[float]]] = {one: {name: [] for name in sides} for one in clocks}
+    for turn in range(rounds):
+        for name in list(sides)[:: -1 if turn % 2 else 1]:
+            begun = {one: clock() for one, clock in clocks.items()}
+            sides[name]()
+            for one, clock in clocks.items():
+                spent[one][name].append(clock() - begun[one])
+    return {
+        "commits": float(np.median(commits)),
+        "ms per item": {
+            name: round(float(np.median(found)) / items * 1e3, 4)
+            for name, found in spent["time"].items()
+        },
+        **{f"added to the {one}": add_up(found) for one, found in spent.items()},
+    }
+
+
+def add_up(spent: dict[str, list[float]]) -> dict[str, Any]:
+    """Return the shares that jobs add to the stream, and commits to a job."""
+    arrays = {name: np.array(found) for name, found in spent.items()}
+    once, often = arrays["job, one commit"], arrays["job, every second"]
+    ratios = {"by rows": once / arrays["stream"], "by commits": often / once}
+    ratios["by both"] = often / arrays["stream"]
+    return {
+        name: {
+            "median": round(float(np.median(found)) - 1, 4),
+            "rounds": np.round(found - 1, 4).tolist(),
+        }
+        for name, found in ratios.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--items", type=int, default=3_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    figures: dict[str, Any] = {"goal": GOAL, "load": os.getloadavg()}
+    for kind, sink in (("stateless", "parquet"), ("stateful", "jsonl")):
+        plan = make_plan(is_stateful=kind == "stateful")
+        figures[f"{kind}, {sink}"] = compare(plan, arguments.items, sink, arguments.rounds)
+    save("jobs", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Jobs that are killed, stopped or fail, and end with the files of one that was not."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import killed_job
+import numpy as np
+import plait as pl
+import pyarrow.dataset as ds
+import pytest
+from job_cases import make_sum, read_lines
+from patience import WAIT_S
+
+SUPPORT = Path(killed_job.__file__).parent
+
+
+def check_kills(folder: Path, kind: str, lives: int, seed: int) -> None:
+    """Run a job in processes that are killed, and compare its files with those of a calm one."""
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", killed_job.__file__, folder, kind, str(lives), str(seed)],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(SUPPORT)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    killed, positions, _ = map(int, ran.stdout.split())
+    assert killed > 2
+    assert positions > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["stateless", "workers"])
+def test_a_job_that_is_killed_ends_with_the_same_bytes(tmp_path: Path, kind: str) -> None:
+    check_kills(tmp_path, kind, 8, 1)
+
+
+@pytest.mark.slow
+def test_a_job_with_state_that_is_killed_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    check_kills(tmp_path, "stateful", 8, 2)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", range(3, 8))
+@pytest.mark.parametrize("kind", ["stateless", "stateful"])
+def test_many_kills_change_nothing(tmp_path: Path, kind: str, seed: int) -> None:
+    check_kills(tmp_path, kind, 60, seed)
+
+
+SIGNALLED = """
+import os, signal, sys
+from pathlib import Path
+import killed_job
+
+folder, kind, at = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+job = killed_job.make_job(kind, killed_job.make_plan(kind), folder)
+job.run(progress=lambda done: done == at and os.kill(os.getpid(), signal.SIGTERM))
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("kind", ["stateless", "stateful"])
+def test_sigterm_drains_and_commits(tmp_path: Path, kind: str) -> None:
+    command = [sys.executable, "-c", SIGNALLED, str(tmp_path / "stopped"), kind, "25"]
+    environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
+    ran = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (-signal.SIGTERM, ""), ran.stderr
+    stopped = killed_job.make_job(kind, killed_job.make_plan(kind), tmp_path / "stopped")
+    assert 25 <= stopped.status().position < 40
+    assert not stopped.status().is_done
+    stopped.run()
+    killed_job.make_job(kind, killed_job.make_plan(kind), tmp_path / "calm").run()
+    assert killed_job.read_files(tmp_path / "stopped") == killed_job.read_files(tmp_path / "calm")
+
+
+@pytest.mark.parametrize("kind", ["stateless", "stateful"])
+def test_an_error_of_the_source_comes_after_the_items_before_it_are_committed(
+    tmp_path: Path, kind: str
+) -> None:
+    is_broken = True
+
+    def read(position: int) -> Iterator[Any]:
+        for number, item in enumerate(killed_job.read(position), position):
+            if number == 33 and is_broken:
+                raise ConnectionError("the server is away")
+            yield item
+
+    plan = killed_job.make_plan(kind)
+    job = pl.Job(plan, read, "jsonl", tmp_path / "a", part_items=40, commit_items=10)
+    with pytest.raises(ConnectionError):
+        job.run()
+    assert job.status().position == 33
+    is_broken = False
+    job.run()
+    pl.Job(plan, killed_job.read, "jsonl", tmp_path / "b", part_items=40).run()
+    assert killed_job.read_files(tmp_path / "a") == killed_job.read_files(tmp_path / "b")
+
+
+@pytest.mark.parametrize("key", ["camera", lambda item: item["camera"]])
+def test_states_by_key_are_part_of_a_commit(tmp_path: Path, key: Any) -> None:
+    def read(position: int) -> Iterator[Any]:
+        for number in range(position, 30):
+            if number == stops_at:
+                raise ConnectionError
+            yield {"camera": f"camera {number % 3}", "x": np.full(2, number, "float32")}
+
+    plan, contents = make_sum(), []
+    for folder, stops in (("calm", [None]), ("stopped", [7, 16, None])):
+        for stops_at in stops:
+            job = pl.Job(plan, read, "jsonl", tmp_path / folder, part_items=8, key=key)
+            try:
+                job.run()
+            except ConnectionError:
+                assert stops_at == job.status().position
+        contents.append(killed_job.read_files(job.folder))
+    assert contents[0] == contents[1]
+    sums = [row["sum"][0][0] for row in read_lines(job)]
+    assert sums == [sum(range(number % 3, number + 1, 3)) for number in range(30)]
+    with pytest.raises(pl.JobError, match="the job's key changed"):
+        pl.Job(plan, read, "jsonl", job.folder, part_items=8).run()
+
+
+def test_random_numbers_do_not_depend_on_where_a_job_was_stopped(tmp_path: Path) -> None:
+    b = pl.GraphBuilder("noise")
+    x = b.input("x", "float32", (1, 3))
+    b.output("y", b.op("Add", x, b.op("RandomUniformLike", x)))
+    plan = pl.plan(b.build())
+    item = {"x": np.zeros(3, "float32")}
+    for folder, ends in (("a", [12]), ("b", [5, 12])):
+        for end in ends:
+            job = pl.Job(plan, [item] * end, "jsonl", tmp_path / folder, seed=3)
+            job.run()
+    a, b_ = (killed_job.read_files(tmp_path / folder) for folder in "ab")
+    assert a == b_
+    assert len({tuple(row["y"][0]) for row in read_lines(job)}) == 12
+
+
+def fail_on(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill the disk up when a file of that suffix is synchronised."""
+    fsync = os.fsync
+
+    def fill(file: int) -> None:
+        if suffix in os.readlink(f"/proc/self/fd/{file}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(file)
+
+    monkeypatch.setattr("os.fsync", fill)
+
+
+@pytest.mark.parametrize("suffix", [".parquet.", ".jsonl.", "manifest", "variables-"])
+def test_a_full_disk_ends_the_run_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    kind = "stateful" if suffix == "variables-" else "stateless"
+    plan = killed_job.make_plan(kind)
+    with monkeypatch.context() as patch:
+        fail_on(suffix, patch)
+        with pytest.raises(pl.PlaitError, match="No space left on device") as caught:
+            killed_job.make_job(kind, plan, tmp_path / "full").run()
+        if kind == "stateless":
+            assert "run() again: the job goes on at item 0" in str(caught.value)
+    killed_job.make_job(kind, plan, tmp_path / "full").run()
+    killed_job.make_job(kind, plan, tmp_path / "calm").run()
+    assert killed_job.read_files(tmp_path / "full") == killed_job.read_files(tmp_path / "calm")
+    assert sorted(os.listdir(tmp_path / "full")) == sorted(os.listdir(tmp_path / "calm"))
+
+
+ROWS = """
+import resource
+import sys
+
+import numpy as np
+import plait as pl
+
+b = pl.GraphBuilder("twice")
+b.output("y", b.input("x", "float32", (1,)) * 2.0)
+seen = {}
+
+
+def note(done):
+    if done % 100_000 == 0:
+        seen[done] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def read(position):
+    for number in range(position, 1_000_000):
+        yield {"x": np.full(1, number, "float32")}
+
+
+pl.Job(pl.plan(b.build()), read, "parquet", sys.argv[1]).run(progress=note)
+print(seen[1_000_000] / seen[200_000])
+"""
+
+
+@pytest.mark.extended
+def test_memory_does_not_grow_with_a_million_rows(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ROWS, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert float(ran.stdout) < 1.1
+    assert ds.dataset(tmp_path / "parts").count_rows() == 1_000_000
