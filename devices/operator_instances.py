@@ -67,20 +67,10 @@ class OperatorInstances:
                 call(partial(self._start, device, graph, missing, known, call))
             return {node.name: self._open[node.name] for node in nodes}
 
-    def for_items(self, present: ItemInstances) -> OperatorInstances:
-        """Return the same for a program that uses other instances for some items."""
-        return _InstancesByItem(self, present)
-
     @property
     def is_empty(self) -> bool:
         """True if no instance is open."""
         return not self._closings
-
-    def find(self, node: str, start: Callable[[OperatorInstances], None]) -> OperatorLifecycle:
-        """Return the instance of a node, which `start` opens at first."""
-        if node not in self._open:
-            start(self)
-        return self._open[node]
 
     def on_close(self, work: Work) -> None:
         """Call this too when the plan is closed: it closes what another process has opened."""
@@ -123,28 +113,19 @@ class OperatorInstances:
             self._closings.append(partial(call, partial(_told, device, node, "closed", life.close)))
 
 
-class ItemInstances:
-    """The instances of the item that a bound program runs for.
+class ItemInstances(OperatorInstances):
+    """The instances that a program uses: a plan's, or those of the key of the present item.
 
     Attributes
     ----------
     own : OperatorInstances or None
-        Those of its key; None if it uses the plan's.
+        Those of the key; None if the item has none.
     """
 
-    __slots__ = ("own",)
-
-    def __init__(self) -> None:
-        self.own: OperatorInstances | None = None
-
-
-class _InstancesByItem(OperatorInstances):
-    """The instances of a plan, for a program that uses those of an item's key in their place."""
-
-    def __init__(self, plan: OperatorInstances, present: ItemInstances) -> None:
+    def __init__(self, plan: OperatorInstances) -> None:
         super().__init__(plan.once)
-        self._plan, self._present = plan, present
-        self.on_close = plan.on_close  # type: ignore[method-assign]
+        self._plan = plan
+        self.own: OperatorInstances | None = None
 
     def of(
         self,
@@ -156,33 +137,35 @@ class _InstancesByItem(OperatorInstances):
     ) -> dict[str, OperatorLifecycle]:
         found = self._plan.of(device, graph, views, call, constants)
         known = _list_known(graph, views, self.once, constants)
-
-        def start(node: Node, own: OperatorInstances) -> None:
-            own._start(device, graph, [node], known, call)
-
         for node in graph.nodes:
             if node.name in found and is_ordered(node.operator):
-                life, present = found[node.name], self._present
-                found[node.name] = _LifeByItem(life, node.name, present, partial(start, node))
+                start = device, graph, [node], known, call
+                found[node.name] = _ItemLifecycle(self, node.name, found[node.name], start)
         return found
 
+    def on_close(self, work: Work) -> None:
+        self._plan.on_close(work)
 
-class _LifeByItem(OperatorLifecycle):
-    """Runs a node's instance for the present item."""
+
+class _ItemLifecycle(OperatorLifecycle):
+    """Runs the instance of a node that the present item uses; opens it if it is new."""
 
     def __init__(
         self,
-        life: OperatorLifecycle,
+        instances: ItemInstances,
         node: str,
-        present: ItemInstances,
-        start: Callable[[OperatorInstances], None],
+        life: OperatorLifecycle,
+        start: tuple[Any, ...],
     ) -> None:
-        self._life, self._node, self._present, self._start = life, node, present, start
+        self._instances, self._node, self._life, self._start = instances, node, life, start
 
     def run(self, *inputs: Array | None, **attributes: Any) -> Any:
-        own = self._present.own
-        life = self._life if own is None else own.find(self._node, self._start)
-        return life.run(*inputs, **attributes)
+        own = self._instances.own
+        if own is None:
+            return self._life.run(*inputs, **attributes)
+        if self._node not in own._open:
+            own._start(*self._start)
+        return own._open[self._node].run(*inputs, **attributes)
 
 
 def _list_known(

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from .function_state import find_state
-from .ir import Graph, Node
+from .ir import Node
 from .nested import all_nodes, graphs_in
 from .operator import Operator
 from .operators.each import EACH
@@ -56,8 +56,3 @@ def find_order(node: Node) -> tuple[str, ...]:
     for graph in graphs_in(node):
         found += [inner.op for _, _, inner in all_nodes(graph) if is_ordered(inner.operator)]
     return tuple(dict.fromkeys(found))
-
-
-def has_order(graph: Graph) -> bool:
-    """True if some of a graph's nodes follow the order of the items."""
-    return any(map(find_order, graph.nodes))

@@ -99,6 +99,7 @@ class StreamHere:
         )
         self._loop = loop
         self._names = options.names
+        self._slots = 1 if options.key is None else options.slots  # their plan is open
         self._limit = limit
 
     @property
@@ -133,7 +134,7 @@ class StreamHere:
         """Run an item and return its results; None where it has to be handed over."""
         if self._carrier is None or not self._ways.is_here:
             return None
-        work = partial(run_now, self._carrier, inputs, marks, self._names, self._limit)
+        work = partial(run_now, self._carrier, inputs, marks, self._names, self._limit, self._slots)
         results = self._loop.try_here(work)
         if results is None:
             self._ways.refuse()

@@ -36,7 +36,7 @@ from .streaming.options import Drop, Keep, OnError, stream_options
 from .streaming.sources import Source
 from .streaming.stream import Results, open_stream
 from .variables.carried import Carried
-from .variables.files import load_states, save_states
+from .variables.files import load_values, save_values
 from .variables.keyed_states import Evict
 
 
@@ -367,8 +367,7 @@ class Session(PlanHolder):
         FeedError
             If a variable is unknown, or a value does not have its dtype and shape.
         """
-        variables = self._open_runtime().variables
-        await (variables.assign(values) if key is None else variables.assign({}, {key: values}))
+        await self._open_runtime().variables.assign({key: values})
 
     async def list_keys(self) -> tuple[Hashable, ...]:
         """Return the keys of streams by key, the least recently used first."""
@@ -415,8 +414,8 @@ class Session(PlanHolder):
         GraphError
             If the file cannot be written, or a key is no text, number, or tuple of them.
         """
-        values, by_key = await self._open_runtime().variables.fetch_states()
-        await trio.to_thread.run_sync(save_states, values, by_key, path)
+        states = await self._open_runtime().variables.fetch_states()
+        await trio.to_thread.run_sync(save_values, states, path)
 
     async def load_variables(self, path: str | os.PathLike[str]) -> None:
         """Set variables to the values that `save_variables` wrote; others stay as they are.
@@ -428,8 +427,8 @@ class Session(PlanHolder):
         FeedError
             If a value in the file belongs to no variable here, or has another dtype or shape.
         """
-        values, by_key = await trio.to_thread.run_sync(load_states, path)
-        await self._open_runtime().variables.assign(values, by_key)
+        states = await trio.to_thread.run_sync(load_values, path)
+        await self._open_runtime().variables.assign(states)
 
     def profile(self) -> Profile:
         """Return the times of everything that ran so far; also after the session has ended."""

@@ -191,8 +191,6 @@ class InlineRunner:
             target[...] = arrays[name]  # lanes rest: the interpreter is not needed elsewhere
         if open_plan.hands_on:
             self._variables.read_here(slot, state)
-        for present in slot.instances.values():
-            present.own = None if state is None else state.instances
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
         try:

@@ -369,9 +369,10 @@ class Bindings:
             program: Program | None = None
             if before is not None and before.rebindable and _lie_as_before(named, before.views):
                 program = before.rebindable.rebound(named)
-            instances = ItemInstances() if has_keyed_instances(step, device) else None
+            lives = self._find_lives(step, device)
             if program is None:
-                program = self._program(device, step.work.graph, named, instances)
+                program = self._program(device, step.work.graph, named, lives)
+            instances = lives if isinstance(lives, ItemInstances) else None
             return self._launched(step, program, named)._replace(instances=instances)
         if step.work.arrives or step.work.leaves:
             return BoundStep(nothing_handed)
@@ -414,7 +415,7 @@ class Bindings:
         device: Device,
         graph: Graph,
         views: Mapping[str, View],
-        instances: ItemInstances | None = None,
+        lives: OperatorInstances | None = None,
     ) -> Program:
         if not has_lives(graph):
             if device.name in self._rules.cores:
@@ -428,17 +429,17 @@ class Bindings:
                 at=f"subgraph {graph.name!r}",
                 fix="let its supports refuse them: see plait.devices.device.StatefulDevice",
             )
-        owners = [node.operator for node in graph.nodes if node.operator.owns]
+        return device.compile_with(graph, views, lives or self._lives, measure=self._measure)
+
+    def _find_lives(self, step: Step, device: Device) -> OperatorInstances | None:
+        """Return the instances of a step's nodes, if it has any: some may be one for each key."""
+        if isinstance(step.work, Transfer) or not step.owns:
+            return None
+        owners = [node.operator for node in step.work.graph.nodes if node.operator.owns]
         keep = (one.ordered or (self._plan.beside and is_ordered(one)) for one in owners)
         lives = self._shared if all(keep) else self._lives
-        if instances is not None:
-            lives = lives.for_items(instances)
-        return device.compile_with(graph, views, lives, measure=self._measure)
-
-
-def has_keyed_instances(step: Step, device: Device) -> bool:
-    """True if a step runs instances of classes that streams by key have one of for each key."""
-    return step.owns and may_run_anywhere(device) and bool(step.functions_in_order)
+        has_keys = may_run_anywhere(device) and any(map(is_ordered, owners))
+        return ItemInstances(lives) if has_keys else lives
 
 
 def _lie_as_before(views: Mapping[str, View], before: Mapping[str, View]) -> bool:

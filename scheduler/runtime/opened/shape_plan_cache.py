@@ -41,9 +41,6 @@ _JOINED = "joined"
 """Marks the keys of plans for all stages."""
 
 _AMPLE = "ample"
-"""Marks the keys of plans that have room for longer inputs than those that came."""
-
-_AMPLE = "ample"
 """Marks the keys of plans that have room for longer inputs."""
 
 _SHARED = "shared"

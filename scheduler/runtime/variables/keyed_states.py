@@ -94,7 +94,6 @@ class KeyedStates:
         self._versions.begin(initial)
 
     def limit(self, max_keys: int, evict: Evict) -> None:
-        """Limit the number of keys in memory, from now on."""
         self._most, self._evict = max_keys, evict
 
     def __iter__(self) -> Iterator[Hashable]:
@@ -105,55 +104,39 @@ class KeyedStates:
         return key in self._states or key in self._files
 
     def find_nowait(self, key: Hashable) -> KeyState | None:
-        """Return the state of a key, which is made if the key is new; None if that takes a file.
+        """Return the state of a key, new ones included; None if that takes a file.
 
-        Raises
-        ------
-        FeedError
-            If the item has no key, or its key is one too many.
+        Raises the error of an item without a key, and a FeedError for one key too many.
         """
         return None if self._moving.locked() else self._find_in_memory(key)
 
     async def find(self, key: Hashable) -> KeyState:
-        """Return the state of a key.
-
-        Raises
-        ------
-        FeedError
-            As `find_nowait`.
-        GraphError
-            If a file cannot be written or read.
-        """
+        """Return the state of a key; FeedError for one too many, GraphError for a bad file."""
         state = self.find_nowait(key)
         if state is None:
             async with self._moving:
                 state = self._find_in_memory(key)
                 if state is None:
                     await self._make_room()
-                    state = self.put(key, await self._take_from_file(key))
-        return state
-
-    def put(self, key: Hashable, values: Mapping[str, Array]) -> KeyState:
-        """Make the state of a key."""
-        state = self._states[key] = KeyState(key, self._versions.fork(values))
+                    state = self._put(key, await self._take_from_file(key))
         return state
 
     async def hold(self, key: Hashable, values: Mapping[str, Array]) -> None:
         """Set values of a key, and its others to the initial ones if it is new."""
         async with self._moving:
             if key not in self._states:
-                self.put(key, await self._take_from_file(key))
+                self._put(key, await self._take_from_file(key))
             self._states[key].versions.hold(values)
 
     async def fetch(self, key: Hashable) -> dict[str, Array]:
-        """Return the committed values of a key, which is not used by that; between items."""
+        """Return the committed values of a known key, which does not count as a use."""
         async with self._moving:
             if key in self._states:
                 return self._states[key].versions.copy_committed()
             return await self._read(self._files[key])
 
     async def drop(self, key: Hashable) -> None:
-        """Forget a key."""
+        """Forget a known key."""
         async with self._moving:
             if key in self._states:
                 self._drop(key)
@@ -179,16 +162,20 @@ class KeyedStates:
         if state is not None:
             self._states[key] = state  # now the last that is evicted
             return state
-        if len(self._states) >= self._most and key not in self._files:
+        if key in self._files:
+            return None
+        while len(self._states) >= self._most:
             if self._evict == "error":
                 raise _too_many_error(self._most, key)
-            if self._evict == "drop":
-                while len(self._states) >= self._most:
-                    self._drop(next(iter(self._states)))
-        if key in self._files or len(self._states) >= self._most:
-            return None
+            if self._evict != "drop":
+                return None
+            self._drop(next(iter(self._states)))
         assert self.initial is not None, "a stream with keys has begun"
-        return self.put(key, self.initial)
+        return self._put(key, self.initial)
+
+    def _put(self, key: Hashable, values: Mapping[str, Array]) -> KeyState:
+        state = self._states[key] = KeyState(key, self._versions.fork(values))
+        return state
 
     def _drop(self, key: Hashable) -> None:
         state = self._states.pop(key)
@@ -219,7 +206,7 @@ class KeyedStates:
                 return
             path = self._evict / f"plait-{uuid4().hex}.plait"
             values = idle.versions.copy_committed()
-            await self._driver.on_thread(partial(save_values, values, path))
+            await self._driver.on_thread(partial(save_values, {None: values}, path))
             del self._states[idle.key]
             self._files[idle.key] = path
 
@@ -235,7 +222,7 @@ class KeyedStates:
 
     async def _read(self, path: Path) -> dict[str, Array]:
         values = await self._driver.on_thread(partial(load_values, path))
-        return {name: frozen_copy(value) for name, value in values.items()}
+        return {name: frozen_copy(value) for name, value in values[None].items()}
 
 
 def to_key(value: Any) -> Hashable:

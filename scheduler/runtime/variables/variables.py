@@ -19,7 +19,6 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -359,84 +358,50 @@ class Variables:
     async def fetch(self, key: Hashable = None) -> dict[str, Array]:
         """Return the values of all variables, of a key if given, after the item that is assigning.
 
-        Raises
-        ------
-        FeedError
-            If the key is unknown.
-        DeviceError, SessionError
-            As `enter`.
+        Raises FeedError for an unknown key, DeviceError and SessionError as `enter`.
         """
         async with self._between_items():
             values = {name: await self.held.fetch(name) for name in self._nodes}
             return values if key is None else values | await self.states.fetch(self._check_key(key))
 
-    async def fetch_states(self) -> tuple[dict[str, Array], dict[Hashable, dict[str, Array]]]:
-        """Return the values of the session, and those of each key, the least recently used first.
-
-        Raises
-        ------
-        DeviceError, SessionError
-            As `enter`.
-        """
+    async def fetch_states(self) -> dict[Hashable, dict[str, Array]]:
+        """Return the values of all keys, and of the session for None, as `fetch` does."""
         async with self._between_items():
-            values = {name: await self.held.fetch(name) for name in self._nodes}
-            return values, {key: await self.states.fetch(key) for key in [*self.states]}
+            states = {None: {name: await self.held.fetch(name) for name in self._nodes}}
+            return states | {key: await self.states.fetch(key) for key in [*self.states]}
 
     async def list_keys(self) -> tuple[Hashable, ...]:
-        """Return all keys, the least recently used first, after the items in flight.
-
-        Raises
-        ------
-        SessionError
-            If the session is being closed.
-        """
+        """Return all keys, the least recently used first, after the items in flight."""
         async with self._between_items():
             return tuple(self.states)
 
     async def drop_keys(self, keys: Iterable[Hashable] | None) -> None:
-        """Forget the states of some keys, or of all, after the items in flight.
-
-        Raises
-        ------
-        FeedError
-            If a key is unknown; then all stay.
-        SessionError
-            If the session is being closed.
-        """
+        """Forget some keys, or all, after the items in flight; FeedError if one is unknown."""
         async with self._between_items():
             for key in [*self.states] if keys is None else [*map(self._check_key, keys)]:
                 await self.states.drop(key)
 
-    async def assign(
-        self,
-        values: Mapping[str, Any],
-        by_key: Mapping[Hashable, Mapping[str, Any]] = MappingProxyType({}),
-    ) -> None:
-        """Assign values to variables, also those of keys, all or none, after the items in flight.
+    async def assign(self, states: Mapping[Hashable, Mapping[str, Any]]) -> None:
+        """Assign values by key, all or none, after the items in flight; None is the session's key.
 
-        Raises
-        ------
-        FeedError
-            If the values are not a mapping, a variable is unknown, a dtype or shape differs, or
-            a key cannot be one or has no such variable.
-        SessionError
-            If the session is being closed.
+        Raises FeedError for wrong keys, names, dtypes or shapes, SessionError if it closes.
         """
-        arrays = self._check_values(values, self._nodes)
-        states = {to_key(key): self._check_values(v, self._keyed) for key, v in by_key.items()}
-        if states:
+        checked = {
+            None if key is None else to_key(key): self._check_values(values, key)
+            for key, values in states.items()
+        }
+        if checked.keys() - {None}:
             await self._begin_keys()
         async with self._between_items():
-            await self.hold(arrays)
-            for key, of_key in states.items():
-                await self.states.hold(key, of_key)
+            for key, arrays in checked.items():
+                await (self.hold(arrays) if key is None else self.states.hold(key, arrays))
 
-    def _check_values(self, values: Mapping[str, Any], names: Collection[str]) -> dict[str, Array]:
+    def _check_values(self, values: Mapping[str, Any], key: Hashable) -> dict[str, Array]:
         _check_mapping(values)
         arrays = {name: self._checked(name, value) for name, value in values.items()}
-        for name in arrays.keys() - names:
+        if key is not None and (shared := sorted(arrays.keys() - self._keyed)):
             raise FeedError(
-                f"the variable {name!r} is the same for all keys: the graph assigns nothing to it",
+                f"the variable {shared[0]!r} is one for all keys: the graph assigns nothing to it",
                 fix="assign to it without key=",
             )
         return arrays
@@ -448,13 +413,7 @@ class Variables:
         return found
 
     async def begin_keys(self, max_keys: int, evict: Evict) -> None:
-        """Prepare for items with keys.
-
-        Raises
-        ------
-        GraphError
-            If an initial value cannot be computed.
-        """
+        """Prepare for items with keys; raise GraphError if an initial value cannot be computed."""
         self.states.limit(max_keys, evict)
         await self._begin_keys()
 
@@ -489,7 +448,7 @@ class Variables:
                 arrays[name] = array
             else:
                 unlike[name] = difference
-        await self.assign(arrays)
+        await self.assign({None: arrays})
         return Carried(
             tuple(name for name in self._nodes if name in arrays),
             {name: unlike[name] for name in self._nodes if name in unlike},
@@ -510,7 +469,8 @@ class Variables:
         if isinstance(names, str) or not isinstance(names, Iterable | None):
             raise FeedError(f"{names!r} is not a list of variables", fix="list their names")
         nodes = self._nodes if names is None else {name: self._node(name) for name in names}
-        await self.assign(await self._driver.on_thread(partial(compute_initial_values, nodes)))
+        values = await self._driver.on_thread(partial(compute_initial_values, nodes))
+        await self.assign({None: values})
 
     async def hold(self, arrays: Mapping[str, Array]) -> None:
         """Set variables to arrays that never change, after all readers; needs the turn to assign.

@@ -17,6 +17,7 @@ import trio.testing
 from ordered_functions import BAD, S, begun, gates, note, seen, slow, told
 from patience import WAIT_S
 from plait.graph.tensor import Array
+from plait.scheduler.dispatch.inline_policy import Estimates
 
 
 @pytest.fixture(autouse=True)
@@ -229,21 +230,24 @@ def test_functions_that_all_keys_share_are_called_in_the_order_of_the_source() -
     assert seen == [0, 1, 3, 4, 6, 7, 8, 9, 10, 11]
 
 
-def test_short_items_run_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plait.scheduler.dispatch.inline_policy import Estimates
+ran_on: set[int] = set()
 
+
+@pl.operator(S, inputs=[S], name="test_keyed.where")
+def where(x: Array) -> Array:
+    ran_on.add(threading.get_ident())
+    return x + 0
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 2])
+def test_short_items_run_where_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, max_in_flight: int
+) -> None:
     monkeypatch.setattr(Estimates, "are_brief", lambda *_: True)
-    ran_on: set[int] = set()
-
-    @pl.operator(S, inputs=[S], name="test_keyed.where")
-    def where(x: Array) -> Array:
-        ran_on.add(threading.get_ident())
-        return x + 0
-
     b = pl.GraphBuilder("short")
     total = b.variable("total", np.zeros(4, "float32"))
     b.output("sum", total.assign(total + b.call(where, b.input("x", "float32", (4,)))))
-    plan = pl.plan(b.build(), "cpu", max_in_flight=2)
+    plan = pl.plan(b.build(), "cpu", max_in_flight=max_in_flight)
     with pl.BlockingSession(plan) as session:
         items = [(1.0, "ab"[index % 2]) for index in range(20)]
         get_sums(session, *items)
