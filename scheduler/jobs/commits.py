@@ -22,8 +22,9 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 MANIFEST, FOLDERS = "manifest.json", ("parts", "errors", "variables")
 ATTEMPTS, PAUSE_S = 10, 0.02
 """A process that asks for the status holds the lock for a moment."""
-_NAME = re.compile(r"(parts|errors|variables)/(part|repaired|variables)-[-0-9]+\.[a-z]+")
-_OURS = re.compile(r"\.?(part|repaired|variables)-\d.*|\.manifest\.json\..+")
+_FILE = r"(part|repaired|variables)-[0-9]{12}(-[0-9]{12})?\.[a-z]+"
+_NAME = re.compile(rf"(parts|errors|variables)/{_FILE}")
+_DRAFT = re.compile(rf"((parts|errors|variables)/\.{_FILE}|\.manifest\.json)\.[0-9a-f]{{16}}")
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,12 +144,20 @@ def commit(folder: Path, before: JobStatus, after: JobStatus, refuse: Refuse) ->
         _delete(folder / name)
 
 
-def delete_leftovers(folder: Path, status: JobStatus) -> None:
-    """Delete the files of commits that were not completed."""
-    for inside in (*FOLDERS, ""):
-        for file in (folder / inside).iterdir():
-            if _OURS.fullmatch(file.name) and f"{inside}/{file.name}" not in status.files:
-                _delete(file)
+def delete_leftovers(folder: Path, status: JobStatus | None) -> None:
+    """Delete the files of commits that were not completed; without a manifest, refuse them."""
+    found = [file for inside in ("", *FOLDERS) for file in (folder / inside).iterdir()]
+    for name in {file.relative_to(folder).as_posix() for file in found}:
+        if _DRAFT.fullmatch(name):
+            _delete(folder / name)
+        elif _NAME.fullmatch(name) and (status is None or name not in status.files):
+            if status is None:
+                raise JobError(
+                    f"the folder has {name}, and no manifest says of which job",
+                    at=str(folder),
+                    fix=f"restore {MANIFEST} from a copy, or choose another folder",
+                )
+            _delete(folder / name)
 
 
 def _delete(file: Path) -> None:

@@ -217,11 +217,11 @@ class Job:
                 "seed": str(self.seed),
                 "key": hash_key(self.stream.get("key")),
             }
+            delete_leftovers(self.folder, found)
             if found is not None:
                 check_unchanged(found.digests, digests, accepts=self._accepts_changes)
             changes = {"digests": digests, "total": self.source.total, "command": self.command}
             status = msgspec.structs.replace(found or JobStatus(), **changes)
-            delete_leftovers(self.folder, status)
             with BlockingSession(self.plan) as session:
                 with explain_damage(self.folder):
                     run = JobRun(self, session, status, interrupts, progress)

@@ -173,10 +173,23 @@ def test_too_many_failures_stop_the_job(tmp_path: Path) -> None:
 def test_foreign_files_in_the_folder_stay(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "README").write_text("mine")
+    (tmp_path / "parts" / "part-0.jsonl").write_text("mine")
+    (tmp_path / "part-000000000000-000000000021.jsonl").write_text("mine")
     (tmp_path / "notes.txt").write_text("mine")
     pl.Job(make_pipe(), TEXTS, "jsonl", tmp_path).run()
     assert (tmp_path / "parts" / "README").exists()
+    assert (tmp_path / "parts" / "part-0.jsonl").exists()
+    assert (tmp_path / "part-000000000000-000000000021.jsonl").exists()
     assert (tmp_path / "notes.txt").exists()
+
+
+def test_parts_without_a_manifest_are_refused_and_stay(tmp_path: Path) -> None:
+    job = pl.Job(make_pipe(), TEXTS, "jsonl", tmp_path)
+    (part,) = job.run().parts
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(pl.JobError, match="no manifest says of which job"):
+        job.run()
+    assert (tmp_path / part).exists()
 
 
 @pytest.mark.parametrize(
