@@ -2,7 +2,8 @@
 
 A stage that waits 10 ms on four lanes, and a running average after it: with one item in flight,
 with eight, and by hand in a pool of four threads and a loop over its results. Then a stream of
-short items.
+short items, also with keys, beside a loop with a dict. At last a wait of 10 ms between reading and
+assigning the state: of one key, of eight, and by hand in four threads with two keys each.
 """
 
 from __future__ import annotations
@@ -28,18 +29,45 @@ def wait(x: Array) -> Array:
     return x + 0
 
 
-def make_graph(*, waits: bool) -> pl.Graph:
+def make_graph(*, waits: bool = False, waits_in_cycle: bool = False) -> pl.Graph:
     b = pl.GraphBuilder("average")
     x = b.input("x", "float32", (4,))
     last = b.call(wait, x, name="wait") if waits else x
     mean = b.variable("mean", np.zeros(4, "float32"))
-    b.output("y", mean.assign(mean * 0.9 + last))
+    following = mean * 0.9 + last
+    if waits_in_cycle:
+        following = b.call(wait, following, name="wait")
+    b.output("y", mean.assign(following))
     return b.build()
 
 
 def stream(session: pl.BlockingSession, items: int) -> None:
     for item in session.stream({"x": np.ones(4, "float32")} for _ in range(items)):
         _ = item["y"]
+
+
+def stream_keys(session: pl.BlockingSession, items: int, keys: int) -> None:
+    source = ({"x": np.ones(4, "float32"), "key": index % keys} for index in range(items))
+    for item in session.stream(source, key="key"):
+        _ = item["y"]
+
+
+def average_keys(items: int, keys: int) -> None:
+    means: dict[int, Array] = {}
+    for index in range(items):
+        key = index % keys
+        mean = means.get(key, np.zeros(4, "float32"))
+        means[key] = mean * np.float32(0.9) + np.ones(4, "float32")
+
+
+def average_slowly(items: int) -> None:
+    mean = np.zeros(4, "float32")
+    for _ in range(items):
+        mean = wait(mean * np.float32(0.9) + np.ones(4, "float32"))
+
+
+def average_in_threads(pool: ThreadPoolExecutor, items: int) -> None:
+    list(pool.map(average_slowly, [items // 4] * 4))
 
 
 def average_over_pool(pool: ThreadPoolExecutor, items: int) -> None:
@@ -66,13 +94,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     asked = parser.parse_args()
     pins = {"wait": "cpu:0..3"}
-    slow, short = make_graph(waits=True), make_graph(waits=False)
+    slow, short = make_graph(waits=True), make_graph()
+    cycle = pl.plan(make_graph(waits_in_cycle=True), "cpu:0..3", max_in_flight=8)
     overlapping = pl.plan(slow, ["cpu:0..3", "cpu:9"], pin=pins, max_in_flight=8)
     with (
         pl.BlockingSession(pl.plan(slow, "cpu")) as one,
         pl.BlockingSession(overlapping) as eight,
         pl.BlockingSession(pl.plan(short, "cpu")) as short_one,
         pl.BlockingSession(pl.plan(short, "cpu", max_in_flight=8)) as short_eight,
+        pl.BlockingSession(cycle) as cycled,
         ThreadPoolExecutor(4) as pool,
     ):
         waiting = {
@@ -84,11 +114,20 @@ def main() -> None:
             "one in flight": partial(stream, short_one, asked.items),
             "eight in flight": partial(stream, short_eight, asked.items),
             "loop by hand": partial(average, asked.items),
+            "one key": partial(stream_keys, short_eight, asked.items, 1),
+            "100 keys": partial(stream_keys, short_eight, asked.items, 100),
+            "dict by hand": partial(average_keys, asked.items, 100),
+        }
+        in_cycle = {
+            "one key": partial(stream_keys, cycled, asked.items, 1),
+            "8 keys": partial(stream_keys, cycled, asked.items, 8),
+            "threads by hand": partial(average_in_threads, pool, asked.items),
         }
         figures = {
             "load": os.getloadavg()[0],
             "wait 10 ms, ms": compare(waiting, asked.items, asked.rounds),
             "short, ms": compare(brief, asked.items, asked.rounds),
+            "wait 10 ms in the cycle, ms": compare(in_cycle, asked.items, asked.rounds),
         }
     save("state", figures)
 

@@ -161,7 +161,9 @@ def make_counter() -> pl.Graph:
 def make_variables() -> list[bytes]:
     with pl.BlockingSession(pl.plan(make_counter(), "cpu")) as session:
         session.save_variables("v.safetensors")
-    return [Path("v.safetensors").read_bytes()]
+        session.assign({"count": np.ones(3, "float32")}, key=("door", 1))
+        session.save_variables("keyed.safetensors")
+    return [Path(name).read_bytes() for name in ("v.safetensors", "keyed.safetensors")]
 
 
 def load_variables(path: Path) -> object:

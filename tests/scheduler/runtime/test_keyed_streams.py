@@ -135,6 +135,48 @@ def pick(total: Array) -> float:
     return float(total[0])
 
 
+def test_an_item_that_misses_its_deadline_leaves_no_trace_in_its_key() -> None:
+    gates[2] = threading.Event()
+    opening = threading.Timer(0.3, gates[2].set)
+
+    def source() -> Iterator[dict[str, Any]]:
+        for value, fed in enumerate(make_feeds(*[(float(n), "ab"[n % 2]) for n in range(8)])):
+            if value == 2:
+                opening.start()
+            yield fed
+
+    with pl.BlockingSession(make_plan()) as session:
+        items = [*session.stream(source(), key="key", deadline_s=0.1)]
+        for key in "ab":
+            fine = [one.index for one in items if one.error is None and "ab"[one.index % 2] == key]
+            assert get_total(session, key) == sum(fine)
+    opening.join()
+    assert isinstance(items[2].error, pl.DeadlineError)
+
+
+async def test_callers_drop_and_assign_keys_between_items() -> None:
+    sums: list[float] = []
+
+    async def consume() -> None:
+        items = make_feeds(*[(1.0, "ab"[index % 2]) for index in range(40)])
+        async with session.stream(items, key="key") as results:
+            async for item in results:
+                assert item.error is None
+                sums.append(float(item["sum"][0]))
+
+    async with pl.Session(make_plan()) as session, trio.open_nursery() as nursery:
+        nursery.start_soon(consume)
+        while len(sums) < 5:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+        await session.drop_keys(["a"])
+        await session.assign({"total": np.full(4, 1000, np.float32)}, key="b")
+    first, second = sums[::2], sums[1::2]
+    begun_again = first.index(1, 1)
+    assert first == [*range(1, begun_again + 1), *range(1, 21 - begun_again)]
+    assigned = next(index for index, value in enumerate(second) if value > 1000)
+    assert second == [*range(1, assigned + 1), *range(1001, 1021 - assigned)]
+
+
 def test_live_streams_count_the_items_that_they_keep() -> None:
     with pl.BlockingSession(make_plan()) as session:
         kept = get_sums(session, *[(1, "ab"[index % 2]) for index in range(40)], keep="latest")
