@@ -60,7 +60,7 @@ def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
         If it computes one row at a time: a length of 1 is part of it, or it mixes rows.
     """
     if not _has_row_axes(model, specs):
-        raise GraphError("its inputs have no axis for rows", fix="run it row by row")
+        raise GraphError("it has no axis for several rows", fix="run it row by row")
     b = GraphBuilder(model.name)
     fed = {
         name: b.input(name, spec.dtype, (ROWS, *(spec.shape or ())[1:]))
