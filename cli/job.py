@@ -30,6 +30,7 @@ plait job run model.onnx --source rows.jsonl --sink jsonl --folder scores --batc
 """
 
 ARGUMENTS, ACTION = "plait.job.arguments", "plait.job.action"
+ACCEPT = "--accept-changes"
 
 
 class _Group(Command, click.Group):
@@ -44,7 +45,7 @@ class _Repeatable(Command):
     """A command that keeps its arguments, so that it can be called again."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = (os.getcwd(), *args)
+        ctx.meta[ARGUMENTS] = (os.getcwd(), *(one for one in args if one != ACCEPT))
         return super().parse_args(ctx, args)
 
 
@@ -75,7 +76,7 @@ def job() -> None:
 @click.option("--part-items", type=click.IntRange(min=1), default=10_000, show_default=True)
 @click.option("--max-failed", type=click.IntRange(min=0), help="Stop when more items fail.")
 @click.option("--batch", type=click.IntRange(min=1), help="Run N items at once, stacked.")
-@click.option("--accept-changes", is_flag=True, help="Resume with another model or source.")
+@click.option(ACCEPT, is_flag=True, help="Resume with another model or source.")
 @in_flight
 @seed_option
 @as_json
@@ -110,10 +111,10 @@ def run(
 
 @job.command(cls=Command)
 @click.argument("folder", type=PATH)
-@click.option("--accept-changes", is_flag=True, help="Resume with another model or source.")
+@click.option(ACCEPT, is_flag=True, help="Resume with another model or source.")
 def resume(folder: Path, accept_changes: bool) -> None:
     """Resume the job in FOLDER, by the command that began it."""
-    _repeat(folder, "run", ["--accept-changes"] if accept_changes else [])
+    _repeat(folder, "run", [ACCEPT] if accept_changes else [])
 
 
 @job.command(cls=Command)

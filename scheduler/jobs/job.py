@@ -111,6 +111,8 @@ class Job:
         for name, count in (("commit_items", commit_items), ("part_items", part_items)):
             if count is not None and (type(count) is not int or count < 1):
                 raise JobError(f"{name} is {count!r}", fix="use a whole number, 1 or more")
+        if not isinstance(commit_s, int | float) or not commit_s >= 0:
+            raise JobError(f"commit_s is {commit_s!r}", fix="use a number of seconds")
         if unknown := sorted(stream.keys() - STREAMED):
             raise JobError(
                 f"Job() takes no {unknown[0]}=", fix=f"use {', '.join(sorted(STREAMED))}"
@@ -146,8 +148,8 @@ class Job:
     def run(self, *, progress: Callable[[int], object] | None = None) -> JobStatus:
         """Run the job: start it, or go on from its last commit; return the status at the end.
 
-        SIGTERM and Ctrl-C end the run once the items in flight are done and committed, and take
-        effect then; a second one takes effect at once.
+        In the main thread, SIGTERM and Ctrl-C end the run once the items in flight are done and
+        committed, and take effect then; a second one takes effect at once.
 
         Parameters
         ----------
@@ -222,7 +224,7 @@ class Job:
                 check_unchanged(found.digests, digests, accepts=self._accepts_changes)
             changes = {"digests": digests, "total": self.source.total, "command": self.command}
             status = msgspec.structs.replace(found or JobStatus(), **changes)
-            with BlockingSession(self.plan) as session:
+            with BlockingSession(self.plan, seed=self.seed) as session:
                 with explain_damage(self.folder):
                     run = JobRun(self, session, status, interrupts, progress)
                 if status != found:

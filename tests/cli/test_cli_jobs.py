@@ -69,6 +69,11 @@ def test_a_changed_model_is_refused_and_can_be_accepted(folder: Path) -> None:
     ran = plait(folder, "job", "resume", "out", "--accept-changes")
     assert (ran.exit_code, ran.stderr) == (0, "")
     assert read_rows(folder)[-1] == {"position": 8, "y": [[24, 3]]}
+    plait(folder, *RUN, "--accept-changes")
+    b = pl.GraphBuilder("model")
+    b.output("y", b.input("x", "float32", (1, 2)) * 4.0)
+    pl.save(b.build(), folder / "model.plait")
+    assert_mistake(plait(folder, "job", "resume", "out"), "the job's model changed")
 
 
 def test_failed_items_are_repaired(folder: Path) -> None:

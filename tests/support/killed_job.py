@@ -94,31 +94,41 @@ def read_files(folder: Path) -> dict[str, bytes]:
     }
 
 
-def main(parent: str, kind: str, lives: str, seed: str) -> None:
-    """Print how often the job was killed, at how many positions, and the most it repeated."""
-    calm, killed, done = Path(parent, "calm"), Path(parent, "killed"), Path(parent, "done")
-    plan, chance = make_plan(kind), random.Random(int(seed))
-    begun = time.perf_counter()
-    assert run_in_child(make_job(kind, plan, calm), done)
-    longest, positions, repeated = time.perf_counter() - begun, [0], 0
-    for number in range(int(lives)):
-        is_timed = number > BY_LINE and number % 2
+def kill_until_done(
+    kind: str, plan: pl.Plan, folder: Path, most: int, calm_s: float, chance: random.Random
+) -> list[int]:
+    """Kill a job up to `most` times, then let it end; return its position after each kill."""
+    done, positions = folder.with_suffix(".done"), list[int]()
+    while len(positions) < most:
+        is_timed = len(positions) > BY_LINE and len(positions) % 2
         by_line = 0 if is_timed else chance.randrange(1, LINES)
         options = {"max_in_flight": chance.choice([1, 2, 4])} if kind != "stateful" else {}
-        job = make_job(kind, plan, killed, **options)
-        if run_in_child(job, done, 0 if by_line else chance.uniform(0, longest / 2), by_line):
-            break
+        job = make_job(kind, plan, folder, **options)
+        if run_in_child(job, done, 0 if by_line else chance.uniform(0, calm_s / 2), by_line):
+            return positions
         last = int.from_bytes(done.read_bytes()[:8], "big") if done.exists() else 0
-        positions.append(show_status(killed).position)
-        repeated = max(repeated, last - positions[-1])
-    else:
-        assert run_in_child(make_job(kind, plan, killed), done)
-    assert positions == sorted(positions), positions
-    assert repeated <= COMMIT_ITEMS, repeated
-    assert read_files(killed) == read_files(calm)
-    assert show_status(killed).position == ITEMS
-    assert sorted(os.listdir(killed)) == sorted(os.listdir(calm))
-    print(len(positions) - 1, len(set(positions)), repeated)
+        positions.append(show_status(folder).position)
+        assert last - positions[-1] <= COMMIT_ITEMS
+    assert run_in_child(make_job(kind, plan, folder), done)
+    return positions
+
+
+def main(parent: str, kind: str, kills: str, seed: str) -> None:
+    """Print the number of kills, and of the positions at which jobs resumed."""
+    calm, plan, chance = Path(parent, "calm"), make_plan(kind), random.Random(int(seed))
+    begun = time.perf_counter()
+    assert run_in_child(make_job(kind, plan, calm), Path(parent, "done"))
+    calm_s, found = time.perf_counter() - begun, list[int]()
+    while len(found) < int(kills):
+        killed = Path(parent, f"killed-{len(found)}")
+        most = int(kills) - len(found)
+        positions = kill_until_done(kind, plan, killed, most, calm_s, chance)
+        assert positions == sorted(positions), positions
+        assert read_files(killed) == read_files(calm)
+        assert show_status(killed).position == ITEMS
+        assert sorted(os.listdir(killed)) == sorted(os.listdir(calm))
+        found += positions
+    print(len(found), len(set(found)))
 
 
 if __name__ == "__main__":

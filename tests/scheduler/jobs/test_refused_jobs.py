@@ -202,6 +202,8 @@ def test_parts_without_a_manifest_are_refused_and_stay(tmp_path: Path) -> None:
         ({"source": "/none.parquet"}, "cannot read the rows"),
         ({"commit_items": 0}, "commit_items is 0"),
         ({"part_items": 1.5}, "part_items is 1.5"),
+        ({"commit_s": "1"}, "commit_s is '1'"),
+        ({"commit_s": float("nan")}, "commit_s is nan"),
         ({"ordered": False}, "takes no ordered="),
         ({"workers": 2}, "takes no workers="),
         ({"evict": Path("states")}, "states in files are not part of a commit"),
