@@ -74,6 +74,7 @@ def job() -> None:
 @click.option("--commit-s", type=click.FloatRange(min=0), default=10.0, show_default=True)
 @click.option("--commit-items", type=click.IntRange(min=1), help="Also commit after N items.")
 @click.option("--part-items", type=click.IntRange(min=1), default=10_000, show_default=True)
+@click.option("--carry", multiple=True, metavar="COLUMN", help="Copy a column, such as an id.")
 @click.option("--max-failed", type=click.IntRange(min=0), help="Stop when more items fail.")
 @click.option("--batch", type=click.IntRange(min=1), help="Run N items at once, stacked.")
 @click.option(ACCEPT, is_flag=True, help="Resume with another model or source.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +61,8 @@ class Job:
         Also commit after this many items.
     part_items : int, default 10_000
         The number of items of a part; their results are held in memory.
+    carry : sequence of str, optional
+        The entries of each item to copy to its row, such as an id.
     max_failed : int, optional
         Stop if more items fail.
     seed : int, default 0
@@ -103,6 +105,7 @@ class Job:
         commit_s: float = 10.0,
         commit_items: int | None = None,
         part_items: int = 10_000,
+        carry: Sequence[str] = (),
         max_failed: int | None = None,
         seed: int = 0,
         accept_changes: bool = False,
@@ -123,6 +126,7 @@ class Job:
         self.source, self.sink, self.seed = to_source(source), to_sink(sink), seed
         self.commit_s, self.commit_items = commit_s, commit_items or part_items
         self.part_items, self.max_failed, self.stream = part_items, max_failed, stream
+        self.carry = (carry,) if isinstance(carry, str) else tuple(carry)
         self.command: tuple[str, ...] = ()
         self._work, self._accepts_changes = work, accept_changes
         # Items of a pipeline may be of any type; a plan takes the columns of its inputs.
@@ -217,6 +221,7 @@ class Job:
                 FORMAT: type(self.sink).__name__,
                 "part_items": str(self.part_items),
                 "seed": str(self.seed),
+                "carry": ", ".join(self.carry),
                 "key": hash_key(self.stream.get("key")),
             }
             delete_leftovers(self.folder, found)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .job import Job
 
 POSITION, RESULT = "position", "result"
+NO_ROW: Row = {}
 KEY = "key of the item"
 """An entry of the feeds that no input takes."""
 
@@ -60,8 +61,9 @@ class Interrupts:
             signal.raise_signal(self.signal)
 
 
-_Pending: TypeAlias = tuple[int, Any, BaseException | None]
-"""The position of an item, its feeds if they are kept, and its error if it could not be fed."""
+_Pending: TypeAlias = tuple[int, Row, Any, BaseException | None]
+"""The position of an item, its entries to carry, its feeds for another try, and its error if it
+could not be fed."""
 
 
 class JobRun:
@@ -150,12 +152,13 @@ class JobRun:
             self._fed = position + 1
             try:
                 feeds = self._to_feeds(position, value)
+                kept = {name: value[name] for name in self._job.carry}
             except Exception as error:
-                self._pending.append((position, None, error))
+                self._pending.append((position, {}, None, error))
                 self._flush()
             else:
-                is_kept = self._job.stream.get("batch") is not None
-                self._pending.append((position, feeds if is_kept else None, None))
+                is_batched = self._job.stream.get("batch") is not None
+                self._pending.append((position, kept, feeds if is_batched else None, None))
                 yield feeds
 
     def _to_feeds(self, position: int, value: Any) -> Mapping[str, Any]:
@@ -181,25 +184,27 @@ class JobRun:
     def _settle(self, item: Item) -> None:
         """Note the result of the oldest item that was fed."""
         self._flush()
-        position, feeds, _ = self._pending.popleft()
+        position, kept, feeds, _ = self._pending.popleft()
         error, outputs = item.error, None if item.error else item.outputs
         if error is not None and feeds is not None and not self._is_stateful:
             try:  # a batch fails as a whole: find the items at fault
                 outputs, error = self._session.run(feeds), None
             except PlaitError as failure:
                 error = failure
-        self._finish(position, outputs, error)
+        self._finish(position, error, outputs, kept)
 
     def _flush(self) -> None:
         """Note the items that could not be fed, as far as no item before them is in flight."""
-        while self._pending and self._pending[0][2] is not None:
-            position, _, error = self._pending.popleft()
-            self._finish(position, None, error)
+        while self._pending and self._pending[0][-1] is not None:
+            position, *_, error = self._pending.popleft()
+            self._finish(position, error)
 
-    def _finish(self, position: int, outputs: Any, error: BaseException | None) -> None:
+    def _finish(
+        self, position: int, error: BaseException | None, outputs: Any = None, kept: Row = NO_ROW
+    ) -> None:
         if error is None:
             try:
-                self._rows.append(self._job.sink.encode(_make_row(position, outputs)))
+                self._rows.append(self._job.sink.encode(_make_row(position, kept, outputs)))
             except Exception as failure:
                 error = failure
         if error is not None:
@@ -275,10 +280,10 @@ class JobRun:
         self.status = after
 
 
-def _make_row(position: int, outputs: Mapping[str, Any]) -> Row:
+def _make_row(position: int, kept: Row, outputs: Mapping[str, Any]) -> Row:
     """Return the row of an item; a single result that is a mapping gives the columns."""
     if tuple(outputs) == (RESULT,) and isinstance(outputs[RESULT], Mapping):
         outputs = outputs[RESULT]
     if POSITION in outputs:
         raise JobError(f"a result is called {POSITION!r}, as is the item's number", fix="rename it")
-    return {POSITION: position, **outputs}
+    return {POSITION: position, **kept, **outputs}

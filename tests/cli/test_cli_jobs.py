@@ -52,11 +52,11 @@ def test_a_job_is_run_and_its_status_shown(folder: Path) -> None:
 
 
 def test_a_job_is_resumed_by_its_folder_from_anywhere(folder: Path) -> None:
-    plait(folder, *RUN, "--batch", "1")
+    plait(folder, *RUN, "--batch", "1", "--carry", "id")
     write_rows(folder, [[n, 1] for n in range(9)])
     ran = plait(folder / "elsewhere", "job", "resume", "../out")
     assert (ran.exit_code, ran.stderr) == (0, "")
-    assert read_rows(folder) == [{"position": n, "y": [[2 * n, 2]]} for n in range(9)]
+    assert read_rows(folder) == [{"position": n, "id": n, "y": [[2 * n, 2]]} for n in range(9)]
 
 
 def test_a_changed_model_is_refused_and_can_be_accepted(folder: Path) -> None:

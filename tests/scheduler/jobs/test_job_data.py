@@ -88,6 +88,23 @@ def test_columns_feed_inputs_by_name_and_a_null_fails_its_row(tmp_path: Path) ->
     ]
 
 
+def test_columns_are_kept_beside_the_results(tmp_path: Path) -> None:
+    b = pl.GraphBuilder("sums")
+    b.output("sum", b.input("x", "float32", (1, 2)).sum(axis=1))
+    data = write_tables(tmp_path / "data") / "*.parquet"
+    graph = b.build()
+    job = pl.Job(graph, data, "parquet", tmp_path / "job", carry=["name", "id"], max_in_flight=1)
+    job.run()
+    table = ds.dataset(tmp_path / "job" / "parts").to_table()
+    assert table["id"].type == pa.int32()
+    assert table.to_pylist() == [
+        {"position": n, "name": f"row {n}", "id": n, "sum": [2 * n + 1]} for n in range(40)
+    ]
+    assert pl.Job(graph, data, "jsonl", tmp_path / "other", carry="nothing").run().failed == 40
+    with pytest.raises(pl.JobError, match="the job's carry changed"):
+        pl.Job(graph, data, "parquet", tmp_path / "job").run()
+
+
 def test_lines_of_json_are_read_from_any_position_and_a_damaged_one_fails_alone(
     tmp_path: Path,
 ) -> None:
