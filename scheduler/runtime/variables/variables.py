@@ -181,7 +181,7 @@ class Variables:
             return {
                 tensor: await self.held.fetch(node.name)
                 for tensor, node in graph.variables.items()
-                if tensor in graph.prepared
+                if tensor in graph.prepared or tensor in graph.late
             }
         except BaseException as error:
             self._refuse(item_run, error)

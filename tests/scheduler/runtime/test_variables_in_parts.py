@@ -77,6 +77,22 @@ async def test_items_see_what_those_before_assigned(devices: list[str]) -> None:
             assert (await session.run(fed(1)))["before"].tolist() == [4]
 
 
+@pytest.mark.parametrize("bounds", [None, {"n": 8, "nonzero.2.shape[1]": 8}])
+@pytest.mark.parametrize("devices", [["cpu"], ["cpu:0..1"]])
+def test_plans_for_items_that_overlap_run_them_one_at_a_time(
+    devices: list[str], bounds: dict[str, int] | None
+) -> None:
+    plan = pl.plan(summing(), devices, max_in_flight=3, bounds=bounds)
+    items = [fed(1, 0, 2), fed(1, 0, 0, 5, 3)] * 4
+    with pl.BlockingSession(plan) as session:
+        assert [float(item["seen"]) for item in session.stream(items)] == [
+            *(2, 5, 7, 10, 12, 15, 17, 20)
+        ]
+        for item in session.stream(items[:1], key=len):
+            assert "lengths in this graph depend on values" in str(item.error)
+        assert totals(session) == (48, 20)
+
+
 @settings(max_examples=15, deadline=None)
 @given(items=st.lists(st.lists(st.integers(-2, 2), min_size=1, max_size=4), max_size=4))
 def test_any_items_leave_what_numpy_says(items: list[list[int]]) -> None:
