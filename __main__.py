@@ -11,9 +11,9 @@ def main() -> None:
     missing = [name for name in ("click", "rich") if find_spec(name) is None]
     if missing:
         listed = " and ".join(missing)
-        from .graph.extras import how_to_install
+        from .graph.extras import get_install_command
 
-        sys.stderr.write(f"the command line needs {listed}: {how_to_install('cli')}\n")
+        sys.stderr.write(f"the command line needs {listed}: {get_install_command('cli')}\n")
         sys.exit(2)
     try:
         from .cli import cli

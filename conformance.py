@@ -25,10 +25,10 @@ from typing import Any
 
 from . import devices
 from .devices.device import Device
-from .graph.extras import how_to_install
+from .graph.extras import get_install_command
 from .graph.formats.onnx.nodes import operator_name
 from .graph.formats.onnx.upgrade import newest_name
-from .graph.nested import all_nodes
+from .graph.nested import walk_nodes
 from .graph.operator import find_operator, is_operator
 from .graph.traits import RUNTIME
 from .scheduler.runtime.opened.open_devices import close_shared, open_shared
@@ -113,7 +113,7 @@ def _backend(opened: Sequence[Device], alternating: bool, one_in: int) -> type[O
                 prepared = super().prepare(model, device)
             except UnsupportedError as error:
                 raise unittest.SkipTest(str(error)) from error
-            if one_in > 1 and alternating and len(list(all_nodes(prepared.graph))) < 2:
+            if one_in > 1 and alternating and len(list(walk_nodes(prepared.graph))) < 2:
                 raise unittest.SkipTest(PASSED_OVER)
             return prepared
 
@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into a document")
     options = parser.parse_args(arguments)
     if find_spec("onnx") is None:
-        parser.error(f"the tests come with the package 'onnx': {how_to_install('onnx')}")
+        parser.error(f"the tests come with the package 'onnx': {get_install_command('onnx')}")
     outcomes = run_suite(alternate=options.alternate)
     made = table(outcomes)
     print(made)

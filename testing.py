@@ -20,13 +20,13 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from .devices.device import Device
-from .devices.kinds import device_kind
+from .devices.kinds import get_kind
 from .devices.registry import find
 from .graph.dtypes import TEXT
 from .graph.errors import PlaitError
 from .graph.formats.onnx import read_model
 from .graph.ir import Graph
-from .graph.nested import all_nodes
+from .graph.nested import walk_nodes
 from .graph.operators.control import CONTROL_FLOW
 from .graph.tensor import Array
 from .graph.traits import RUNTIME
@@ -59,7 +59,7 @@ class Prepared(NamedTuple):
         names = [device if isinstance(device, str) else device.name for device in self.devices]
         pins = {
             path: names[index % len(names)]
-            for index, (path, _, node) in enumerate(all_nodes(self.graph))
+            for index, (path, _, node) in enumerate(walk_nodes(self.graph))
             if node.op not in CONTROL_FLOW
         }
         made = plan(self.graph, self.devices, pin=pins if self.alternate else None)
@@ -113,8 +113,8 @@ class OnnxBackend:
         except PlaitError as error:
             raise UnsupportedError(str(error)) from error
         names = [one if isinstance(one, str) else one.name for one in cls.devices]
-        has_runtime = any(device_kind(name) == "ort" for name in names)
-        for *_where, around, node in all_nodes(graph):
+        has_runtime = any(get_kind(name) == "ort" for name in names)
+        for *_where, around, node in walk_nodes(graph):
             named = (around.tensors[name] for name in (*node.inputs, *node.outputs) if name)
             is_bound = RUNTIME in node.operator.traits or any(one.dtype == TEXT for one in named)
             if is_bound and not has_runtime:

@@ -35,7 +35,7 @@ import plait as pl
 import trio
 from measure import save
 from plait.graph.tensor import Array
-from plait.scheduler.costs.signature import digest
+from plait.scheduler.costs.signature import make_digest
 from real_models import REAL_MODELS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
@@ -62,7 +62,7 @@ class Plans:
     def add(self, name: str, plan: pl.Plan) -> str:
         """Return the name of a plan that does the same, which may be this one."""
         known = self._names.setdefault(
-            tuple((part.device, digest(part.graph)) for part in plan.subgraphs), name
+            tuple((part.device, make_digest(part.graph)) for part in plan.subgraphs), name
         )
         self.by_name.setdefault(known, plan)
         return known

@@ -19,10 +19,10 @@ import numpy as np
 import plait as pl
 import trio
 from measure import save
-from plait.devices.model import family
+from plait.devices.model import name_family
 from plait.devices.ort import profiling
 from plait.devices.ort.threads import ONE_THREAD
-from plait.graph.infer import cost_of
+from plait.graph.infer import get_cost
 from plait.graph.tensor import Array
 from real_models import REAL_MODELS
 
@@ -84,12 +84,12 @@ def samples(graph: pl.Graph, feeds: Feeds, device: str, seconds: float) -> Itera
     timed = {} if device == "ort" else trio.run(node_seconds, plan, feeds, seconds)
     for subgraph in plan.subgraphs:
         if device == "ort":
-            timed = profiling.seconds_of(subgraph.graph, ONE_THREAD, device)
+            timed = profiling.measure_seconds(subgraph.graph, ONE_THREAD, device)
         for node in subgraph.graph.nodes:
             if node.name in timed:
-                cost = cost_of(subgraph.graph, node)
+                cost = get_cost(subgraph.graph, node)
                 roofline_s = max(cost.flops / FLOPS_PER_S, cost.nbytes / BYTES_PER_S)
-                yield Sample(family(subgraph.graph, node), timed[node.name], roofline_s)
+                yield Sample(name_family(subgraph.graph, node), timed[node.name], roofline_s)
 
 
 async def node_seconds(plan: pl.Plan, feeds: Feeds, seconds: float) -> dict[str, float]:

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 from measure import save
-from plait.scheduler.packing import Block, Conflicts, Intervals, check, conflicts_of, pack
-from plait.scheduler.packing.antichain import heaviest_antichain
+from plait.scheduler.packing import Block, Conflicts, Intervals, check, find_conflicts, pack
+from plait.scheduler.packing.antichain import find_heaviest_antichain
 from plait.scheduler.packing.packing import Solver
 from plait.scheduler.packing.table import read_table
 
@@ -144,10 +144,10 @@ def partial_orders(seconds: float) -> Figures:
         for width in (4, 8):
             before, accesses, sizes, lane_of = lanes(1000, width, crossing, width)
             started = perf_counter()
-            relation = conflicts_of(before, [[point] for point in range(1000)], accesses)
+            relation = find_conflicts(before, [[point] for point in range(1000)], accesses)
             elapsed = perf_counter() - started
             assert isinstance(relation, Conflicts)
-            bound = heaviest_antichain(sizes, relation, range(1000))
+            bound = find_heaviest_antichain(sizes, relation, range(1000))
             packing = pack(sizes, relation, lower_bound=bound, deadline_s=seconds, stacks=lane_of)
             check([Block(size) for size in sizes], relation, packing)
             figures[f"{name}, {width} lanes"] = {
@@ -208,12 +208,12 @@ def twenty_thousand() -> Figures:
     before, accesses, sizes, _ = lanes(20_000, 8, 0.2, 0)
     writers = [[point] for point in range(20_000)]
     started = perf_counter()
-    relation = conflicts_of(before, writers, accesses)
+    relation = find_conflicts(before, writers, accesses)
     conflicts_s = perf_counter() - started
     packing = pack(sizes, relation, deadline_s=1)
     elapsed = perf_counter() - started
     tracemalloc.start()
-    pack(sizes, conflicts_of(before, writers, accesses), deadline_s=0)
+    pack(sizes, find_conflicts(before, writers, accesses), deadline_s=0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return {

@@ -23,7 +23,7 @@ from measure import alternate, save
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 from plait.devices.memory import host_arena, host_view
 from plait.devices.ort.device import OrtDevice
-from plait.devices.ort.saturation import saturates
+from plait.devices.ort.saturation import is_saturating
 from quantization_inputs import CASES, Feeds
 
 MODELS = ("PP-OCR direction", "PP-OCRv4 recognition")
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     options = parser.parse_args()
     logging.getLogger().setLevel(logging.ERROR)
-    figures: dict[str, Any] = {"sums are cut off at 16 bits": saturates()}
+    figures: dict[str, Any] = {"sums are cut off at 16 bits": is_saturating()}
     for name, bits in product(MODELS, BITS):
         with tempfile.TemporaryDirectory() as folder:
             figures[f"{name}, {bits} bits"] = compared(name, bits, options.rounds, Path(folder))

@@ -44,12 +44,8 @@ replicas_option = option(
 def join_cluster(address: str | None, devices: Iterable[str]) -> Cluster | None:
     """Join the cluster at an address, if any, until the command ends.
 
-    Raises
-    ------
-    CommandError
-        If devices are on a cluster, and `address` is None.
-    DeviceUnavailableError
-        If it cannot be joined, or Ray is not installed.
+    Raises CommandError if devices are on a cluster, and `address` is None; DeviceUnavailableError
+    if it cannot be joined, or Ray is not installed.
     """
     hosts = list_hosts(devices)
     if address is None:
@@ -77,10 +73,7 @@ def list_hosts(devices: Iterable[str]) -> list[str]:
 def list_devices(cluster: Cluster) -> list[str]:
     """Return the full names of the devices on all nodes of a cluster.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If a node lacks plait, or has another version.
+    Raises DeviceUnavailableError if a node lacks plait, or has another version.
     """
     from ..scheduler.ray.cluster import HOST_LABEL
 
@@ -95,12 +88,8 @@ def list_devices(cluster: Cluster) -> list[str]:
 def parse_replicas(text: str | None, cluster: Cluster | None, devices: Iterable[str]) -> Size:
     """Parse a number or range of replicas; 0 means that the session runs here.
 
-    The default is 1 for a cluster without devices among `devices`.
-
-    Raises
-    ------
-    CommandError
-        If the text is not a number or range, or the cluster is missing.
+    The default is 1 for a cluster without devices among `devices`. Raises CommandError if the text
+    is not a number or range, or the cluster is missing.
     """
     if text is None:
         return 0 if cluster is None or list_hosts(devices) else 1
@@ -120,7 +109,6 @@ def parse_replicas(text: str | None, cluster: Cluster | None, devices: Iterable[
 def open_session(
     plan: Plan, cluster: Cluster | None, replicas: Size, *, measure: bool = False
 ) -> AbstractAsyncContextManager[Session | ReplicaPool]:
-    """Return a session for a plan here, or a pool of replicas on a cluster."""
     if cluster is not None and replicas:
         return cluster.replicas(plan, n=replicas)
     from ..scheduler.runtime.session import Session

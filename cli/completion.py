@@ -63,8 +63,6 @@ def complete_tensors(
 def complete_shapes(
     ctx: click.Context, parameter: click.Parameter, text: str
 ) -> list[CompletionItem]:
-    """Complete the input in NAME=SHAPE, with the shape in the model."""
-
     def list_shapes(graph: Graph) -> Iterator[str]:
         for name in graph.inputs:
             shape = graph.tensors[name].shape or ()

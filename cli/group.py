@@ -45,7 +45,6 @@ class _Commands(click.Group):
             ctx.exit(EXIT_INTERRUPTED)
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return the options that ask for help."""
         return HELP_OPTIONS
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

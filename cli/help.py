@@ -73,6 +73,5 @@ class Command(click.Command):
 
 
 def write_exit_codes(formatter: click.HelpFormatter) -> None:
-    """Write the section on exit codes."""
     with formatter.section("Exit codes"):
         formatter.write_dl(EXIT_CODES)

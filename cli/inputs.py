@@ -14,11 +14,11 @@ import numpy as np
 
 from ..graph.dtypes import TEXT, is_extension, kind_of
 from ..graph.errors import OperatorError
-from ..graph.exact_number import exact_number
+from ..graph.exact_number import to_exact
 from ..graph.ir import Graph
-from ..graph.names import did_you_mean
+from ..graph.names import suggest_names
 from ..graph.operators.randomness import RANDOM_KEY
-from ..graph.tensor import Array, TensorSpec, holds_bytes
+from ..graph.tensor import Array, TensorSpec, is_bytes
 from .errors import CommandError
 from .lengths import propose_lengths
 from .members import from_member_name
@@ -58,13 +58,7 @@ class Given:
 
 
 def parse_input(text: str) -> Given:
-    """Parse one ``--input``.
-
-    Raises
-    ------
-    CommandError
-        If it is malformed, or its file is missing.
-    """
+    """Parse one ``--input``; raises CommandError if it is malformed, or its file is missing."""
     name: str | None
     name, equals, value = text.partition("=")
     # A path may contain a =, so the whole text is tried as a path first.
@@ -106,19 +100,15 @@ def read_arrays(file: Path, name: str | None, graph: Graph) -> dict[str, Array]:
     """Return the arrays of a file by the names of the inputs they feed.
 
     An image feeds an input of pixels. Other files, unless their suffix is that of arrays, feed an
-    input of bytes with their content.
-
-    Raises
-    ------
-    CommandError
-        If the file is damaged, or it is not clear which input it feeds.
+    input of bytes with their content. Raises CommandError if the file is damaged, or it is not
+    clear which input it feeds.
     """
     inputs = _list_inputs(graph)
     fed = graph.tensors.get(name or inputs[0]) if name or len(inputs) == 1 else None
     if fed is not None and file.suffix.lower() in SUFFIXES and can_be_image(fed):
         given = name or inputs[0]
         return {given: read_image(file, given, fed)}
-    is_raw = fed is not None and holds_bytes(fed) and file.suffix not in ARRAY_FILES
+    is_raw = fed is not None and is_bytes(fed) and file.suffix not in ARRAY_FILES
     found = _match_inputs(_load_bytes(file) if is_raw else _load(file), file, name, graph)
     return {name: _restore_dtype(array, graph.tensors.get(name)) for name, array in found.items()}
 
@@ -239,12 +229,8 @@ class ItemSource:
     def item(self, index: int) -> dict[str, Array]:
         """Return item number `index`.
 
-        Raises
-        ------
-        CommandError
-            If a file is damaged or lacks an array.
-        FeedError
-            If a shape does not fit its input.
+        Raises CommandError if a file is damaged or lacks an array; FeedError if a shape does not
+        fit its input.
         """
         from ..scheduler.shapes.specialise import bind_inputs
 
@@ -262,7 +248,6 @@ class ItemSource:
         return arrays
 
     def _take(self, given: Given, seen: set[str]) -> set[str]:
-        """Check one given input and return the names it feeds."""
         names = {given.name} - self._unneeded if given.name else set()
         if given.value is not NOTHING and given.name in self._graph.inputs:
             spec = self._graph.tensors[given.name]
@@ -278,7 +263,7 @@ class ItemSource:
                 inputs = ", ".join(self._graph.inputs)
                 raise CommandError(
                     f"the graph has no input {name!r}",
-                    fix=did_you_mean(name, self._graph.inputs, f"its inputs are: {inputs}"),
+                    fix=suggest_names(name, self._graph.inputs, f"its inputs are: {inputs}"),
                 )
             if name in seen:
                 raise CommandError(f"the input {name!r} is given twice", fix="give it once")
@@ -361,15 +346,12 @@ def parse_literal(text: str) -> Any:
 def make_literal_array(name: str, value: Any, spec: TensorSpec) -> Array:
     """Convert a value to an input's dtype; a number also fits any shape with one element.
 
-    Raises
-    ------
-    CommandError
-        If the dtype cannot represent it, or lists differ in length.
+    Raises CommandError if the dtype cannot represent it, or lists differ in length.
     """
     at = f"--input {name}"
     try:
         if not isinstance(value, list):
-            array = exact_number(value, spec.dtype, at)
+            array = to_exact(value, spec.dtype, at)
         else:
             given = np.array(value)  # refuses ragged lists
             array = given.astype(spec.dtype)

@@ -33,14 +33,9 @@ def plan_on_models(
 ) -> tuple[Plan, dict[str, DeviceModel]]:
     """Plan for devices with these models; also return the models of devices that are here.
 
-    A saved plan is not changed by models of devices that are here.
-
-    Raises
-    ------
-    CommandError
-        If an option is malformed, or names a device that the plan does not have.
-    ParseError
-        If a file is not a model.
+    A saved plan is not changed by models of devices that are here. Raises CommandError if an option
+    is malformed, or names a device that the plan does not have; ParseError if a file is not a
+    model.
     """
     from ..scheduler.simulation.models import load_model
 
@@ -96,7 +91,6 @@ def _is_here(name: str) -> bool:
 def _plan(
     request: PlanArguments, max_in_flight: int | None, models: Mapping[str, DeviceModel]
 ) -> Plan:
-    """Plan with the costs that these models predict."""
     plan = request.plan(max_in_flight)
     if not models or request.is_saved:
         return plan

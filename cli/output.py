@@ -17,7 +17,7 @@ import numpy as np
 
 from ..graph.dtypes import TEXT, is_extension, name_of
 from ..graph.errors import Argument, PlaitError
-from ..graph.escaping import printable
+from ..graph.escaping import escape_unprintable
 from ..graph.formats.files import open_draft
 from ..graph.tensor import Array, spec_of
 from .errors import CommandError
@@ -72,7 +72,7 @@ def _to_json(array: Array) -> Any:
 
 def print_text(text: str, *, to_stderr: bool = False) -> None:
     """Print text, with control characters escaped, since names may come from files."""
-    click.echo(printable(text), err=to_stderr)
+    click.echo(escape_unprintable(text), err=to_stderr)
 
 
 def print_table(
@@ -87,7 +87,7 @@ def print_table(
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*map(escape_unprintable, row))
     watched = sys.stdout is not None and sys.stdout.isatty()
     console = Console(width=None if watched else 400, markup=False, highlight=False)
     with console.capture() as printed:
@@ -130,12 +130,8 @@ def to_option(argument: Argument) -> str:
 def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays to an .npz file, each as the member that `to_member_name` returns.
 
-    Text has the width of the longest string, since arrays of objects would be pickled.
-
-    Raises
-    ------
-    CommandError
-        If the file cannot be written.
+    Text has the width of the longest string, since arrays of objects would be pickled. Raises
+    CommandError if the file cannot be written.
     """
     # numpy.savez takes names as keyword arguments, and fails for an array called "file".
     with (
@@ -148,13 +144,7 @@ def write_arrays(file: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def write_npy(file: BinaryIO, arrays: Mapping[str, Array]) -> None:
-    """Write one array as an .npy file.
-
-    Raises
-    ------
-    CommandError
-        If there are several.
-    """
+    """Write one array as an .npy file; raises CommandError if there are several."""
     if len(arrays) != 1:
         raise CommandError(
             f"--output - writes one output as .npy, and there are {len(arrays)}",
@@ -171,7 +161,6 @@ def _to_saved(array: Array) -> Array:
 
 @contextmanager
 def convert_write_errors(path: Path) -> Iterator[None]:
-    """Convert failures to write a path to a CommandError."""
     try:
         yield
     except OSError as error:
@@ -226,7 +215,7 @@ def show_status() -> Iterator[Callable[[str], None]]:
     from rich.console import Console
 
     with Console(stderr=True, markup=False).status("") as shown:
-        yield lambda text: shown.update(printable(text))
+        yield lambda text: shown.update(escape_unprintable(text))
 
 
 def _summarize_array(array: Array) -> dict[str, Any]:

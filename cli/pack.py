@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..graph.escaping import printable
+from ..graph.escaping import escape_unprintable
 from ..graph.formats.files import read_file, replace_file
 from .errors import CommandError
 from .help import Command
@@ -80,7 +80,7 @@ def pack(
     if output is not None:
         replace_file(output, [text.encode()], CommandError)
     elif not as_json:
-        shown = printable(text) if sys.stdout.isatty() else text
+        shown = escape_unprintable(text) if sys.stdout.isatty() else text
         click.echo(shown.encode(), nl=False)
     if as_json:
         print_json({**_to_dict(packing), "capacity": capacity, "fits": fits})

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..graph.dtypes import kind_of
-from ..graph.extras import how_to_install, import_extra
+from ..graph.extras import get_install_command, import_extra
 from ..graph.tensor import Array, Dim, TensorSpec
 from .errors import CommandError
 
@@ -24,16 +24,13 @@ def can_be_image(spec: TensorSpec) -> bool:
 def read_image(file: Path, name: str, spec: TensorSpec) -> Array:
     """Return an image's pixels, from 0 to 255, upright, in the dtype and layout of an input.
 
-    Raises
-    ------
-    CommandError
-        If it cannot be read, has another size than the input, or where pixels lie in the input is
-        not known; or Pillow is not installed.
+    Raises CommandError if it cannot be read, has another size than the input, or where pixels lie
+    in the input is not known; or Pillow is not installed.
     """
     images = import_extra(
         "PIL.Image",
         f"{file} is an image, which Pillow reads",
-        how_to_install("images"),
+        get_install_command("images"),
         CommandError,
     )
     operations = import_extra("PIL.ImageOps", "Pillow is damaged", "install it anew", CommandError)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..devices.automatic import AUTO
-from ..graph.errors import named_text
+from ..graph.errors import describe_error
 from .cluster import join_cluster, ray_option
 from .completion import (
     complete_devices,
@@ -103,12 +103,8 @@ class PlanArguments:
     def plan(self, max_in_flight: int | None = None) -> Plan:
         """Load the model and plan it.
 
-        Raises
-        ------
-        CommandError
-            If the model is a saved plan, and an option contradicts it.
-        FetchError
-            If it lacks a fetched tensor.
+        Raises CommandError if the model is a saved plan, and an option contradicts it; FetchError
+        if it lacks a fetched tensor.
         """
         plan = self._whole(max_in_flight)
         return plan.fetching(*self.fetched) if self.fetched else plan
@@ -132,12 +128,8 @@ class PlanArguments:
     def listed_devices(self) -> list[str | Device]:
         """Return the devices to plan for; those with options are objects.
 
-        Raises
-        ------
-        CommandError
-            If a device lacks an option, or is not among the devices.
-        DeviceUnavailableError
-            If this machine lacks a device with options.
+        Raises CommandError if a device lacks an option, or is not among the devices;
+        DeviceUnavailableError if this machine lacks a device with options.
         """
         from ..scheduler.plans.replicas import expand_auto
 
@@ -152,7 +144,6 @@ class PlanArguments:
         return [made.get(name, name) for name in names]
 
     def _configured(self) -> list[Device]:
-        """Make the devices that have options."""
         from ..devices.errors import DeviceError, DeviceUnavailableError
         from ..devices.registry import find
 
@@ -223,10 +214,7 @@ def load_graph(
 ) -> Graph:
     """Load a model file; constants with a name in `feed` become inputs.
 
-    Raises
-    ------
-    PlaitError
-        As `plait.load`.
+    Raises PlaitError as `plait.load`.
     """
     from ..graph.editing import feed_constants
     from ..graph.formats import load
@@ -304,7 +292,6 @@ def _parse_passes(text: str) -> tuple[Pass, ...]:
 
 
 def get_largest_lengths(plan: Plan) -> dict[str, int]:
-    """Return the largest lengths of bounded symbols."""
     return {symbol: high for symbol, (_, high) in plan.bounds.items()}
 
 
@@ -434,10 +421,7 @@ _OPTIONS: tuple[Callable[[Callable[..., None]], Callable[..., None]], ...] = (
 def register_operators(files: tuple[Path, ...]) -> None:
     """Register the operators that files define.
 
-    Raises
-    ------
-    PlaitError
-        As `plait.graph.formats.load_operators`.
+    Raises PlaitError as `plait.graph.formats.load_operators`.
     """
     from ..graph.formats import load_operators
 
@@ -448,10 +432,7 @@ def register_operators(files: tuple[Path, ...]) -> None:
 def import_modules(modules: tuple[str, ...]) -> None:
     """Import modules, by name (from this folder too) or as files.
 
-    Raises
-    ------
-    CommandError
-        If a module is missing, or fails.
+    Raises CommandError if a module is missing, or fails.
     """
     for module in modules:
         path = Path(module)
@@ -462,6 +443,6 @@ def import_modules(modules: tuple[str, ...]) -> None:
             importlib.import_module(name)
         except (Exception, SystemExit) as error:  # a module may raise anything
             raise CommandError(
-                f"cannot import {module!r}: {named_text(error)}",
+                f"cannot import {module!r}: {describe_error(error)}",
                 fix="name a module, or a .py file",
             ) from error

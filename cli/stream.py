@@ -63,7 +63,6 @@ class Streamed:
         return self.done / self.elapsed_s if self.elapsed_s else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
         failures = [{"item": index, "error": str(e)} for index, e in sorted(self.failures.items())]
         return {
             "done": self.done,

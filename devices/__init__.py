@@ -23,36 +23,46 @@ from .device import (
     scratch_specs,
 )
 from .kinds import WORKER_ON_GPU
-from .options import Option, PortableOption, affinity, flag, one_of, spinning, threads
-from .ort.providers import NAN, device_names, options_of
-from .registry import DeviceStatus, device, find, later, names, probe, register, unregister
+from .options import Option, PortableOption, accept_words, affinity, parse_flag, spinning, threads
+from .ort.providers import NAN, list_device_names, list_options
+from .registry import DeviceStatus, device, find, import_later, names, probe, register, unregister
 
 _HOST: Mapping[str, Option] = {"threads": threads, "affinity": affinity}
 
-register("cpu", later(".cpu:CpuDevice"), options=_HOST)
+register("cpu", import_later(".cpu:CpuDevice"), options=_HOST)
 register(
-    "worker", later(".worker.device:WorkerDevice"), instances=lambda: ("worker:0",), options=_HOST
+    "worker",
+    import_later(".worker.device:WorkerDevice"),
+    instances=lambda: ("worker:0",),
+    options=_HOST,
 )
-register("sim", later(".sim.device:SimDevice"), instances=lambda: ("sim:npu",))
-register("formal", later(".formal.device:FormalDevice"))
+register("sim", import_later(".sim.device:SimDevice"), instances=lambda: ("sim:npu",))
+register("formal", import_later(".formal.device:FormalDevice"))
 register(
     "ort",
-    later(".ort.device:ort_device"),
-    instances=device_names,
+    import_later(".ort.device:create_device"),
+    instances=list_device_names,
     options=partial(
-        options_of, own={**_HOST, "spinning": spinning, "telemetry": flag, "nan": one_of(NAN)}
+        list_options,
+        own={**_HOST, "spinning": spinning, "telemetry": parse_flag, "nan": accept_words(NAN)},
     ),
 )
-register("compiled", later(".compiled.device:CompiledDevice"), options=_HOST)
-register("cuda", later(".cuda.device:CudaDevice"), instances=later(".cuda.device:cuda_names"))
+register("compiled", import_later(".compiled.device:CompiledDevice"), options=_HOST)
+register(
+    "cuda",
+    import_later(".cuda.device:CudaDevice"),
+    instances=import_later(".cuda.device:list_gpus"),
+)
 register(
     WORKER_ON_GPU,
-    later(".cuda.worker:CudaWorkerDevice"),
-    instances=later(".cuda.driver:worker_names"),
+    import_later(".cuda.worker:CudaWorkerDevice"),
+    instances=import_later(".cuda.driver:list_workers"),
     options=_HOST,
 )
 register(
-    "opencl", later(".opencl.device:OpenClDevice"), instances=later(".opencl.device:opencl_names")
+    "opencl",
+    import_later(".opencl.device:OpenClDevice"),
+    instances=import_later(".opencl.device:opencl_names"),
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The devices that ``"auto"`` stands for: those of this machine that are worth planning on."""
+"""The devices of ``"auto"``: those of this machine that are worth planning on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Calls that block a thread, and the end by force of what they wait for.
+"""Calls that block a thread, and how to end by force the work they wait for.
 
-Whoever runs such a call for others knows when nobody wants its result any more; what it waits for
-is known deep inside it, perhaps a process that runs a function which never returns.
+The caller on behalf of others knows when the result is not wanted any more. The work is known deep
+inside of the call: perhaps a process that runs a function which never returns.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 End: TypeAlias = Callable[[str], bool]
-"""Ends something by force, given the reason; says whether it did."""
+"""Ends something by force, given the reason; returns whether it did."""
 
 _here = threading.local()
 
 
 class BlockingCall:
-    """A call of a function that may wait for what can be ended by force."""
+    """A call of a function that may wait for work which can be ended by force."""
 
     def __init__(self) -> None:
         self._end: End | None = None
 
     def run(self, function: Callable[[], T]) -> T:
-        """Call the function, on the calling thread."""
+        """Call the function on the calling thread."""
         _here.call = self
         try:
             return function()
@@ -34,14 +34,14 @@ class BlockingCall:
             _here.call = None
 
     def end(self, reason: str) -> bool:
-        """End what the function waits for at this moment, if it can be; from any thread."""
+        """End the work that the function waits for now, if possible. Thread-safe."""
         end = self._end
         return end is not None and end(reason)
 
 
 @contextmanager
-def waiting_for(end: End) -> Iterator[None]:
-    """Wait, inside, for what `end` ends by force, should nobody want it any more."""
+def allow_end(end: End) -> Iterator[None]:
+    """Register `end` for the time of a wait."""
     call: BlockingCall | None = getattr(_here, "call", None)
     if call is None:
         yield

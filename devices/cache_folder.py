@@ -1,4 +1,4 @@
-"""The user's cache folder: what was made or measured once, for later processes."""
+"""The user's cache folder, for results that later processes use again."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 
-def cache_folder(variable: str, name: str) -> Path | None:
-    """Return where things of a name are kept; None where that is off, or there is no place for it.
+def find_cache_folder(variable: str, name: str) -> Path | None:
+    """Return the folder for files of `name`; None if caching is off or has no place.
 
     Parameters
     ----------
     variable : str
-        The variable of the environment that names another folder, or ``off``.
+        The environment variable that names another folder, or ``off``.
     name : str
     """
     if is_off(variable):
@@ -26,5 +26,4 @@ def cache_folder(variable: str, name: str) -> Path | None:
 
 
 def is_off(variable: str) -> bool:
-    """True if the user wants nothing kept."""
     return os.environ.get(variable, "") in ("off", "0")

@@ -1,4 +1,4 @@
-"""Constants in a device's own memory: each array once, for as long as a program uses it."""
+"""Constants in a device's memory: one copy of each array, while any program uses it."""
 
 from __future__ import annotations
 
@@ -12,33 +12,28 @@ from .memory import Arena, View
 
 
 class Allocator(Protocol):
-    """The part of a device that places constants."""
+    """The methods of a device that place constants."""
 
-    def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate an arena."""
-        ...
+    def arena(self, memory: str, nbytes: int) -> Arena: ...
 
-    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of it."""
-        ...
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View: ...
 
 
 class ConstantBatch:
-    """Constants that were uploaded together; whoever holds it keeps them there."""
+    """Constants that were uploaded together and live as long as this object."""
 
     __slots__ = ("__weakref__", "arrays", "views")
 
     def __init__(self, arena: Arena, views: Mapping[int, View], arrays: tuple[Array, ...]) -> None:
         self.views = views
-        self.arrays = arrays  # alive, so that no other array gets one of their identities
+        self.arrays = arrays  # kept alive, so that no other array gets one of their ids
         weakref.finalize(self, arena.close).atexit = False
 
 
 class ConstantStore:
     """Uploads constants into one memory, those of a call into one arena.
 
-    The slots of a plan, and plans of one graph, share what they have in common: the programs of
-    all of them hold the batch.
+    The slots of a plan, and plans of one graph, share constants: all their programs hold the batch.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The cpu device: numpy kernels on a lane thread. Always there."""
+"""The cpu device: numpy kernels on a lane thread. It is always available."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from ..graph.tensor import TensorSpec
 from . import program as programs
 from .blas import lift_limit, limit_threads
 from .device import Capabilities, Program, Support
-from .host import HostDevice, given, physical_memory
+from .host import HostDevice, collect_options, read_physical_memory
 from .kernels.fused import takes
 from .memory import HOST, SHARED, View
 from .operator_instances import OperatorInstances
 
 
 class CpuDevice(HostDevice):
-    """Runs numpy kernels, and Python functions, in order, one at a time, on a thread of its own.
+    """Runs numpy kernels and Python functions one at a time, in order, on its own thread.
 
     Parameters
     ----------
     name : str
     threads : int, optional
-        The most that BLAS uses in this process while the device is open; the session's share of
-        the cores when left out.
+        The most that BLAS uses in this process while the device is open; by default the session's
+        share of the cores.
     affinity : sequence of int, optional
-        The cores that the thread of its own is bound to.
+        The cores that its thread is bound to.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class CpuDevice(HostDevice):
         threads: int | None = None,
         affinity: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(name, given(threads, affinity))
-        cls = type(self)  # who binds programs in another way says so
+        super().__init__(name, collect_options(threads, affinity))
+        cls = type(self)  # subclasses that bind differently take no donations
         self.capabilities = Capabilities(
             accesses=frozenset({HOST, SHARED}),
-            memory_bytes=physical_memory(),
+            memory_bytes=read_physical_memory(),
             runs_python=True,
             awaits=True,
             takes_donations=(cls.compile, cls.bind) == (CpuDevice.compile, CpuDevice.bind),
@@ -52,15 +52,13 @@ class CpuDevice(HostDevice):
         )
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether there is a kernel."""
         return programs.supports(node, "cpu", runs_python=True, keeps_lives=True, call=call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the kernel's scratch buffers."""
         return programs.scratch(node, "cpu", call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """True for elementwise nodes: numpy makes a pass over memory for each."""
+        """Return whether a node may join a chain: numpy makes a pass over memory for each node."""
         return takes(node, call)
 
     def open(self, cores: int | None = None) -> None:
@@ -73,7 +71,7 @@ class CpuDevice(HostDevice):
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Bind kernels to views; constants are used where they lie."""
+        """Bind kernels to views; constants stay where they are."""
         return self.bind(subgraph, views, {}, measure=measure)
 
     def compile_with(
@@ -84,7 +82,7 @@ class CpuDevice(HostDevice):
         *,
         measure: bool = False,
     ) -> Program:
-        """Do so for nodes that own something, which is opened and closed on the lane's thread."""
+        """Bind nodes with resources too, opened and closed on the lane's thread."""
         living = lives.of(self.name, subgraph, views, self._lane.call)
         return self.bind(subgraph, views, living, measure=measure)
 
@@ -96,12 +94,12 @@ class CpuDevice(HostDevice):
         *,
         measure: bool,
     ) -> Program:
-        """Bind kernels, and what is open for the nodes that own something."""
+        """Bind kernels, and the opened instances of nodes that own resources."""
         return programs.bind(
             np, self.name, subgraph, views, subgraph.constants, measure=measure, living=living
         )
 
     def close(self) -> None:
-        """Finish what is queued, end the thread."""
+        """Finish the queued work and end the thread."""
         super().close()
         lift_limit(self)

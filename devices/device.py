@@ -1,4 +1,4 @@
-"""The device protocol: what the scheduler asks of a place that runs kernels.
+"""The device protocol: the scheduler's requirements of a place that runs kernels.
 
 Everything is bound at `compile` time, so that in the steady state `submit` allocates nothing and
 costs microseconds. Arenas, views and programs are made when a plan is opened, never while items
@@ -23,7 +23,7 @@ from typing import (
 from ..graph.dtypes import TEXT, has_objects
 from ..graph.infer import asking
 from ..graph.ir import Graph, Node
-from ..graph.nested import awaited
+from ..graph.nested import find_async_operator
 from ..graph.operator import Call, Specs, strip_bounded_form
 from ..graph.tensor import TensorSpec
 from .errors import DeviceError, DeviceLostError
@@ -42,7 +42,7 @@ MOST_ALIGNMENT = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a device is like, for the planner.
+    """The properties of a device that planning uses.
 
     Attributes
     ----------
@@ -54,38 +54,38 @@ class Capabilities:
         Bytes, a power of two up to `MOST_ALIGNMENT`; every view's offset is a multiple of them, and
         of 64.
     memory_bytes : int or None
-        How much memory there is; None when it is not known.
+        Size of its memory; None if unknown.
     native_waits : bool
         True when `submit` and `copy` take events of this device that are not complete yet and keep
         the order themselves, so that a chain is submitted without a trip to the host.
     runs_python : bool
         True when Python functions run here.
     awaits : bool
-        True when it binds async functions too. These are nobody's work: the session awaits what
-        their program's `fetch` does, on its event loop, and then has the program `run`, which
-        stores the results.
+        True when it also binds async functions. The session awaits their program's `fetch` on its
+        event loop, and then has the program `run`, which stores the results.
     atomic_programs : bool
-        True when a program is one piece: it reads its inputs and writes its outputs in an order of
-        its own, so that none of these share bytes, and needs no buffers for tensors in between.
-        There are no times of its nodes then.
+        True when a program is one unit: it reads its inputs and writes its outputs in its own
+        order,
+        so these must not share bytes, and it needs no buffers for tensors in between. The times of
+        single nodes are unknown then.
     takes_donations : bool
-        True when programs read the arrays of views' donations, if there are any: those of Python
-        functions, and where programs are one piece all. What functions return is donated then.
+        True when programs read donated arrays of views: those of Python functions, or with atomic
+        programs any. Results of functions are donated then.
     takes_text : bool
         True when its programs read and write tensors of text, in this process.
     takes_objects : bool
-        True when its programs hand on Python objects.
+        True when its programs pass Python objects on.
     software : str
-        What its kernels come from, with the version, where that is not numpy: a saved plan is
-        loaded for the same one only.
+        The software of its kernels, with the version, unless that is numpy: a saved plan loads only
+        with the same.
     copies_from : frozenset of str
-        The memories of other devices that its `copy` reads without a detour through the host; with
-        `native_waits` it takes events of those devices, too, as of those that have its own memory.
+        The memories of other devices that its `copy` reads without a detour through the host. With
+        `native_waits`, `submit` and `copy` also take events of those devices.
 
     Raises
     ------
     DeviceError
-        If the alignment is not such a power of two.
+        If the alignment is not a power of two in this range.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class Capabilities:
 
 
 class Support(NamedTuple):
-    """Whether a device can run a node, and why or why not.
+    """Whether a device can run a node, and the reason.
 
     Examples
     --------
@@ -145,38 +145,36 @@ class Program(Protocol):
 
 
 class Rebindable(Program, Protocol):
-    """A program that may serve other lengths of its tensors as it is."""
+    """A program that may serve other lengths of its tensors."""
 
     def rebound(self, views: Mapping[str, View]) -> Program | None:
-        """Return it bound to other views; None where their lengths take another program."""
+        """Return the program bound to other views; None if their lengths need another program."""
         ...
 
 
 class SharesConstants(Program, Protocol):
-    """A program with forms of its own of constants, which others may have in common with it."""
+    """A program with converted constants that other programs can share."""
 
     @property
     def loaded(self) -> Hashable:
-        """What holds them; the same for all that share it."""
+        """The object that holds them, equal for all programs that share it."""
         ...
 
 
 def is_rebindable(program: Program) -> TypeGuard[Rebindable]:
-    """Say whether a program may serve other lengths."""
     return _has(type(program), "rebound")
 
 
-def shares_constants(program: Program) -> TypeGuard[SharesConstants]:
-    """Say whether others may have constants in common with a program."""
+def can_share_constants(program: Program) -> TypeGuard[SharesConstants]:
     return _has(type(program), "loaded")
 
 
 @cache
 def _has(kind: type, name: str) -> bool:
-    """Say whether a class has an attribute; asked for each new length.
+    """Return whether a class has an attribute.
 
-    `isinstance` of a protocol goes through all its members each time: on Python 3.11 that takes
-    longer (0.4 ms) than to bind the program.
+    It is called for each new length: `isinstance` with a protocol checks all members each time,
+    which takes longer on Python 3.11 (0.4 ms) than binding the program.
     """
     return hasattr(kind, name)
 
@@ -198,22 +196,22 @@ class Device(Protocol):
 
     @property
     def name(self) -> str:
-        """How users call it: ``"cpu"``, ``"worker:0"``."""
+        """The name that users give: ``"cpu"``, ``"worker:0"``."""
         ...
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it is like; valid before `open`.
+        """The device's properties; valid before `open`.
 
         Raises
         ------
         DeviceUnavailableError
-            If this machine lacks it; the message says why.
+            If this machine lacks the device; the message has the reason.
         """
         ...
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether the device can run a node; the reason ends up in the plan's report."""
+        """Return whether the device can run a node; reports show the reason."""
         ...
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
@@ -223,13 +221,12 @@ class Device(Protocol):
     def open(self, cores: int | None = None) -> None:
         """Start lanes, threads, processes.
 
-        `cores` is how many of the host's cores its kernels may use at once, where it computes on
-        them; as many as it likes when left out.
+        `cores` limits the cores of the host that its kernels use at once; None for no limit.
 
         Raises
         ------
         DeviceUnavailableError
-            If this machine lacks it.
+            If this machine lacks the device.
         """
         ...
 
@@ -239,14 +236,14 @@ class Device(Protocol):
         Raises
         ------
         DeviceMemoryError
-            If there is too little.
+            If the memory is too small.
         """
         ...
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view; the arena may also be one that `copy` reads or writes.
+        """Return a view of an arena, which may also be a source or target of `copy`.
 
-        Those are of host memory, or of devices that it `copies_from`.
+        Such arenas are in host memory, or in memory that it `copies_from`.
         """
         ...
 
@@ -265,11 +262,11 @@ class Device(Protocol):
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a program behind what was submitted before; never blocks.
+        """Queue a program after earlier submissions; never blocks.
 
-        `waits` are events of this device, of one that has its memory, or that it `copies_from`;
-        empty unless it has `native_waits`. When one of them failed, the program does not run and
-        its event fails with the same error.
+        `waits` are events of this device, of one with its memory, or of one that it `copies_from`;
+        empty unless it has `native_waits`. If one of them fails, the program does not run and its
+        event fails with the same error.
         """
         ...
 
@@ -282,20 +279,20 @@ class Device(Protocol):
     ) -> Event:
         """Queue a copy between one of its memories and a host memory, in either direction.
 
-        Or into its own memory, from there or from one that it `copies_from`.
+        Or into its own memory, from there or from memory that it `copies_from`.
         """
         ...
 
     def close(self) -> None:
-        """Finish what is queued, then free everything. Closing twice is allowed."""
+        """Finish the queued work, then free everything. Closing twice is allowed."""
         ...
 
 
 @runtime_checkable
 class Restartable(Protocol):
-    """What a device adds that may die while this process lives on.
+    """Implemented by a device that may die while this process lives on.
 
-    `open` starts it in place of what has died; what was bound before is of no use then.
+    `open` starts it again; programs and views from before are invalid then.
 
     Examples
     --------
@@ -307,12 +304,12 @@ class Restartable(Protocol):
 
     @property
     def generation(self) -> int:
-        """How many times it has been started."""
+        """The number of starts."""
         ...
 
     @property
     def failure(self) -> DeviceLostError | None:
-        """Why it is lost; None while it lives, and when it is closed."""
+        """The reason of its loss; None while it lives, and when it is closed."""
         ...
 
     @property
@@ -322,19 +319,19 @@ class Restartable(Protocol):
 
     @property
     def on_failure(self) -> list[Callable[[], object]]:
-        """What to call, on any thread, when it dies; a device that cannot tell calls nothing."""
+        """Callbacks for its death, on any thread; not called if the device cannot notice it."""
         ...
 
     def kill(self, event: Event, reason: str) -> bool:
-        """End the device if it works at this event; say whether it did."""
+        """Kill the device if it executes this event; return whether it did."""
         ...
 
 
 @runtime_checkable
 class Pollable(Protocol):
-    """What a device adds that can be asked at little cost whether its work is over.
+    """Implemented by a device that is cheap to poll for progress.
 
-    To ask is sooner than to be told by a thread, and takes a processor meanwhile.
+    Polling is faster than a notification by a thread, but occupies a processor.
 
     Examples
     --------
@@ -348,47 +345,47 @@ class Pollable(Protocol):
     def attend(self, attendant: Callable[[], bool]) -> None:
         """Call `attendant` whenever this thread submits work, until the device is closed.
 
-        True means that this thread will `poll` until the work is over, or else `watch`.
+        It returns True if this thread will `poll` until the work is over, or else `watch`.
         """
         ...
 
     def leave(self, attendant: Callable[[], bool]) -> None:
-        """Call an attendant no more."""
+        """Remove an attendant."""
         ...
 
     def poll(self) -> bool:
-        """Complete what is over, without waiting; say whether something is under way."""
+        """Complete all finished work without waiting; return whether any is in flight."""
         ...
 
     def watch(self) -> None:
-        """Have threads wait for what is under way."""
+        """Make threads wait for the work in flight."""
         ...
 
 
 @runtime_checkable
 class Routed(Protocol):
-    """What a device adds that knows how copies from another one's memory go."""
+    """Implemented by a device that knows the route of copies from another one's memory."""
 
     def way_from(self, memory: str) -> str:
-        """Return it in words, for reports: ``"directly"``."""
+        """Describe the route for reports: ``"directly"``."""
         ...
 
 
 @runtime_checkable
 class Remote(Protocol):
-    """What a device adds that computes in another process, which may be on another machine.
+    """Implemented by a device in another process, perhaps on another machine.
 
-    Its functions and kernels take none of this machine's cores from others, as far as is known.
+    Its functions and kernels are assumed to take none of this machine's cores.
     """
 
     def reached(self) -> str:
-        """Return how it is reached and how fast, in words, for reports."""
+        """Describe the connection and its speed for reports."""
         ...
 
 
 @runtime_checkable
 class Configured(Protocol):
-    """What a device adds that has options.
+    """Implemented by a device with options.
 
     Examples
     --------
@@ -400,13 +397,13 @@ class Configured(Protocol):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Return those that it was made with; a saved plan makes it with the same."""
+        """The options that it was made with; a saved plan makes it with the same."""
         ...
 
 
 @runtime_checkable
 class Chaining(Protocol):
-    """What a device adds that asks for chains of elementwise nodes as one Fused node.
+    """Implemented by a device that wants chains of elementwise nodes as one Fused node.
 
     Examples
     --------
@@ -417,50 +414,50 @@ class Chaining(Protocol):
     """
 
     def chains(self, node: Node, call: Call) -> bool:
-        """True when a node may be part of one, given its static specs."""
+        """Return whether a node may be part of a chain, given its static specs."""
         ...
 
 
 @runtime_checkable
 class Profiled(Protocol):
-    """What a device with atomic programs adds that can tell where in them time goes."""
+    """Implemented by a device with atomic programs that can attribute time to nodes."""
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
-        """Return which share of a static subgraph's time each node takes, by name; may be slow.
+        """Return each node's share of a static subgraph's time, by name; may be slow.
 
-        Nothing where it cannot be told.
+        Empty if unknown.
         """
         ...
 
 
 @runtime_checkable
 class Scaling(Protocol):
-    """What a device adds whose programs compute on several of the host's cores at once.
+    """Implemented by a device with programs that compute on several of the host's cores.
 
-    While nothing else computes it is given all cores; see `plait.scheduler.dispatch.core_shares`.
+    It gets all cores while nothing else computes; see `plait.scheduler.dispatch.core_shares`.
     """
 
     def compile_on(
         self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Do as `compile`, for a program that may compute on so many cores."""
+        """Compile as `compile` does, for a program that may use `cores` cores."""
         ...
 
     def speedup(self, seconds: float, cores: int) -> float:
-        """Return by what factor a program that takes so long on one core is faster on several."""
+        """Return the factor by which `cores` cores shorten a program of `seconds` on one core."""
         ...
 
     def computes_on(self, cores: int) -> str:
-        """Return on what its programs compute, given so many cores, in words, for reports."""
+        """Describe the hardware that programs use, given `cores` cores, for reports."""
         ...
 
 
 @runtime_checkable
 class Varying(Protocol):
-    """What a device adds whose kind says little of how fast it is.
+    """Implemented by a device whose kind does not determine its speed.
 
-    Before a plan first has to choose between it and others, its figures are measured, and kept for
-    this hardware.
+    Its figures are measured before a plan first chooses between it and others, and kept for this
+    hardware.
 
     Examples
     --------
@@ -471,17 +468,17 @@ class Varying(Protocol):
     """
 
     def hardware(self) -> str:
-        """Return all that its figures depend on, in words: hardware, driver, versions."""
+        """Describe all that the figures depend on: hardware, driver, versions."""
         ...
 
     def spare(self) -> Device:
-        """Return another device on the same hardware, closed; this one may be in use."""
+        """Return another, closed device on the same hardware; this one may be in use."""
         ...
 
 
 @runtime_checkable
 class StatefulDevice(Protocol):
-    """What a device adds that runs nodes which own something.
+    """Implemented by a device that runs nodes with resources of their own.
 
     See `plait.graph.operator_lifecycle`.
     """
@@ -494,23 +491,19 @@ class StatefulDevice(Protocol):
         *,
         measure: bool = False,
     ) -> Program:
-        """Do as `compile`; some nodes are instances of classes, and `lives` keeps those.
+        """Compile nodes of which some are instances of classes, kept by `lives`.
 
-        Raises
-        ------
-        OperatorError, KernelError, DeviceMemoryError
-            What `OperatorInstances.of` raises.
+        Raises OperatorError or KernelError or DeviceMemoryError: raised by `OperatorInstances.of`.
         """
         ...
 
 
 def is_device(one: object) -> TypeGuard[Device]:
-    """Say whether an object is meant as a device, by what planning asks of it first."""
     return hasattr(one, "capabilities")
 
 
 def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorSpec]:
-    """Return the specs of a node's scratch buffers, by the names that they have in `views`.
+    """Return the specs of a node's scratch buffers, by their names in `views`.
 
     Examples
     --------
@@ -529,7 +522,7 @@ def scratch_specs(device: Device, graph: Graph, node: Node) -> dict[str, TensorS
 
 
 def scratch_name(node: Node, index: int) -> str:
-    r"""Return the name under which a node's scratch buffer stands in `views`; no tensor has it.
+    r"""Return the key of a node's scratch buffer in `views`, which no tensor has.
 
     Examples
     --------
@@ -543,9 +536,8 @@ def scratch_name(node: Node, index: int) -> str:
     return f"{node.name}\0scratch{index}"
 
 
-def support(graph: Graph, node: Node, device: Device) -> Support:
-    """Say whether a device can run a node of a graph."""
-    if awaited(node) is not None and not device.capabilities.awaits:
+def check_support(graph: Graph, node: Node, device: Device) -> Support:
+    if find_async_operator(node) is not None and not device.capabilities.awaits:
         return Support(False, f"async functions do not run on {device.name!r}")
     dtypes = [graph.tensors[name].dtype for name in (*node.inputs, *node.outputs) if name]
     if any(map(has_objects, dtypes)) and not device.capabilities.takes_objects:
@@ -562,7 +554,7 @@ def support(graph: Graph, node: Node, device: Device) -> Support:
     return answer._replace(reason=strip_bounded_form(answer.reason))
 
 
-def why_not(device: Device, graph: Graph, node: Node) -> str | None:
-    """Return why a device cannot run a node of a graph; None where it can."""
-    answer = support(graph, node, device)
+def explain_refusal(device: Device, graph: Graph, node: Node) -> str | None:
+    """Return why a device cannot run a node of a graph; None if it can."""
+    answer = check_support(graph, node, device)
     return None if answer.ok else answer.reason

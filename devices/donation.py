@@ -1,9 +1,9 @@
-"""Results that Python functions give away: read where they lie, instead of being copied.
+"""Results that Python functions donate: read in place instead of being copied.
 
-What a function returns is its own array nearly always: nothing else refers to it. Then it may stand
-in for the tensor's planned memory until the function's next call on that memory. That saves the
-copy, and keeps the allocator from returning the pages to the system, and faulting them in again,
-between two items.
+A function's result is nearly always an array that nothing else refers to. It can then replace the
+tensor's planned memory until the function's next call on that memory. That saves the copy, and
+keeps the allocator from returning the pages to the system, and faulting them in again, between two
+items.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..graph.tensor import Array
 
 
 class Donation:
-    """What is read in place of a tensor's planned memory.
+    """The array that is read in place of a tensor's planned memory.
 
     Attributes
     ----------
     array : Array
         The function's last result, or the planned memory that it was copied to.
     is_given : bool
-        Whether it is the function's own array, which lives on where something refers to it.
+        Whether it is the function's own array, which lives on while anything refers to it.
     """
 
     __slots__ = ("array", "is_given")
@@ -35,11 +35,11 @@ class Donation:
         self.is_given = False
 
 
-def unshared(results: Any) -> list[bool]:
-    """Say for each of a function's results whether the caller's variable is all that leads to it.
+def check_unshared(results: Any) -> list[bool]:
+    """Return for each of a function's results whether only the caller's variable refers to it.
 
-    To be called with the one variable that holds what the function returned. An array counts that
-    owns its memory, or is a view of one that does and that nothing else refers to.
+    Call it with the one variable that holds the function's results. An array counts if it owns its
+    memory, or is a view of one that does and that nothing else refers to.
     """
     whole, counts = _count_references(results)
     if not isinstance(results, tuple):
@@ -66,9 +66,9 @@ def _owns_memory(array: Any) -> bool:
 
 
 def _measure_counts() -> tuple[int, int, int, int]:
-    """Return the counts of what nothing else refers to, which interpreters have their own of."""
+    """Return the reference counts of unshared objects, which differ between interpreters."""
 
-    def count(results: Any) -> tuple[int, list[int]]:  # as deep as in `unshared`
+    def count(results: Any) -> tuple[int, list[int]]:  # as deep as in `check_unshared`
         return _count_references(results)
 
     def call(function: Callable[[], Any]) -> tuple[int, list[int]]:

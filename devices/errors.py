@@ -1,14 +1,14 @@
-"""The errors a device can cause.
+"""The errors of devices.
 
 PlaitError
 └── DeviceError                the machine failed
     ├── DeviceUnavailableError it is unknown, missing or closed
-    ├── DeviceLostError        it died: what it held is gone
+    ├── DeviceLostError        it died with all its contents
     ├── DeviceMemoryError      it has too little memory
     └── KernelError            a kernel or Python function raised; its cause is the original
-        └── UnsupportedNodeError   a library lacks a kernel for a node, and says so late
+        └── UnsupportedNodeError   a library lacks a kernel for a node, and refuses it late
 
-RemoteError stands for a cause from another process, whose class is unknown in this one.
+RemoteError stands for a cause from another process with a class that is unknown in this one.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class DeviceUnavailableError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """The device died, and all that it held is gone.
+    """The device died with all its contents.
 
     Attributes
     ----------
     queued : bool
-        True for work that had not begun: it is not what the device died of.
+        True for work that had not begun, and so is not the cause.
 
     Examples
     --------
@@ -118,19 +118,20 @@ class UnsupportedNodeError(KernelError):
 
 
 class RemoteError(Exception):
-    """An exception of another process, of a class that is not made again in this one.
+    """An exception of another process, of a class that is not recreated in this one.
 
-    Exceptions never travel as code: of those that are neither Python's own nor plait's there is
-    their name, their text and where they were raised.
+    Exceptions never travel as code: those that are neither Python's nor plait's arrive as name,
+    text
+    and origin.
 
     Parameters
     ----------
     kind : str
-        The name of its class, with that of its module.
+        The name of its class, with the module.
     text : str
-        What it said.
+        Its message.
     traceback : str, default ""
-        Where it was raised, if it is known.
+        Where it was raised, if known.
 
     Examples
     --------
@@ -150,7 +151,7 @@ class RemoteError(Exception):
 
 
 def again(error: DeviceError, *, queued: bool) -> DeviceError:
-    """Return the error once more, for other work."""
+    """Return a copy of an error, for other work."""
     made = error.again()
     if isinstance(made, DeviceLostError):
         made.queued = queued

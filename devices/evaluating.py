@@ -1,4 +1,4 @@
-"""Nodes run ahead: on numpy, one at a time, each on memory of its own."""
+"""Evaluation of single nodes ahead of time, with numpy."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .memory import host_arena, host_view
 from .program import bind
 
 KIND = "cpu"
-"""Whose kernels are run."""
+"""The kind of the kernels."""
 
 
 def can_evaluate(op: str) -> bool:
-    """Say whether there may be a kernel for an operator."""
+    """Return whether an operator may have a kernel."""
     return find_kernel(op, KIND) is not None
 
 
 def evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
-    """Return a node's outputs, read-only, by name; None if there is no kernel."""
+    """Return a node's outputs, read-only, by name; None without a kernel."""
     found = find_kernel(node.op, KIND, call)
     if found is None:
         return None
@@ -32,12 +32,12 @@ def evaluate(node: Node, call: Call, specs: Sequence[TensorSpec]) -> dict[str, A
     outputs = {n: s for n, s in zip(node.outputs, specs, strict=True) if n}
     tensors = dict(zip(inputs, (s for s in call.inputs if s is not None), strict=True))
     known = {n: v for n, v in zip(node.inputs, call.values, strict=True) if v is not None}
-    for name in inputs:  # Shape reads no bytes of its input, only how long it is
+    for name in inputs:  # Shape reads no bytes of its input, only the length
         if name not in known:
             spec = tensors[name]
             try:
                 known[name] = np.broadcast_to(spec.dtype.type(0), spec.static_shape)
-            except ValueError:  # more cells than numpy counts: planning says what does not fit
+            except ValueError:  # more cells than numpy counts: planning refuses it
                 return None
     graph = Graph(node.name, (), tuple(outputs), (node,), {**tensors, **outputs}, known)
     scratch = found.scratch(call, tuple(specs)) if found.scratch else ()

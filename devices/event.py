@@ -1,4 +1,4 @@
-"""Events: points in a lane's work that others can wait for, from any thread."""
+"""Events: points in a lane's work that any thread can wait for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import DeviceError
 
 
 class CancelledWorkError(DeviceError):
-    """The work was cancelled before it started, or while it ran where a device can stop it."""
+    """The work was cancelled before it started, or while it ran if the device can stop it."""
 
 
 class Event:
@@ -24,20 +24,20 @@ class Event:
     Attributes
     ----------
     error : BaseException or None
-        Why the work failed; meaningful once `done`.
+        The work's error; meaningful once `done`.
     started_ns, ended_ns : int
         When the work ran, on the `time.perf_counter_ns` clock; 0 before.
     node_ns : sequence of int or None
-        Time spent in each node of a program that was asked to measure.
+        Time spent in each node of a measured program.
     native : object
-        The backend's own event, for those that have one.
+        The backend's own event, if it has one.
     """
 
     # No lock is taken here, with or without a global interpreter lock. Each append and pop of a
     # list is one critical section of that list, so that those of `_callbacks` have an order on
     # which all threads agree, and what a thread wrote before one of them is seen after later ones.
     #
-    # - Whoever pops a callback runs it, and an append is popped once: no callback runs twice.
+    # - The thread that pops a callback runs it, and an append is popped once: none runs twice.
     # - `complete` sets `done`, then pops until it meets the None that `__init__` puts at the
     #   bottom; `on_done` appends, then reads `done`. If the append comes before the pop of the
     #   None, it lies above it, and is popped. If it comes after, its thread sees `done`, and pops
@@ -47,7 +47,7 @@ class Event:
     #   of `done`: attributes are published in the order in which they are set.
     #
     # `stop_by` and `cancel` set one attribute and read the other's. Without a GIL a processor that
-    # moves reads up may have both miss: the work then goes on, as what cannot be stopped does.
+    # moves reads up may have both miss: the work then continues, as unstoppable work does.
     __slots__ = (
         "_callbacks",
         "_stop",
@@ -88,9 +88,9 @@ class Event:
         self._call_back()
 
     def cancel(self) -> None:
-        """Ask that the work be skipped, or stopped if it can be; it completes all the same.
+        """Ask to skip the work, or to stop it if possible; the event completes in any case.
 
-        A program of kernels that run one by one ends after the one that runs.
+        A program of single kernels ends after the current one.
         """
         self.cancelled = True
         stop = self._stop
@@ -101,14 +101,14 @@ class Event:
         """Call `stop()` when the work is cancelled from now on, at once if it is already.
 
         For work that can be stopped while it runs: it then raises CancelledWorkError. `stop` is
-        called on the canceller's thread, perhaps twice, perhaps when the work has just ended.
+        called on the canceller's thread, perhaps twice, perhaps after the work has ended.
         """
         self._stop = stop
         if self.cancelled:
             stop()
 
     def run(self, work: Callable[[], Any]) -> None:
-        """Run `work` unless cancelled, time it, and complete with what it raised, if anything."""
+        """Run `work` unless cancelled, time it, and complete with its error, if any."""
         error: BaseException | None = None
         self.started_ns = time.perf_counter_ns()
         if self.cancelled:
@@ -116,7 +116,7 @@ class Event:
         else:
             try:
                 work()
-            except BaseException as raised:  # the lane must survive whatever user code raises
+            except BaseException as raised:  # the lane must survive any error of user code
                 error = raised
         self.ended_ns = time.perf_counter_ns()
         self.complete(error)

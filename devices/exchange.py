@@ -1,7 +1,7 @@
-"""Arrays that callers hand over where they lie, and take where they are made: the protocol for it.
+"""The protocol for arrays that callers pass and receive in a device's memory.
 
-The order between what a caller has queued on a device and what plait queues there is kept by the
-device. Nobody waits on the host for it.
+The device keeps the order between the work that a caller has queued on it and plait's work,
+without waits on the host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .memory import View
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """An array of a caller's on a device, for that device to copy from.
+    """A caller's array on a device, for that device to copy from.
 
     Attributes
     ----------
@@ -30,17 +30,15 @@ class Loan:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements."""
         return self.view.spec.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The lengths of its axes."""
         return self.view.spec.static_shape
 
     @property
     def nbytes(self) -> int:
-        """How much of it the host copies: nothing."""
+        """Bytes that the host copies: 0."""
         return 0
 
 
@@ -48,19 +46,19 @@ class Loan:
 class Exchange(Device, Protocol):
     """A device that shares arrays with other libraries.
 
-    Its `copy` also reads what was borrowed or staged, and writes where there is room. `borrow`,
-    `room` and `follow` are called on the thread of the caller, whose current streams are meant.
-    `borrow` may raise anything.
+    Its `copy` also reads borrowed and staged views, and writes to views from `room`. `borrow`,
+    `room` and `follow` are called on the caller's thread and refer to its current streams. `borrow`
+    may raise anything.
     """
 
     def takes(self, value: object) -> bool:
-        """Say whether a value is an array in the device's memory."""
+        """Return whether a value is an array in the device's memory."""
         ...
 
     def borrow(self, value: Any) -> Loan:
         """Return an array in the device's memory for `copy` to read.
 
-        What is copied from now on sees what the caller has queued before.
+        Later copies see the work that the caller has queued before.
         """
         ...
 
@@ -69,18 +67,17 @@ class Exchange(Device, Protocol):
         ...
 
     def room(self, spec: TensorSpec) -> View:
-        """Return a new array for `copy` to write a result to, which is the caller's then.
+        """Return a new array for `copy` to write a result to, which the caller then owns.
 
-        It may lie where another did that the caller has let go, but still reads: such copies wait
-        for what the caller has queued.
+        It may reuse memory that the caller has released but still reads: such copies wait for the
+        caller's queued work.
         """
         ...
 
     def follow(self) -> None:
-        """Have what is submitted from now on wait for what the caller has queued."""
+        """Make later submissions wait for the work that the caller has queued."""
         ...
 
 
-def exchanges(device: Device) -> TypeGuard[Exchange]:
-    """Say whether a device shares arrays with other libraries."""
+def can_exchange(device: Device) -> TypeGuard[Exchange]:
     return isinstance(device, Exchange)

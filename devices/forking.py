@@ -1,7 +1,7 @@
-"""Forks: a child process has copies of its parent's connections and queues, and not its threads.
+"""Forks: a child process inherits connections and queues, but no threads.
 
-Whatever waits for a thread in there would wait for ever, and what it sends would reach processes
-that work for its parent. So all that depends on threads or connections gives them up in a child.
+A wait for a thread would never end there, and messages would reach processes that work for the
+parent. So all objects with threads or connections drop them in a child.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from weakref import WeakSet
 
 
 class Inherited(Protocol):
-    """Something that a forked child has a useless copy of."""
+    """An object whose copy in a forked child is unusable."""
 
     def give_up(self) -> None:
-        """Let go of it without a word to anybody; in the child, right after the fork.
+        """Drop threads and connections silently; called in the child, right after the fork.
 
-        The threads that held locks are gone: these have to be made anew.
+        Replace all locks: the threads that held them are gone.
         """
         ...
 
@@ -25,16 +25,16 @@ class Inherited(Protocol):
 _inherited: WeakSet[Inherited] = WeakSet()
 
 
-def give_up_in_children(owner: Inherited) -> None:
-    """Have something given up in each process that is forked from now on."""
+def register_for_forks(owner: Inherited) -> None:
+    """Call `owner.give_up()` in each process that is forked from now on."""
     _inherited.add(owner)
 
 
-def _give_up_all() -> None:
+def _notify_children() -> None:
     for owner in list(_inherited):
         owner.give_up()
     _inherited.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_give_up_all)
+    os.register_at_fork(after_in_child=_notify_children)

@@ -1,12 +1,12 @@
-"""Functions that keep arrays: inputs that they were lent, or buffers that they return again.
+"""Functions that keep arrays: their inputs, which are lent, or buffers that they return again.
 
 A function is lent read-only views of planned memory, which the next item overwrites. A moving
 average, a frame difference or a tracker keeps such a view, and would compute with another item's
 values. So reference counts are compared after each call, as they are for results
-(`donation.unshared`). The views stand on a memoryview: numpy has all views that a function makes of
-them refer to the first one, and not to the memory's owner.
+(`donation.check_unshared`). The views are based on a memoryview: numpy makes all views that a
+function derives refer to the first one, and not to the memory's owner.
 
-The first call gets copies. If it keeps one, so do all later calls, and nothing is ever wrong. If a
+The first call gets copies. If it keeps one, so do all later calls, and nothing goes wrong. If a
 later call is the first to keep a view, that call fails: its array can be neither moved nor spared.
 
 A function that returns a buffer which it keeps must not run for two items at once: its calls take
@@ -43,7 +43,6 @@ class HeldValue:
         self._place = view.donation or view
 
     def read(self) -> Any:
-        """Return the present object."""
         return self._place.array.tolist()
 
 
@@ -51,7 +50,7 @@ Argument: TypeAlias = Array | Donation | HeldValue | None
 
 
 class Habits:
-    """Properties of a function that its calls have shown; any thread may read and set them."""
+    """Habits that the calls of a function have shown. Thread-safe."""
 
     __slots__ = ("keeps_inputs", "lock", "returns_kept", "was_called")
 
@@ -60,7 +59,7 @@ class Habits:
         self.lock = RLock()
 
     def note_results(self, label: str, shared: Iterable[ref[Array]]) -> None:
-        """Have calls take turns if an array that was returned lives on although it was dropped."""
+        """Make calls take turns if a returned array is still alive."""
         if not self.returns_kept and any(one() is not None for one in shared):
             self.returns_kept = True
             logger.info("%s returns an array that it keeps: its calls take turns", label)
@@ -84,15 +83,16 @@ class LentInputs:
     Parameters
     ----------
     label : str
-        Of the node, for messages.
+        The node's, for messages.
     name_input : callable
         Returns the formal name of an input, given its index.
     arguments : sequence of Array, Donation, HeldValue or None
     lasting : collection of int
-        The arguments, by index, that no item overwrites.
+        Indices of arguments that are not overwritten for other items.
     habits : Habits
         Of the function.
     may_keep : bool, default False
+        Lend only copies: results are Python objects, which may refer to the inputs.
         Lend copies alone: results are Python objects, which may refer to the inputs.
     """
 
@@ -126,7 +126,8 @@ class LentInputs:
         self._may_keep, self._is_learning = may_keep, False
         self._label, self._name_input, self._habits = label, name_input, habits
         self._arguments = arguments
-        # Of those that are lent: a view for all calls, or None where counts would not show its use.
+        # For lent arguments: a view for all calls, or None if reference counts would not show its
+        # use.
         self._views = {
             index: None if isinstance(one, Donation) else _lend(one)
             for index, one in enumerate(arguments)
@@ -145,7 +146,7 @@ class LentInputs:
         self._counts: list[int] = []
 
     def take(self) -> Sequence[Any]:
-        """Return the arguments of the next call; the caller unpacks them and keeps none."""
+        """Return the arguments of the next call; the caller must not keep references."""
         if self._is_unchecked:
             self._renew()
         self._is_unchecked = True
@@ -187,11 +188,11 @@ class LentInputs:
             else:
                 taken[index], flat = view
                 watched += (index, view[0]), (index, flat)
-        # Both till the counts are compared, or for all calls where they stay the same.
+        # Until the counts are compared, or for all later calls if they are unchanged.
         self._taken, self._watched, self._usual = taken, watched, is_usual
 
     def _renew(self) -> None:
-        """Lend other views from now on: the frames of an exception refer to those of its call."""
+        """Lend new views: the frames of an exception refer to the old ones."""
         self._taken, self._watched, self._usual = [], [], False
         self._views = {
             index: None if view is None else _lend(self._arguments[index])
@@ -209,12 +210,9 @@ class LentInputs:
         return [ref(one) for one in roots if id(one) not in known]
 
     def check(self) -> None:
-        """Look for arguments that the call has kept, once its results have been dropped.
+        """Check for arguments that the call has kept, once its results have been dropped.
 
-        Raises
-        ------
-        OperatorError
-            If it has kept memory that the next item overwrites.
+        Raises OperatorError if it has kept memory that later items overwrite.
         """
         habits, self._is_unchecked = self._habits, False
         if self._counts != _count(self._watched) and self._find_kept():
@@ -223,7 +221,7 @@ class LentInputs:
             kept, self._counts = self._find_kept(), []
             if kept:
                 self._refuse(self._name_input(kept[0]))
-            habits.keeps_inputs = True  # nor is all garbage to be looked through again
+            habits.keeps_inputs = True  # also saves later collections of garbage
         habits.was_called = True
         if not self._usual or habits.keeps_inputs:
             self._taken, self._watched, self._usual = [], [], False
@@ -246,7 +244,7 @@ class LentInputs:
 
 
 def run_in_turn(habits: Habits, inputs: LentInputs, run: Callable[[], object]) -> None:
-    """Run a call and look for inputs that it keeps; alone if it returns buffers that it keeps."""
+    """Run a call and check the inputs; calls that return kept buffers take turns."""
     if habits.returns_kept:
         with habits.lock:
             run()
@@ -256,7 +254,7 @@ def run_in_turn(habits: Habits, inputs: LentInputs, run: Callable[[], object]) -
 
 
 def _find_root(array: Array) -> Array:
-    """Return the array that owns the memory of another, as far as arrays tell."""
+    """Return the array that owns the memory of another, as far as numpy shows it."""
     return array.base if isinstance(array.base, np.ndarray) else array
 
 
@@ -267,8 +265,8 @@ def _count(arrays: Iterable[tuple[int, Array]]) -> list[int]:
 def _clear_finished_frames(arrays: Sequence[Array]) -> None:
     """Clear the variables of finished frames that refer to arrays.
 
-    The loop of an async function may hold an exception until it runs another task, such as the one
-    by which a sleep ends, and from Python 3.12 on the function's frame with it.
+    The loop of an async function may hold an exception until it runs another task, such as the end
+    of a sleep, and from Python 3.12 on the function's frame with it.
     """
     frames = [one for one in gc.get_referrers(*arrays) if isinstance(one, FrameType)]
     unfinished = _find_unfinished_frames() if frames else ()
@@ -278,7 +276,7 @@ def _clear_finished_frames(arrays: Sequence[Array]) -> None:
 
 
 def _find_unfinished_frames() -> set[int]:
-    """Return the identities of frames that run, or in which coroutines and generators continue."""
+    """Return the ids of the frames of threads, coroutines and generators."""
     found = set[int]()
     for top in sys._current_frames().values():
         frame: FrameType | None = top
@@ -297,7 +295,7 @@ def _find_unfinished_frames() -> set[int]:
 
 
 def _lend(array: Array) -> tuple[Array, Array] | None:
-    """Return a read-only view, and a flat one that all views of it refer to; None if not."""
+    """Return a read-only view, and the flat array that derived views refer to, if possible."""
     if array.dtype.hasobject or not array.flags.c_contiguous or not _ARE_EXACT:
         return None
     flat = np.frombuffer(memoryview(array.reshape(-1).view(np.uint8)), array.dtype)

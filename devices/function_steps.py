@@ -1,4 +1,4 @@
-"""Steps of programs that call Python functions: what they are given, and where results go."""
+"""Steps of programs that call Python functions: their arguments and results."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..graph.generators import (
     RowWriter,
     gather_rows,
     gather_rows_async,
-    yields_rows,
+    is_generator,
 )
 from ..graph.ir import Node
-from ..graph.nested import called
+from ..graph.nested import call_graph
 from ..graph.operator import Operator
 from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.bounded_call import get_called_node, infer_lengths
 from ..graph.operators.reduce_rows import RowReducer, row_specs
 from ..graph.python import AsArray, check_results, check_within
 from ..graph.tensor import Array, TensorSpec, read_only, shorten_array, spec_of
-from .donation import Donation, unshared
+from .donation import Donation, check_unshared
 from .event import CancelledWorkError, Event
 from .function_habits import Argument, HeldValue, LentInputs, find_habits, run_in_turn
 from .memory import View
@@ -35,31 +35,29 @@ from .memory import View
 Step: TypeAlias = Callable[[], Any]
 
 UNSTOPPED = Event()
-"""What programs run with that nobody can cancel."""
+"""The event of programs that cannot be cancelled."""
 
 
 class Running(Protocol):
-    """What a program looks at between two nodes, and leaves its times with."""
+    """The parts of an event that a program uses."""
 
     node_ns: tuple[int, ...] | None
 
     @property
-    def cancelled(self) -> bool:
-        """True when the program is to stop."""
-        ...
+    def cancelled(self) -> bool: ...
 
 
 class AwaitedStep:
-    """A call of an async function: `fetch` awaits it, the step itself stores what it returned.
+    """A call of an async function: `fetch` awaits it, and the step stores the results.
 
     Parameters
     ----------
     call : callable
-        Calls the function on bound arrays.
+        Calls the function with bound arrays.
     storing : callable
-        Returns the step that stores the results of a call.
+        Returns a step that stores the results of a call.
     target : RowTarget, optional
-        Where the function yields rows: what is done with them.
+        Receives the rows of an async generator function.
     """
 
     def __init__(
@@ -70,21 +68,20 @@ class AwaitedStep:
     ) -> None:
         self.target = target
         self._call = call
-        # In a list, as what stores them is not to refer to the step: arrays would be in a cycle.
+        # In a list: if the storing step referred to this one, arrays would be in a cycle.
         results = self._results = list[Any]()
         self._store = storing(results.pop)
 
     async def fetch(self) -> None:
-        """Await the function, on the event loop that it is for."""
         self._results[:] = [await self._call()]
 
     def __call__(self) -> None:
-        """Check what it returned, and write it to where it belongs."""
+        """Check the results and store them."""
         self._store()
 
 
 class GeneratorStep:
-    """A call of a generator function: its rows are written where its results lie, or folded.
+    """A call of a generator function; its rows are written to the results or folded.
 
     Parameters
     ----------
@@ -92,12 +89,12 @@ class GeneratorStep:
         Returns the generator, for bound arrays.
     target : RowTarget
     store : callable
-        Takes note of what was written.
+        Called with the written results.
 
     Attributes
     ----------
     event : Running
-        Of the program that it is part of; the generator ends when that is cancelled.
+        The event of the enclosing program; cancelling it ends the generator.
     """
 
     event: Running = UNSTOPPED
@@ -113,7 +110,6 @@ class GeneratorStep:
         self._store = store
 
     def __call__(self) -> None:
-        """Run the generator to its end."""
         self._store(gather_rows(self._call(), self.target, self._check))
 
     def _check(self) -> None:
@@ -121,15 +117,17 @@ class GeneratorStep:
             raise CancelledWorkError("the work was cancelled in a generator function")
 
 
-def array_of(name: str, views: Mapping[str, View], constants: Mapping[str, Array]) -> Array | None:
-    """Return a constant, or where a tensor lies; None for what is left out."""
+def find_array(
+    name: str, views: Mapping[str, View], constants: Mapping[str, Array]
+) -> Array | None:
+    """Return the array of a constant or tensor; None for an absent one."""
     if not name:
         return None
     return constants[name] if name in constants else views[name].array
 
 
-def function_of(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> Callable[..., Any]:
-    """Return what a Python operator's node calls: a function, or a method of what it owns."""
+def find_function(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> Callable[..., Any]:
+    """Return the function or method that a Python operator's node calls."""
     if node.operator.owns:
         assert living is not None, f"{node} is on a device that keeps no lives"
         return living[node.name].run
@@ -138,7 +136,7 @@ def function_of(node: Node, living: Mapping[str, OperatorLifecycle] | None) -> C
     return function
 
 
-def function_step(
+def bind_function(
     node: Node,
     function: Callable[..., Any],
     views: Mapping[str, View],
@@ -148,41 +146,75 @@ def function_step(
 ) -> Step:
     """Return a step that calls a Python function on read-only inputs and checks its results.
 
-    `as_array` makes each result an array like those of `views`.
+    `as_array` converts each result to an array like those of `views`.
     """
-    attributes = node.arguments
     label = str(node)
-    habits = find_habits(function)
-    hold = _find_holder(label, specs)
+    outputs = [views[name] if name else None for name in node.outputs]
+
+    def check(results: Any) -> Sequence[Array]:
+        return check_results(label, results, specs, as_array)
+
+    return _bind_checked(node, function, views, constants, outputs, check)
+
+
+def bind_bounded(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
+    """Return a step that calls a Python function whose results have any length in bounds."""
+    inner = get_called_node(node)
+    label, function = str(inner), inner.operator.function
+    assert function is not None
+    dims = infer_lengths(node, _list_specs(node, views, constants))
+    *outputs, shapes = (views[name] for name in node.outputs)
+    largest = [view.array for view in outputs]
+
+    def check(results: Any) -> Sequence[Array]:
+        arrays, shapes.array[...] = check_within(label, results, largest, dims)
+        return arrays
+
+    firsts = _list_first_dims(dims, largest)
+    return _bind_checked(inner, function, views, constants, outputs, check, firsts)
+
+
+def _bind_checked(
+    node: Node,
+    function: Callable[..., Any],
+    views: Mapping[str, View],
+    constants: Mapping[str, Array],
+    outputs: Sequence[View | None],
+    check: Callable[[Any], Sequence[Array]],
+    firsts: Sequence[str] = (),
+) -> Step:
+    """Return a step that calls a function and stores the results that `check` returns."""
+    label, attributes, habits = str(node), node.arguments, find_habits(function)
+    hold = _find_holder(label, [None if view is None else view.spec for view in outputs])
     inputs = _lend_inputs(
         label, node.operator, node.inputs, views, constants, function, may_keep=hold is not None
     )
-    outputs = [(index, views[name]) for index, name in enumerate(node.outputs) if name]
+    targets = [(index, view) for index, view in enumerate(outputs) if view is not None]
 
     def call() -> Any:
         return function(*inputs.take(), **attributes)
 
-    if yields_rows(function):
-        largest = [views[name].array if name else None for name in node.outputs]
+    if is_generator(function):
+        largest = [None if view is None else view.array for view in outputs]
 
+        # Each row was checked on arrival; all of them may be fewer than declared.
         def store(written: tuple[Array | None, ...]) -> None:
-            # Each row was checked as it came; the whole may be shorter than what was declared.
-            check_results(label, written, specs)
-            for index, view in outputs:
-                _hold(view, written[index])
+            arrays = check(written)
+            for index, view in targets:
+                _hold(view, arrays[index])
             inputs.check()
 
-        return _rows_step(function, call, RowWriter(label, largest), store)
+        return _bind_rows(function, call, RowWriter(label, largest, firsts), store)
 
     def storing(call: Callable[[], Any]) -> Step:
         def run() -> None:
             results = call()
             if hold is not None:
                 results = hold(results)
-            are_free = unshared(results)
+            are_free = check_unshared(results)
             shared = () if all(are_free) else inputs.find_shared(results)
-            arrays = check_results(label, results, specs, as_array)
-            for index, view in outputs:
+            arrays = check(results)
+            for index, view in targets:
                 _put(view, arrays[index], is_free=are_free[index])
             if shared:
                 del results, arrays
@@ -193,65 +225,13 @@ def function_step(
     return AwaitedStep(call, storing) if iscoroutinefunction(function) else storing(call)
 
 
-def bounded_step(
-    node: Node,
-    views: Mapping[str, View],
-    constants: Mapping[str, Array],
-) -> Step:
-    """Return a step that calls a Python function whose results may be of any length in bounds."""
-    inner = get_called_node(node)
-    dims = infer_lengths(node, _list_specs(node, views, constants))
-    attributes, label = inner.arguments, str(inner)
-    chosen = inner.operator.function
-    assert chosen is not None
-    habits = find_habits(chosen)
-    *outputs, shapes = (views[name] for name in node.outputs)
-    largest = [view.array for view in outputs]
-    hold = _find_holder(label, [view.spec for view in outputs])
-    inputs = _lend_inputs(
-        label, inner.operator, inner.inputs, views, constants, chosen, may_keep=hold is not None
-    )
-
-    def call() -> Any:
-        return chosen(*inputs.take(), **attributes)
-
-    if yields_rows(chosen):
-        firsts = _first_dims(dims, largest)
-
-        def store(written: tuple[Array | None, ...]) -> None:
-            arrays, shapes.array[...] = check_within(label, written, largest, dims)
-            for view, array in zip(outputs, arrays, strict=True):
-                _hold(view, array)
-            inputs.check()
-
-        return _rows_step(chosen, call, RowWriter(label, largest, firsts), store)
-
-    def storing(call: Callable[[], Any]) -> Step:
-        def run() -> None:
-            results = call()
-            if hold is not None:
-                results = hold(results)
-            are_free = unshared(results)
-            shared = () if all(are_free) else inputs.find_shared(results)
-            arrays, shapes.array[...] = check_within(label, results, largest, dims)
-            for index, view in enumerate(outputs):
-                _put(view, arrays[index], is_free=are_free[index])
-            if shared:
-                del results, arrays
-                habits.note_results(label, shared)
-
-        return partial(run_in_turn, habits, inputs, run)
-
-    return AwaitedStep(call, storing) if iscoroutinefunction(chosen) else storing(call)
-
-
-def _rows_step(
+def _bind_rows(
     function: Callable[..., Any],
     call: Callable[[], Any],
     target: RowTarget,
     store: Callable[[tuple[Array | None, ...]], None],
 ) -> Step:
-    """Return a step that calls a generator function, asynchronous or not."""
+    """Return a step that calls a generator function, sync or async."""
     if not isasyncgenfunction(function):
         return GeneratorStep(call, target, store)
     return AwaitedStep(
@@ -259,9 +239,9 @@ def _rows_step(
     )
 
 
-def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    """Return a step that calls a generator function, and folds each row as it is yielded."""
-    inner = called(node.attributes["body"], _list_specs(node, views, constants))
+def bind_reduced(node: Node, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
+    """Return a step that calls a generator function and folds each row."""
+    inner = call_graph(node.attributes["body"], _list_specs(node, views, constants))
     # Inside, inputs have the names of when the two became one; here others may be called so by now.
     outside = {"": "", **dict(zip(inner.inputs, node.inputs, strict=True))}
     generator, reduction = inner.nodes
@@ -271,7 +251,9 @@ def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, 
     outputs = [views[name] for name in node.outputs]
     names = [outside[name] for name in generator.inputs]
     inputs = _lend_inputs(str(node), generator.operator, names, views, constants, function)
-    initial = _arguments([outside[name] for name in reduction.inputs[:count]], views, constants)
+    initial = _list_arguments(
+        [outside[name] for name in reduction.inputs[:count]], views, constants
+    )
 
     def call() -> Any:
         return function(*inputs.take(), **attributes)
@@ -288,33 +270,32 @@ def reduced_step(node: Node, views: Mapping[str, View], constants: Mapping[str, 
         states=[view.spec for view in outputs],
         rows=row_specs([inner.tensors.get(name) for name in generator.outputs]),
         picks=[generator.outputs.index(name) for name in reduction.inputs[count:]],
-        initial=lambda: [one for one in _values(initial) if one is not None],
+        initial=lambda: [one for one in _read_values(initial) if one is not None],
     )
-    return _rows_step(function, call, target, store)
+    return _bind_rows(function, call, target, store)
 
 
 def _list_specs(
     node: Node, views: Mapping[str, View], constants: Mapping[str, Array]
 ) -> list[TensorSpec]:
-    """Return the specs of a node's inputs."""
     return [views[name].spec if name in views else spec_of(constants[name]) for name in node.inputs]
 
 
-def _first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
-    """Return the first of each result's dimensions, which are listed one behind the other."""
+def _list_first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
+    """Return the first dimension of each result, given those of all in a row."""
     places = accumulate((array.ndim for array in largest[:-1]), initial=0)
     return [dims[place] for place in places]
 
 
 def _hold(view: View, array: Array | None) -> None:
-    """Have a result read where it was written."""
+    """Make readers use the array that a result was written to."""
     if view.donation is not None and array is not None:
         view.donation.array, view.donation.is_given = array, False
 
 
 def _put(view: View, array: Array, *, is_free: bool) -> None:
-    """Hand a function's result on as it is, or copy it to its place in planned memory."""
-    # Free: nobody else will write to it. Whoever reads next reads it where it lies.
+    """Donate a function's result, or copy it to its planned memory."""
+    # Free: nothing else writes to it, so that readers can use it in place.
     if view.donation is not None and is_free and array.dtype == view.array.dtype:
         view.donation.array, view.donation.is_given = array, True
         return
@@ -325,10 +306,9 @@ def _put(view: View, array: Array, *, is_free: bool) -> None:
         view.donation.array, view.donation.is_given = target, False
 
 
-def _arguments(
+def _list_arguments(
     names: Sequence[str], views: Mapping[str, View], constants: Mapping[str, Array]
 ) -> list[Argument]:
-    """Return the arguments of a function; its own defaults stand for those left out at the end."""
     found: list[Argument] = []
     for name in names:
         view = views.get(name)
@@ -336,7 +316,7 @@ def _arguments(
             found.append(HeldValue(view))
             continue
         donation = None if view is None else view.donation
-        array = array_of(name, views, constants)
+        array = find_array(name, views, constants)
         found.append(donation or (None if array is None else read_only(array)))
     # So that the defaults of the function's own signature hold.
     while found and found[-1] is None:
@@ -354,14 +334,13 @@ def _lend_inputs(
     *,
     may_keep: bool = False,
 ) -> LentInputs:
-    arguments = _arguments(names, views, constants)
+    arguments = _list_arguments(names, views, constants)
     lasting = [index for index, name in enumerate(names) if name in constants]
     habits = find_habits(function)
     return LentInputs(label, operator.name_input, arguments, lasting, habits, may_keep=may_keep)
 
 
-def _values(arguments: list[Argument]) -> list[Any]:
-    """Return the present values of arguments."""
+def _read_values(arguments: list[Argument]) -> list[Any]:
     return [
         read_only(one.array)
         if isinstance(one, Donation)
@@ -373,7 +352,7 @@ def _values(arguments: list[Argument]) -> list[Any]:
 
 
 def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any], Any] | None:
-    """Return a function that puts results which are Python objects into arrays; None without any.
+    """Return a function that puts results which are Python objects into arrays, if any are.
 
     A tuple is one result where one object is declared.
     """
@@ -393,7 +372,7 @@ def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any],
 
 
 def _to_array(at: str, index: int, value: Any, rank: int | None) -> Any:
-    """Return an array of objects where `rank` says that a result is one, else the result."""
+    """Convert a result to an array of objects if `rank` is given."""
     if rank is None:
         return value
     if rank == 0:

@@ -19,26 +19,24 @@ from .memory import SHARED, Arena, SharedArena, View, host_arena, host_view
 
 
 class HostProgram(Program, Protocol):
-    """A program that runs on whichever thread calls it."""
+    """A program that any thread can run."""
 
-    def __call__(self) -> None:
-        """Run it to its end."""
-        ...
+    def __call__(self) -> None: ...
 
     def run(self, event: Event) -> None:
-        """Run it, and stop early where the event is cancelled."""
+        """Run it, and stop early if the event is cancelled."""
         ...
 
 
 class HostDevice:
-    """The part of a device that is its lane and its memory; programs are left to subclasses.
+    """The lane and memory of a device; subclasses add programs.
 
-    What is over sooner than the lane's thread would be awake may run on another one: `run_here`.
+    Work that is shorter than waking the lane's thread may run on another thread: `run_inline`.
 
     Attributes
     ----------
     options : Mapping of str to value
-        `threads` and `affinity`, as far as they were given.
+        `threads` and `affinity`, if given.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any] = MappingProxyType({})) -> None:
@@ -47,36 +45,33 @@ class HostDevice:
         self._lane = ThreadLane(f"plait-{name}", options.get("affinity", ()))
 
     def share_thread(self, other: HostDevice) -> None:
-        """Work on another one's thread from now on; before `open`."""
+        """Work on the thread of another device from now on; call it before `open`."""
         self._lane = other._lane
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate in this process's memory, or in shared memory."""
         return SharedArena(nbytes) if memory == SHARED else host_arena(nbytes)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a numpy view."""
         return host_view(arena, offset, spec)
 
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue a program on the lane."""
         event = Event(on_done)
         self._lane.put(event, partial(cast(HostProgram, program).run, event))
         return event
 
     def run_inline(self, program: Program, event: Event) -> bool:
-        """Run a program on the calling thread, if the lane is idle; say whether that was so.
+        """Run a program on the calling thread if the lane is idle; return whether it was.
 
-        In place of `submit`, for programs that take less time than to wake the lane's thread.
+        A replacement of `submit` for programs that take less time than waking the lane's thread.
         """
         return self._lane.run_inline(event, partial(cast(HostProgram, program).run, event))
 
     def calling(self, program: Program) -> Callable[[], object] | None:
-        """Return what runs a program on the calling thread, for who knows that the lane is idle.
+        """Return a function that runs a program on the calling thread while the lane is idle.
 
-        None where no other thread may run it. It raises what the program raises.
+        None if other threads may not run it. It raises the program's errors.
         """
         return self._lane.calling(cast(HostProgram, program))
 
@@ -85,9 +80,9 @@ class HostDevice:
         return self._lane.is_caller()
 
     def hold(self) -> Lock | None:
-        """Keep the lane from working until what is returned is released; None if it is not idle.
+        """Keep the lane idle until the returned lock is released; None if it is not idle.
 
-        For who calls what `calling` returned and does not know that the lane is idle.
+        It protects calls of the function from `calling`.
         """
         return self._lane.hold()
 
@@ -98,20 +93,18 @@ class HostDevice:
         waits: Sequence[Event] = (),
         on_done: OnDone | None = None,
     ) -> Event:
-        """Queue a copy between host memories on the lane."""
         event = Event(on_done)
         self._lane.put(event, partial(np.copyto, target.array, source.array))
         return event
 
     def close(self) -> None:
-        """Finish what is queued, end the thread."""
+        """Finish the queued work and end the thread."""
         self._lane.close()
 
 
-def given(
+def collect_options(
     threads: int | None, affinity: Sequence[int] | None, spinning: bool | None = None
 ) -> dict[str, Any]:
-    """Return those of the options of devices on the host that are given."""
     every = {
         "threads": threads,
         "affinity": None if affinity is None else tuple(affinity),
@@ -121,20 +114,20 @@ def given(
 
 
 def may_run_anywhere(device: object) -> TypeGuard[HostDevice]:
-    """Say whether any thread may run a device's programs: it submits them in no way of its own."""
+    """Return whether any thread may run a device's programs: its `submit` is not overridden."""
     return isinstance(device, HostDevice) and type(device).submit is HostDevice.submit
 
 
-def physical_memory() -> int | None:
-    """Return this machine's memory in bytes, None where it cannot be told."""
+def read_physical_memory() -> int | None:
+    """Return the size of this machine's memory in bytes, None if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
 
 
-def core_count() -> int:
-    """Return how many cores this process may use."""
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

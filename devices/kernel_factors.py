@@ -1,8 +1,8 @@
-"""By what factor kernels of each kind of device take longer than its figures say: as measured.
+"""Measured factors by which kernels of each kind of device are slower than its figures say.
 
-By `benchmarks/bench_kernels.py` on 2026-11-23, on one core of an Intel Xeon with AVX-512, of twelve
-networks and some operators alone: `benchmarks/results/kernels.json`. What a device does together
-with a node before it takes nothing more, so that factors of elementwise operators are small.
+By `benchmarks/bench_kernels.py` on 2026-11-23, on one core of an Intel Xeon with AVX-512, for
+twelve networks and some single operators: `benchmarks/results/kernels.json`. Work that a device
+fuses into the node before it is free, so that factors of elementwise operators are small.
 Convolutions to few channels were measured on one core of an AMD EPYC with AVX2, on the same day.
 """
 

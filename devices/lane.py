@@ -14,7 +14,7 @@ import numpy as np
 
 from .errors import DeviceUnavailableError
 from .event import Event
-from .forking import give_up_in_children
+from .forking import register_for_forks
 
 _Queue: TypeAlias = SimpleQueue[tuple[Event, Callable[[], Any]] | None]
 
@@ -22,24 +22,24 @@ _is_work: ContextVar[bool] = ContextVar("plait work", default=False)
 
 
 def is_work() -> bool:
-    """Return whether the caller is a lane's work that runs on a thread which is not the lane's."""
+    """Return whether the caller is a lane's work on a thread that is not the lane's."""
     return _is_work.get()
 
 
 class ThreadLane:
-    """Runs submitted work in order on a thread of its own, which begins with the first of it.
+    """Runs work in order on its own thread, which starts with the first work.
 
     Parameters
     ----------
     name : str
     cores : collection of int, optional
-        The numbers of those that the thread is bound to; all that the process may use if empty.
+        The cores that the thread is bound to; all cores of the process if empty.
     """
 
     def __init__(self, name: str, cores: Collection[int] = ()) -> None:
         self._name = name
         self._cores = cores
-        self._lock = threading.Lock()  # so that nothing is queued after the end of the queue
+        self._lock = threading.Lock()  # so that no work is queued after the end of the queue
         self._queue: _Queue | None = None
         self._thread: threading.Thread | None = None
         self._working = threading.Lock()
@@ -49,8 +49,8 @@ class ThreadLane:
         self._elsewhere.run(_is_work.set, True)
 
     def open(self) -> None:
-        """Take work from now on."""
-        give_up_in_children(self)  # before the lock, which a child may inherit held
+        """Accept work from now on."""
+        register_for_forks(self)  # before the lock, which a child may inherit held
         with self._lock:
             if self._queue is None:
                 self._queue = SimpleQueue()
@@ -68,14 +68,17 @@ class ThreadLane:
                 raise DeviceUnavailableError(
                     f"lane {self._name!r} is closed", fix="open its device"
                 )
-            if self._thread is None:  # quick work may all have run where it was asked for
+            if self._thread is None:  # short work may all have run inline
                 self._thread = self._start(self._queue)
             self._queue.put((event, work))
 
     def _start(self, queue: _Queue) -> threading.Thread:
-        """Start the thread; a daemon, so that a killed program ends."""
+        """Start the thread, as a daemon: a killed program must end."""
         thread = threading.Thread(
-            target=_run, args=(queue, self._working, self._cores), name=self._name, daemon=True
+            target=_run_queue,
+            args=(queue, self._working, self._cores),
+            name=self._name,
+            daemon=True,
         )
         try:
             thread.start()
@@ -106,13 +109,13 @@ class ThreadLane:
         self.put(Event(lambda _: ended.set()), caught)
         ended.wait()
         if raised:
-            raise raised.pop()  # held by nothing here: frames that it refers to go with it
+            raise raised.pop()  # popped, so that its frames are freed with it
 
     def run_inline(self, event: Event, work: Callable[[], Any]) -> bool:
-        """Run work on the calling thread, if the lane is idle; say whether that was so.
+        """Run work on the calling thread if the lane is idle; return whether it was.
 
-        Its event completes on that thread, while the lane waits. A lane that is bound to cores is
-        the only one that runs there.
+        Its event completes on that thread, while the lane waits. A lane that is bound to cores runs
+        all work itself.
         """
         held = None if self._cores else self.hold()
         if held is None:
@@ -126,12 +129,11 @@ class ThreadLane:
     def calling(self, work: Callable[[], Any]) -> Callable[[], Any] | None:
         """Return a function that runs work on the calling thread, for use while the lane is idle.
 
-        It may see and set no more than on the lane's own thread. None where that is bound to cores.
+        It sees and sets the same context as on the lane's thread. None if that is bound to cores.
         """
         return None if self._cores else partial(self._elsewhere.run, work)
 
     def is_caller(self) -> bool:
-        """Return whether the calling thread is the lane's: it would wait for its own work."""
         return self._thread is threading.current_thread()
 
     def hold(self) -> threading.Lock | None:
@@ -146,7 +148,7 @@ class ThreadLane:
         return working
 
     def close(self) -> None:
-        """Finish the queue and end the thread; work put from now on is refused."""
+        """Finish the queue and end the thread; later work is refused."""
         with self._lock:
             queue, thread = self._queue, self._thread
             self._queue = self._thread = None
@@ -155,15 +157,15 @@ class ThreadLane:
             thread.join()
 
     def give_up(self) -> None:
-        """Be closed, in a forked child: the thread is the parent's."""
+        """Close in a forked child: the thread is the parent's."""
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._queue = self._thread = None
 
 
-def _run(queue: _Queue, working: threading.Lock, cores: Collection[int]) -> None:
+def _run_queue(queue: _Queue, working: threading.Lock, cores: Collection[int]) -> None:
     if cores:
         os.sched_setaffinity(0, cores)  # of this thread alone
-    # Infinities and NaNs are values here, as in ONNX; numpy's setting is per thread.
+    # Infinities and NaNs are values, as in ONNX; numpy's setting is per thread.
     with np.errstate(all="ignore"):
         while (item := queue.get()) is not None:
             event, work = item

@@ -23,12 +23,12 @@ HOST = "host"
 SHARED = "shared"
 HOST_MEMORIES = frozenset({HOST, SHARED})
 CALLER = "caller"
-"""Stands for where arrays lie that callers hand over or take on a device: in no planned memory."""
+"""Stands for a caller's arrays on a device, which are in no planned memory."""
 ALIGNMENT = 64
 """Bytes; a cache line, and enough for any vector load."""
 
 TOUCHED_BYTES = 1 << 28
-"""So much of an arena is written when it is allocated: a tenth of a second's work."""
+"""The part of an arena that is written when it is allocated: a tenth of a second's work."""
 
 
 class Arena:
@@ -39,12 +39,11 @@ class Arena:
     memory : str
     nbytes : int
     buffer : object
-        What the owning device addresses: for host memories a uint8 array of `nbytes`.
+        An address for the owning device; for host memories a uint8 array of `nbytes`.
     donations : Mapping of str to Donation
-        Of tensors that lie here, by name.
+        Of its tensors, by name.
     texts : Array or None
-        What tensors of text and objects refer to: an object for every 8 bytes; None before there
-        are any.
+        An object for every 8 bytes, for tensors of text and objects; None before the first.
     """
 
     def __init__(self, memory: str, nbytes: int, buffer: Any) -> None:
@@ -63,13 +62,13 @@ class Arena:
 class SharedArena(Arena):
     """An arena that other processes can map through its file descriptor.
 
-    The file has no name, so nothing is left behind however the process ends.
+    The file has no name, so that nothing remains after any end of the process.
     """
 
     def __init__(self, nbytes: int) -> None:
         self.fd = -1
         try:
-            self.fd = _nameless_file()
+            self.fd = _create_nameless_file()
             os.ftruncate(self.fd, max(nbytes, 1))
             mapping = mmap.mmap(self.fd, max(nbytes, 1))
         except (OSError, OverflowError) as error:
@@ -81,7 +80,7 @@ class SharedArena(Arena):
         super().__init__(SHARED, nbytes, np.frombuffer(mapping, np.uint8, nbytes))
 
     def close(self) -> None:
-        """Close the descriptor; the pages go when the last view and mapping of them goes."""
+        """Close the descriptor; the pages are freed with the last view and mapping."""
         super().close()
         self._close_fd()
 
@@ -93,10 +92,10 @@ class SharedArena(Arena):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where a tensor lies: (arena, offset in bytes), its spec, and the array on it.
+    """The place of a tensor (arena, offset in bytes), its spec, and its array.
 
-    `array` is None where this process cannot address the memory. Where there is a `donation`, all
-    who read the tensor read its array instead.
+    `array` is None if this process cannot address the memory. All readers use the array of a
+    `donation` if there is one.
     """
 
     arena: Arena
@@ -109,9 +108,9 @@ class View:
 def host_arena(nbytes: int) -> Arena:
     """Allocate an aligned arena in this process's memory, its first pages touched.
 
-    Touching at open time matters: the first write to 64 MB takes 36 ms, later ones 9 ms. What is
-    larger than most models is touched as it is written: a loop may be asked for gigabytes of rows,
-    and be over, or given up, after a few.
+    Touching it early matters: the first write to 64 MB takes 36 ms, later ones 9 ms. Memory beyond
+    most models' size is touched as it is written: a loop may ask for gigabytes of rows, and end
+    after a few.
     """
     try:
         raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
@@ -131,23 +130,23 @@ def host_view(arena: Arena, offset: int, spec: TensorSpec) -> View:
         raise DeviceMemoryError("the arena is closed", fix="report this: a view is made too late")
     check_fits(arena, offset, spec)
     if spec.dtype == TEXT:
-        return View(arena, offset, spec, _texts_of(arena, offset, spec))
+        return View(arena, offset, spec, _view_texts(arena, offset, spec))
     array = np.ndarray(spec.static_shape, spec.dtype, buffer=arena.buffer, offset=offset)
     return View(arena, offset, spec, array)
 
 
-def _texts_of(arena: Arena, offset: int, spec: TensorSpec) -> Array:
-    """Return the objects beside the bytes of a tensor of text or objects.
+def _view_texts(arena: Arena, offset: int, spec: TensorSpec) -> Array:
+    """Return the objects for the bytes of a tensor of text or objects.
 
-    Bytes cannot refer to any. The memory plan holds for both, since their places correspond.
+    Bytes cannot refer to objects. The memory plan holds for both, since their places correspond.
     """
-    if arena.texts is None:  # pages that nobody touches cost nothing
+    if arena.texts is None:  # untouched pages cost nothing
         arena.texts = np.empty(arena.nbytes // TEXT.itemsize, TEXT)
     start = offset // TEXT.itemsize
     found = arena.texts[start : start + spec.size]
     if has_objects(spec.dtype):
         return found.view(OBJECT).reshape(spec.static_shape)
-    found[[not isinstance(one, str) for one in found]] = ""  # None, or objects that lay here
+    found[[not isinstance(one, str) for one in found]] = ""  # None, or objects from before
     return found.reshape(spec.static_shape)
 
 
@@ -161,7 +160,7 @@ def check_fits(arena: Arena, offset: int, spec: TensorSpec, alignment: int = ALI
         )
 
 
-def _nameless_file() -> int:
+def _create_nameless_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("plait-arena")
     import tempfile

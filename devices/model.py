@@ -13,10 +13,10 @@ from ..graph.operator import Cost
 from .errors import DeviceError
 
 MOST_OPERATORS = 10_000
-"""How many operators a model in a file may name."""
+"""Limit of operators in a model from a file."""
 
 MOST_PEERS = 1_000
-"""How many memories of other devices."""
+"""Limit of memories of other devices."""
 
 LONGEST_S = 10_000_000
 """Some months, for a kernel or a copy: clocks count nanoseconds in 64 bits, 292 years of them."""
@@ -38,28 +38,28 @@ class DeviceModel:
         Copies from and to host memory.
     peer_bytes_per_s : float or None
         Copies from memories of other devices, if the device makes them without the host; by default
-        as fast as those from host memory.
+        as fast as copies from host memory.
     launch_s : float
         Added to each kernel.
     submit_s : float
         Added to each program.
     memory_bytes : int or None
-        The size of its memory; None when it is not known.
+        The size of its memory; None if unknown.
     operators : Mapping of str to float
-        The factor by which an operator, or one of its families of kernels, takes longer than the
-        other figures say: ``"Conv"``, ``"Conv depthwise"``; 1 for others.
+        The factor by which an operator, or one of its families of kernels, is slower than the other
+        figures predict: ``"Conv"``, ``"Conv depthwise"``; 1 for others.
     supports : frozenset of str, or callable, or None
         The supported operators, by name or as a predicate of a node; None for all.
     copy_queues : int
-        The number of queues for copies: 0, copies are queued among the programs; 1, all share one
-        queue; 2, one queue for each direction.
+        The number of queues for copies: 0, copies share the queue of programs; 1, all copies share
+        one queue; 2, one queue for each direction.
     peers : frozenset of str
         The memories of other devices that a simulated device copies from without the host.
     layout_bytes_per_s : float or None
         How fast programs convert the layout of tensors that they exchange with other programs,
         including the loss of fusion across programs; None for no time at all.
     is_guess : bool
-        True if the figures are not measured or given, but follow from the kind of device.
+        True if the figures are neither measured nor given, but follow from the kind of device.
 
     Raises
     ------
@@ -117,21 +117,21 @@ class DeviceModel:
         return (name for name in optional if getattr(self, name) is not None)
 
     def kernel_s(self, kernel: str, cost: Cost) -> float:
-        """Return the time of a kernel of that operator, or `family`, and cost."""
-        # Arithmetic and memory traffic overlap: the longer of them is what counts.
+        """Return the time of a kernel of `cost`, named by operator or `name_family`."""
+        # Arithmetic and memory traffic overlap: the longer one counts.
         roofline = max(cost.flops / self.flops_per_s, cost.nbytes / self.bytes_per_s)
         factor = self.operators.get(kernel)
         if factor is None:
-            # A family that nobody measured is taken to be like the operator as a whole.
+            # An unmeasured family is assumed to be like the operator as a whole.
             factor = self.operators.get(kernel.partition(" ")[0], 1.0)
         return self.launch_s + roofline * factor
 
     def copy_s(self, nbytes: int) -> float:
-        """Return the time of a copy of that many bytes."""
+        """Return the time of a copy from or to host memory."""
         return self.copy_latency_s + nbytes / self.copy_bytes_per_s
 
     def scaled(self, fraction: float) -> DeviceModel:
-        """Return the model of a part of the device, which computes on its own: copies stay fast."""
+        """Return the model of a fraction of the device: it computes slower, but copies as fast."""
         return replace(
             self,
             flops_per_s=fraction * self.flops_per_s,
@@ -139,20 +139,20 @@ class DeviceModel:
         )
 
     def peer_copy_s(self, nbytes: int) -> float:
-        """Return the time of a copy of that many bytes from the memory of another device."""
+        """Return the time of a copy from the memory of another device."""
         return self.copy_latency_s + nbytes / (self.peer_bytes_per_s or self.copy_bytes_per_s)
 
     def edge_s(self, nbytes: int) -> float:
-        """Return the time for which a program converts the layouts of its inputs and outputs."""
+        """Return the time in which a program converts the layouts of its inputs and outputs."""
         return nbytes / self.layout_bytes_per_s if self.layout_bytes_per_s else 0.0
 
     def inner_copy_s(self, nbytes: int) -> float:
-        """Return the time of a copy of that many bytes within the device's memory."""
+        """Return the time of a copy within the device's memory."""
         # Read and written in the same memory.
         return self.launch_s + 2 * nbytes / self.bytes_per_s
 
     def has(self, node: Node) -> bool:
-        """Say whether the modelled device has the node's operator."""
+        """Return whether the modelled device supports the node."""
         if callable(self.supports):
             return self.supports(node)
         return self.supports is None or node.op in self.supports
@@ -179,12 +179,12 @@ class DeviceModel:
 
     @classmethod
     def from_dict(cls, values: object, at: str | None = None) -> Self:
-        """Return the model that plain values describe; missing values have their defaults.
+        """Create a model from plain values; missing values have their defaults.
 
         Raises
         ------
         DeviceError
-            If a key is unknown, or a value has the wrong type; `at` says where.
+            If a key is unknown, or a value has the wrong type; `at` is its location.
         """
         if not isinstance(values, Mapping):
             raise _bad_value_error("a device's model", values, "an object of figures", at)
@@ -214,24 +214,24 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _number(name: str, value: object, at: str | None) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+def _read_number(name: str, value: object, at: str | None) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
         raise _bad_value_error(name, value, "a finite number", at)
     return float(value)
 
 
-def _number_or_none(name: str, value: object, at: str | None) -> float | None:
-    return None if value is None else _number(name, value, at)
+def _read_optional_number(name: str, value: object, at: str | None) -> float | None:
+    return None if value is None else _read_number(name, value, at)
 
 
-def _finite(value: int | float) -> bool:
+def _is_finite(value: int | float) -> bool:
     try:
         return math.isfinite(value)
     except OverflowError:  # a whole number beyond all floats
         return False
 
 
-def _whole(name: str, value: object, at: str | None) -> int | None:
+def _read_whole(name: str, value: object, at: str | None) -> int | None:
     if value is None and name == "memory_bytes":
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
@@ -239,13 +239,13 @@ def _whole(name: str, value: object, at: str | None) -> int | None:
     return value
 
 
-def _factors(name: str, value: object, at: str | None) -> dict[str, float]:
+def _read_factors(name: str, value: object, at: str | None) -> dict[str, float]:
     if not isinstance(value, Mapping) or len(value) > MOST_OPERATORS:
         raise _bad_value_error(name, value, "an object of operators and factors", at)
-    return {str(op): _number(f"the factor of {op!r}", one, at) for op, one in value.items()}
+    return {str(op): _read_number(f"the factor of {op!r}", one, at) for op, one in value.items()}
 
 
-def _names(name: str, value: object, at: str | None) -> frozenset[str] | None:
+def _read_names(name: str, value: object, at: str | None) -> frozenset[str] | None:
     if value is None:
         return None
     listed: list[Any] = [None, *value] if isinstance(value, list | tuple) else []
@@ -254,7 +254,7 @@ def _names(name: str, value: object, at: str | None) -> frozenset[str] | None:
     return frozenset(listed[1:])
 
 
-def _memories(name: str, value: object, at: str | None) -> frozenset[str]:
+def _read_memories(name: str, value: object, at: str | None) -> frozenset[str]:
     listed: list[Any] = list(value) if isinstance(value, list | tuple) else [None]
     if len(listed) > MOST_PEERS or not all(isinstance(memory, str) for memory in listed):
         raise _bad_value_error(name, value, "a list of memories of other devices", at)
@@ -262,24 +262,24 @@ def _memories(name: str, value: object, at: str | None) -> frozenset[str]:
 
 
 _READ: Mapping[str, Callable[[str, object, str | None], Any]] = {
-    **dict.fromkeys(_FIELDS, _number),
-    "memory_bytes": _whole,
-    "copy_queues": _whole,
-    "operators": _factors,
-    "supports": _names,
-    "peer_bytes_per_s": _number_or_none,
-    "layout_bytes_per_s": _number_or_none,
-    "peers": _memories,
+    **dict.fromkeys(_FIELDS, _read_number),
+    "memory_bytes": _read_whole,
+    "copy_queues": _read_whole,
+    "operators": _read_factors,
+    "supports": _read_names,
+    "peer_bytes_per_s": _read_optional_number,
+    "layout_bytes_per_s": _read_optional_number,
+    "peers": _read_memories,
 }
 
 FEW_CHANNELS = 8
-"""Kernels compute so many output channels together, or twice as many: fewer take as long."""
+"""Kernels compute this many output channels together, or twice as many: fewer take as long."""
 
 
-def family(graph: Graph, node: Node) -> str:
-    """Return what a node's kernels are known by: its operator, and the form of a convolution.
+def name_family(graph: Graph, node: Node) -> str:
+    """Return the name of a node's kernels: its operator, and the form of a convolution.
 
-    One with few output channels is known by how many, to the next power of two: ``"Conv to 4"``.
+    Few output channels are part of it, rounded up to a power of two: ``"Conv to 4"``.
     """
     if node.op != "Conv":
         return node.op
@@ -288,11 +288,11 @@ def family(graph: Graph, node: Node) -> str:
         return "Conv depthwise"
     if weights is None:
         return "Conv"
-    # These are products of matrices, which other code computes than windows.
+    # These are matrix products, with other code than windows.
     if all(length == 1 for length in weights[2:]):
         return "Conv pointwise"
     features = weights[0]
     if not isinstance(features, int) or not 0 < features <= FEW_CHANNELS:
         return "Conv"
-    # Rounded up to a power of two: few kinds to measure, which cost about the same within.
+    # Rounded up to a power of two: few kinds to measure, each of about the same cost.
     return f"Conv to {1 << (features - 1).bit_length()}"

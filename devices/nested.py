@@ -1,7 +1,7 @@
 """Control flow as one step: branches and bodies bound to arrays, in scratch memory of their node.
 
-A device that binds nodes to arrays binds those of nested graphs as well. How it does that is handed
-in; here is where their tensors lie, and what is run, how often.
+A device that binds nodes to arrays binds nested graphs in the same way, by a function that it
+passes. This module places their tensors and runs them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..graph.aliasing import views_of
+from ..graph.aliasing import find_views
 from ..graph.dims import normalize_axis
 from ..graph.ir import Graph, Node
-from ..graph.nested import graphs_in
+from ..graph.nested import list_graphs
 from ..graph.operator import Call, Specs
 from ..graph.operators.control import fits_whole
 from ..graph.tensor import Array, TensorSpec
@@ -25,14 +25,14 @@ from .event import CancelledWorkError, Event
 from .memory import ALIGNMENT, View
 
 MOST_NODES = 256
-"""Of one node's graphs; what is larger is planned on its own, over all devices."""
+"""The limit for the graphs of one node; larger ones are planned on their own, over all devices."""
 
 
 class NestedProgram(Protocol):
-    """A nested graph, bound to arrays."""
+    """A nested graph bound to arrays."""
 
     def run(self, event: Any) -> None:
-        """Run its nodes, unless the event is cancelled."""
+        """Run its nodes until the event is cancelled."""
         ...
 
 
@@ -42,8 +42,8 @@ Bind: TypeAlias = Callable[[Graph, Mapping[str, View], Mapping[str, Array]], Nes
 
 
 def supports(node: Node, call: Call, ask: Supports) -> Support:
-    """Say whether a node of control flow can run as one step, where `ask` tells of others."""
-    graphs = graphs_in(node)
+    """Return whether a node of control flow can run as one step; `ask` answers for inner nodes."""
+    graphs = list_graphs(node)
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")
     if sum(len(graph.nodes) for graph in graphs) > MOST_NODES:
@@ -56,9 +56,11 @@ def supports(node: Node, call: Call, ask: Supports) -> Support:
     return Support(True, "runs what it holds")
 
 
-def scratch(node: Node, of: ScratchOf) -> tuple[TensorSpec, ...]:
-    """Return the scratch buffer in which all of a node's nested tensors lie."""
-    nbytes = max(_Layout(graph, _own_inputs(node, graph), of).nbytes for graph in graphs_in(node))
+def list_scratch(node: Node, of: ScratchOf) -> tuple[TensorSpec, ...]:
+    """Return the scratch buffer for all nested tensors of a node."""
+    nbytes = max(
+        _Layout(graph, _list_own_inputs(node, graph), of).nbytes for graph in list_graphs(node)
+    )
     return (TensorSpec(np.uint8, (nbytes,)),)
 
 
@@ -85,15 +87,15 @@ def bind(
 
 
 class _Layout:
-    """Where a nested graph's tensors and scratch buffers lie in one buffer.
+    """The places of a nested graph's tensors and scratch buffers in one buffer.
 
-    Tensors that are never alive at once may share bytes; views lie on what they are views of.
+    Tensors that are never alive at once may share bytes; views share their sources' bytes.
 
     Parameters
     ----------
     graph : Graph
     inputs : sequence of str
-        Those of its inputs that lie here too.
+        Those of its inputs that are also placed here.
     of : callable
         Returns the scratch buffers of a node.
 
@@ -108,12 +110,12 @@ class _Layout:
         self.places: dict[str, tuple[int, TensorSpec]] = {}
         self.nbytes = 0
         self._live: list[tuple[int, int, int]] = []  # start, end, and the last node that reads it
-        # What views lie on lives as long as the last of them is read.
-        root, end = _roots(graph), len(graph.nodes)
+        # The source of a view lives until the last reader of the view.
+        root, end = _find_roots(graph), len(graph.nodes)
         last: dict[str, int] = {}
         for place, node in enumerate(graph.nodes):
             last.update((root.get(name, name), place) for name in node.inputs)
-        # Results are read when all nodes have run, and inputs of a loop again by its next
+        # Results are read when all nodes have run, and inputs of a loop again in its next
         # iteration.
         last.update((root.get(name, name), end) for name in graph.outputs)
         for name in inputs:
@@ -128,9 +130,10 @@ class _Layout:
                 self._put(scratch_name(node, index), spec, place, place)
 
     def _put(self, name: str, spec: TensorSpec, first: int, last: int) -> None:
-        """Give a tensor the first gap between those that are alive."""
-        # A node's inputs are alive while it writes its outputs: only what is read no more gives
-        # room.
+        """Place a tensor in the first gap between live ones."""
+        # A node's inputs are alive while it writes its outputs: only tensors without further
+        # readers
+        # make room.
         self._live = sorted(one for one in self._live if one[2] >= first)
         start = 0
         for begin, end, _ in self._live:
@@ -143,11 +146,11 @@ class _Layout:
         self.nbytes = max(self.nbytes, end)
 
 
-def _roots(graph: Graph) -> dict[str, str]:
-    """Return the tensor that each view of all of a node's output is a view of."""
+def _find_roots(graph: Graph) -> dict[str, str]:
+    """Return the source of each view that covers a whole output of a node."""
     root: dict[str, str] = {}
     for node in graph.nodes:
-        for alias in views_of(graph, node):
+        for alias in find_views(graph, node):
             source, target = node.inputs[alias.input], node.outputs[alias.output]
             is_all = graph.tensors[source].nbytes == graph.tensors[target].nbytes
             if source in graph.producers and is_all and not alias.offset:
@@ -155,7 +158,7 @@ def _roots(graph: Graph) -> dict[str, str]:
     return root
 
 
-def _own_inputs(node: Node, graph: Graph) -> Sequence[str]:
+def _list_own_inputs(node: Node, graph: Graph) -> Sequence[str]:
     """Return the inputs of a nested graph that are not captured."""
     if node.op == "If":
         return ()
@@ -168,9 +171,9 @@ class Body:
     Attributes
     ----------
     inputs, outputs : list of Array
-        Its inputs that are not captured, and its outputs.
+        Its outputs, and its inputs that are not captured.
     run : callable
-        Takes an event.
+        Called with an event.
     """
 
     def __init__(
@@ -184,14 +187,14 @@ class Body:
     ) -> None:
         nodes = (replace(inner, name=f"{node.name}/{inner.name}") for inner in graph.nodes)
         graph = replace(graph, nodes=tuple(nodes))
-        own = _own_inputs(node, graph)
+        own = _list_own_inputs(node, graph)
         buffer = views[scratch_name(node, 0)]
         places = _Layout(graph, own, of).places
-        found = {name: _part(buffer, *place) for name, place in places.items()}
+        found = {name: _cut_view(buffer, *place) for name, place in places.items()}
         captured = graph.inputs[len(own) :]
         outer = dict(zip(captured, node.inputs[len(node.inputs) - len(captured) :], strict=True))
         found |= {name: views[outer[name]] for name in captured if outer[name] in views}
-        # What is captured and has no view is a constant outside.
+        # Captured tensors without views are constants outside.
         known = {name: constants[outer[name]] for name in captured if name not in found}
         known |= graph.constants
         arrays = {**{name: view.array for name, view in found.items()}, **known}
@@ -200,7 +203,7 @@ class Body:
         self.run = bind_graph(graph, found, known).run
 
 
-def _part(buffer: View, offset: int, spec: TensorSpec) -> View:
+def _cut_view(buffer: View, offset: int, spec: TensorSpec) -> View:
     cells = buffer.array[offset : offset + spec.nbytes].view(spec.dtype)
     return View(buffer.arena, buffer.offset + offset, spec, cells.reshape(spec.static_shape))
 
@@ -211,7 +214,7 @@ class Branches:
     Attributes
     ----------
     event : Event
-        Of the program that it is part of; it stops when that is cancelled.
+        The enclosing program's; cancelling it stops the body.
     """
 
     event: Any = Event()
@@ -220,11 +223,10 @@ class Branches:
         self, cond: Array | None, then: Body, other: Body, outputs: Sequence[Array | None]
     ) -> None:
         self._cond = cond
-        # By the number that the condition is.
-        self._ways = tuple((body, _copies(outputs, body.outputs)) for body in (other, then))
+        # Indexed by the condition.
+        self._ways = tuple((body, _pair_copies(outputs, body.outputs)) for body in (other, then))
 
     def __call__(self) -> None:
-        """Run the branch that the condition chooses."""
         assert self._cond is not None
         body, copies = self._ways[bool(self._cond.item())]
         body.run(self.event)
@@ -233,12 +235,12 @@ class Branches:
 
 
 class Iterations:
-    """A Loop or Scan: runs a body, whose states go round.
+    """A Loop or Scan: runs a body repeatedly, with its states.
 
     Attributes
     ----------
     event : Event
-        As that of `Branches`.
+        As in `Branches`.
     """
 
     event: Any = Event()
@@ -253,43 +255,43 @@ class Iterations:
         self._body = body
         given = inputs[: len(inputs) - node.attributes["captured"]]
         self._head: Sequence[Array] = ()
-        self._trips = self._cond = self._goes_on = None
+        self._trips = self._cond = self._continues = None
         self._slices: list[tuple[Array, Array]] = []
         if node.op == "Loop":
             # Both may be absent, and inputs at the end left out altogether.
             self._trips, self._cond = [*given[:2], None, None][:2]
             self._head, states = body.inputs[:2], body.inputs[2:]
-            self._goes_on, results = body.outputs[0], body.outputs[1:]
+            self._continues, results = body.outputs[0], body.outputs[1:]
             initial = given[2:]
         else:
             count = len(given) - node.attributes["num_scan_inputs"]
-            initial, scanned = given[:count], _moved(node, "input", given[count:])
+            initial, scanned = given[:count], _move_axes(node, "input", given[count:])
             states, results = body.inputs[:count], body.outputs
             self._slices = list(zip(body.inputs[count:], scanned, strict=True))
-        # Outputs at the end that nobody asked for are computed all the same.
-        made = [*outputs, *[None] * (len(results) - len(outputs))]
-        self._initial = _copies(states, initial)
-        self._final = _copies(made, states)
-        rows, wanted = results[len(states) :], made[len(states) :]
-        pairs = zip(_moved(node, "output", wanted), rows, strict=True)
+        # Absent outputs at the end are computed nevertheless.
+        targets = [*outputs, *[None] * (len(results) - len(outputs))]
+        self._initial = _pair_copies(states, initial)
+        self._final = _pair_copies(targets, states)
+        rows, wanted = results[len(states) :], targets[len(states) :]
+        pairs = zip(_move_axes(node, "output", wanted), rows, strict=True)
         self._rows = [(y, row) for y, row in pairs if y is not None]
-        moved = [pair for pair in _copies(states, results) if pair[0] is not pair[1]]
-        # A result may be another state, or a view of it, which is overwritten then.
+        moved = [pair for pair in _pair_copies(states, results) if pair[0] is not pair[1]]
+        # A result may be another state or a view of it, which would be overwritten.
         self._crossing = [
             (a, b) for a, b in moved if any(np.may_share_memory(b, s) for s in states)
         ]
         self._straight = [pair for pair in moved if not any(pair is one for one in self._crossing)]
 
     def __call__(self) -> None:
-        """Run the body until its condition is false, or as often as asked."""
+        """Run the body while its condition holds, up to its number of iterations."""
         for state, given in self._initial:
             np.copyto(state, given)
-        goes_on, step, count = self._cond is None or self._cond.item(), 0, self._count()
-        while goes_on and step < count:
+        continues, step, count = self._cond is None or self._cond.item(), 0, self._count()
+        while continues and step < count:
             if self.event.cancelled:
                 raise CancelledWorkError("the work was cancelled in a loop")
             self._iterate(step)
-            goes_on = self._goes_on is None or self._goes_on.item()
+            continues = self._continues is None or self._continues.item()
             step += 1
         for y, state in self._final:
             np.copyto(y, state)
@@ -307,24 +309,24 @@ class Iterations:
         self._body.run(self.event)
         for y, row in self._rows:
             y[step] = row
-        # All are taken aside before any is overwritten: two states may have changed places.
+        # All are copied before any is overwritten: two states may have been swapped.
         held = [(state, result.copy()) for state, result in self._crossing]
         for state, result in (*self._straight, *held):
             np.copyto(state, result)
 
 
 Step: TypeAlias = Branches | Iterations
-"""A node of control flow, bound: called, it runs."""
+"""A bound node of control flow, which runs when called."""
 
 
-def _copies(targets: Sequence[Any], sources: Sequence[Any]) -> list[tuple[Array, Array]]:
-    """Pair up arrays, as many as there are of both; those that are not asked for are left out."""
+def _pair_copies(targets: Sequence[Any], sources: Sequence[Any]) -> list[tuple[Array, Array]]:
+    """Pair arrays up to the shorter length, without absent targets."""
     pairs = zip(targets, sources, strict=False)
     return [(target, source) for target, source in pairs if target is not None]
 
 
-def _moved(node: Node, what: str, arrays: Sequence[Array | None]) -> list[Any]:
-    """Return arrays of slices by the axis along which a loop takes or stacks them."""
+def _move_axes(node: Node, what: str, arrays: Sequence[Array | None]) -> list[Any]:
+    """Return arrays with the axis along which a loop slices or stacks them in front."""
     axes = node.attributes.get(f"scan_{what}_axes") or ()
     backwards = node.attributes.get(f"scan_{what}_directions") or ()
     found: list[Array | None] = []

@@ -1,8 +1,8 @@
 """Instances of operators that are classes, one for each of their nodes in an open plan.
 
-There is one for a node, whatever number of items is in flight: a device runs their programs one
-after the other. It is opened when the plan is, after all constants are there and what follows from
-them is computed, and closed with the plan.
+A node has one instance for any number of items in flight: a device runs their programs in turn. It
+is opened with the plan, after all constants and the tensors computed from them are known, and
+closed with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..graph.errors import PlaitError, all_told, is_ctrl_c
+from ..graph.errors import PlaitError, combine_errors, is_ctrl_c
 from ..graph.ir import Graph, Node
 from ..graph.item_order import is_ordered
 from ..graph.operator_lifecycle import OperatorLifecycle
@@ -29,7 +29,7 @@ class OperatorInstances:
     Parameters
     ----------
     once : iterable of str
-        The tensors that are computed once, when the plan is opened, before anything is asked for.
+        The tensors that are computed once, when the plan is opened, before any instance is made.
     """
 
     def __init__(self, once: Iterable[str] = ()) -> None:
@@ -46,18 +46,13 @@ class OperatorInstances:
         call: Callable[[Work], object] = lambda work: work(),
         constants: Mapping[str, Array] | None = None,
     ) -> dict[str, OperatorLifecycle]:
-        """Return the instances for a subgraph's nodes, by name.
+        """Return the instances for a subgraph's nodes by name, opening new ones.
 
-        Those that are not there yet are made: all of them are prepared, then they are opened in the
-        order of the nodes. `call` calls what opens and closes them, on the device's own thread.
-        `constants` are the graph's as the device has them, where these are others.
-
-        Raises
-        ------
-        OperatorError
-            If one is not to be run like that; none of the subgraph is opened then.
-        KernelError, DeviceMemoryError
-            If one cannot be opened; those before it are closed with the plan.
+        All new instances are prepared before the first is opened, in the order of the nodes. `call`
+        runs opening and closing on the device's own thread. `constants` replace the graph's if the
+        device has converted them. Raises OperatorError if one cannot run like that; none of the
+        subgraph is opened then; KernelError or DeviceMemoryError if one cannot be opened; earlier
+        ones are closed with the plan.
         """
         nodes = [node for node in graph.nodes if node.operator.owns]
         with self._lock:
@@ -73,7 +68,7 @@ class OperatorInstances:
         return not self._closings
 
     def on_close(self, work: Work) -> None:
-        """Call this too when the plan is closed: it closes what another process has opened."""
+        """Call `work` too when the plan is closed, for instances in other processes."""
         self._closings.append(work)
 
     def close(self) -> None:
@@ -94,7 +89,7 @@ class OperatorInstances:
             except PlaitError as error:
                 errors.append(error)
         if errors:
-            raise all_told(errors)
+            raise combine_errors(errors)
 
     def _start(
         self,
@@ -104,13 +99,15 @@ class OperatorInstances:
         known: Mapping[str, Array],
         call: Callable[[Work], object],
     ) -> None:
-        made = [_prepared(graph, node) for node in nodes]
+        made = [_prepare(graph, node) for node in nodes]
         for node, life in zip(nodes, made, strict=True):
-            # Those that are the same for all items.
+            # Inputs that are equal for all items.
             inputs = [read_only(known[name]) if name in known else None for name in node.inputs]
-            _told(device, node, "opened", partial(life.open, inputs))
+            _run_named(device, node, "opened", partial(life.open, inputs))
             self._open[node.name] = life
-            self._closings.append(partial(call, partial(_told, device, node, "closed", life.close)))
+            self._closings.append(
+                partial(call, partial(_run_named, device, node, "closed", life.close))
+            )
 
 
 class ItemInstances(OperatorInstances):
@@ -179,7 +176,7 @@ def _list_known(
     return known | dict(graph.constants if constants is None else constants)
 
 
-def _prepared(graph: Graph, node: Node) -> OperatorLifecycle:
+def _prepare(graph: Graph, node: Node) -> OperatorLifecycle:
     kind = node.operator.function
     assert isinstance(kind, type)
     life = OperatorLifecycle(kind, node.op, str(node))
@@ -191,8 +188,8 @@ def _prepared(graph: Graph, node: Node) -> OperatorLifecycle:
     return life
 
 
-def _told(device: str, node: Node, what: str, work: Work) -> None:
-    """Do something with a node's instance; what is raised names the node."""
+def _run_named(device: str, node: Node, what: str, work: Work) -> None:
+    """Call `work`; its error names the node."""
     try:
         work()
     except BaseException as error:

@@ -1,6 +1,6 @@
 """Options of devices, as values or as text.
 
-Saved plans carry those that are `PortableOption` alone: a file that a stranger wrote may not choose
+Saved plans carry only options that are `PortableOption`: a file from a stranger must not choose
 paths, addresses, or settings of other software, which load libraries by name.
 """
 
@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ..graph.names import did_you_mean
+from ..graph.names import suggest_names
 from .errors import DeviceError
 
 Option: TypeAlias = Callable[[Any], Any]
-"""Converts a value or its text to the option's value; raises ValueError that says what it takes."""
+"""Converts a value or its text; its ValueError describes the accepted values."""
 
 MOST_THREADS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class PortableOption:
-    """An option that saved plans carry: one whose values are numbers or fixed words.
+    """An option that saved plans carry, with numbers or fixed words as values.
 
-    Others have to be given again when a plan is loaded, because its file may come from anywhere.
+    Other options are given again when a plan is loaded, because its file may come from anywhere.
 
     Examples
     --------
@@ -37,13 +37,11 @@ class PortableOption:
     convert: Option
 
     def __call__(self, value: Any) -> Any:
-        """Return the option's value, given that or its text."""
         return self.convert(value)
 
 
 @PortableOption
 def threads(value: Any) -> int:
-    """Convert a number of threads."""
     count = int(value) if isinstance(value, str) and value.isdecimal() else value
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_THREADS:
         raise ValueError(f"a whole number from 1 to {MOST_THREADS}")
@@ -54,7 +52,7 @@ def threads(value: Any) -> int:
 def affinity(value: Any) -> tuple[int, ...]:
     """Convert numbers of cores: ``"0,2"``, ``"0-3"``."""
     wanted = "numbers of cores, such as [0, 1]; as text 0,1 or 0-3"
-    cores = list(_numbers(value, wanted)) if isinstance(value, str) else value
+    cores = list(_parse_numbers(value, wanted)) if isinstance(value, str) else value
     if not isinstance(cores, Iterable) or isinstance(cores, Mapping):
         raise ValueError(wanted)
     listed = tuple(cores)
@@ -64,18 +62,17 @@ def affinity(value: Any) -> tuple[int, ...]:
         raise ValueError("nothing here: this system cannot bind threads to cores")
     usable = os.sched_getaffinity(0)
     if not usable.issuperset(listed):
-        raise ValueError(f"cores that this process may use: {_listed(usable)}")
+        raise ValueError(f"cores that this process may use: {_join_numbers(usable)}")
     return tuple(sorted(set(listed)))
 
 
 @PortableOption
 def spinning(value: Any) -> bool:
-    """Convert whether threads wait for each other in busy loops while a program runs."""
-    return flag(value)
+    """Whether threads wait for each other in busy loops while a program runs."""
+    return parse_flag(value)
 
 
-def flag(value: Any) -> bool:
-    """Convert a choice of yes or no."""
+def parse_flag(value: Any) -> bool:
     known = {"yes": True, "true": True, "no": False, "false": False}
     found = known.get(value.lower()) if isinstance(value, str) else value
     if not isinstance(found, bool):
@@ -83,8 +80,8 @@ def flag(value: Any) -> bool:
     return found
 
 
-def one_of(words: tuple[str, ...]) -> Option:
-    """Return an option that takes one of `words`."""
+def accept_words(words: tuple[str, ...]) -> Option:
+    """Return an option with `words` as its values."""
 
     def convert(value: Any) -> str:
         if value not in words:
@@ -94,18 +91,17 @@ def one_of(words: tuple[str, ...]) -> Option:
     return PortableOption(convert)
 
 
-def checked(name: str, known: Mapping[str, Option], given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the options of a device as their values.
+def convert_options(
+    name: str, known: Mapping[str, Option], given: Mapping[str, object]
+) -> dict[str, Any]:
+    """Convert the options of a device to their values.
 
-    Raises
-    ------
-    DeviceError
-        If there is no such option, or it does not take the value.
+    Raises DeviceError if the option is unknown, or does not accept the value.
     """
     found = {}
     for option, value in given.items():
         if option not in known:
-            fix = did_you_mean(option, known, f"its options: {', '.join(known) or 'none'}")
+            fix = suggest_names(option, known, f"its options: {', '.join(known) or 'none'}")
             raise DeviceError(f"device {name!r} has no option {option!r}", fix=fix)
         try:
             found[option] = known[option](value)
@@ -116,19 +112,19 @@ def checked(name: str, known: Mapping[str, Option], given: Mapping[str, object])
     return found
 
 
-def as_text(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as they are written to files, and on the command line."""
+def to_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Convert options to text for files and command lines."""
     return {
-        name: _listed(value) if isinstance(value, tuple) else str(value)
+        name: _join_numbers(value) if isinstance(value, tuple) else str(value)
         for name, value in options.items()
     }
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _join_numbers(numbers: Iterable[int]) -> str:
     return ",".join(map(str, sorted(numbers)))
 
 
-def _numbers(text: str, wanted: str) -> Iterable[int]:
+def _parse_numbers(text: str, wanted: str) -> Iterable[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):

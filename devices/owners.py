@@ -1,4 +1,4 @@
-"""Numbers of objects elsewhere, to be freed there when the object here that owns them goes."""
+"""Frees remote objects, known by numbers, when their local owners are deleted."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 
 class Owners:
-    """Calls a function with a number when an object goes, for as long as this lives itself.
+    """Calls a function with a number when its owner is deleted, while this object lives.
 
-    A `weakref.finalize` would live until the object goes: a graph, which outlives many worker
-    processes, would keep what is left of each.
+    A `weakref.finalize` would live until the owner is deleted: a graph, which outlives many worker
+    processes, would keep the remains of each.
 
     Parameters
     ----------
     free : callable
-        It may be called at any moment, on any thread.
+        Called at any moment, on any thread.
     """
 
     def __init__(self, free: Callable[[int], object]) -> None:
@@ -23,7 +23,7 @@ class Owners:
         self._owners: dict[int, weakref.ref[object]] = {}
 
     def add(self, owner: object, number: int) -> None:
-        """Free what has a number when its owner goes."""
+        """Free `number` when `owner` is deleted."""
         me = weakref.ref(self)
 
         def free(_: object) -> None:

@@ -1,6 +1,6 @@
-"""Programs: a subgraph's nodes bound to arrays, as a list of functions of no arguments.
+"""Programs: a subgraph's nodes bound to arrays, as a list of functions without arguments.
 
-Shared by every device that runs kernels from Python over arrays it can address.
+Shared by all devices that run kernels from Python on arrays that it can address.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.aliasing import Run, only_copies, runs_of
+from ..graph.aliasing import Run, find_runs, is_copy
 from ..graph.dtypes import TEXT, name_of
-from ..graph.errors import PlaitError, is_ctrl_c, named_text, text_of
+from ..graph.errors import PlaitError, describe_error, get_text, is_ctrl_c
 from ..graph.generators import Receive, RowWriter
 from ..graph.ir import Graph, Node
 from ..graph.operator import Call, Specs
@@ -36,11 +36,11 @@ from .function_steps import (
     GeneratorStep,
     Running,
     Step,
-    array_of,
-    bounded_step,
-    function_of,
-    function_step,
-    reduced_step,
+    bind_bounded,
+    bind_function,
+    bind_reduced,
+    find_array,
+    find_function,
 )
 from .kernels import find_kernel
 from .kernels.steps import in_order
@@ -54,7 +54,7 @@ class BoundProgram:
     ----------
     graph : Graph
     node_ns : tuple of int or None
-        Time spent in each node by the last run, where measuring was asked for.
+        Time spent in each node by the last run, if measured.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class BoundProgram:
         self._names = [node.name for node in graph.nodes]
         self._timed = [node.name for node in self._nodes]
         self._steps = [step for _, step in steps]
-        # These look at the event while they run; all others are stopped between nodes alone.
+        # These check the event while they run; others are stopped only between nodes.
         self._stoppable = [
             step for step in self._steps if isinstance(step, nested.Step | GeneratorStep)
         ]
@@ -87,17 +87,17 @@ class BoundProgram:
 
     @property
     def measures(self) -> bool:
-        """True when each run yields `node_ns`."""
         return self._measure
 
     def rebound(self, views: Mapping[str, View]) -> BoundProgram | None:
-        """Return it for other lengths, where nothing but calls of functions sees these; else None.
+        """Return the program for other lengths, if only calls of functions see them; else None.
 
         Parameters
         ----------
         views : Mapping of str to View
-            Of what these functions take and return, at least. What is as long as it was also lies
-            where it did.
+            Includes at least the inputs and outputs of these functions. Tensors of unchanged length
+            keep
+            their places.
         """
         calls = find_calls(self.graph, views)
         if calls is None:
@@ -111,51 +111,43 @@ class BoundProgram:
     def _called(self, node: Node, views: Mapping[str, View]) -> Step:
         constants = self.graph.constants
         if node.op == BOUNDED_CALL:
-            return bounded_step(node, views, constants)
+            return bind_bounded(node, views, constants)
         assert node.operator.function is not None, "it is called"
         specs = [views[name].spec if name else None for name in node.outputs]
-        return function_step(node, node.operator.function, views, constants, specs)
+        return bind_function(node, node.operator.function, views, constants, specs)
 
     def hand_rows(self, name: str, receive: Receive) -> None:
-        """Have somebody receive the rows that a node's generator yields: see `RowWriter`."""
+        """Call `receive` with the rows that a node's generator yields; see `RowWriter`."""
         for node, step in zip(self._nodes, self._steps, strict=True):
             target = step.target if isinstance(step, GeneratorStep | AwaitedStep) else None
             if node.name == name and isinstance(target, RowWriter):
                 target.receivers.append(receive)
 
     async def fetch(self) -> None:
-        """Await the async function of the only node; what it returned, `run` stores.
+        """Await the async function of the only node; `run` stores its results.
 
-        Raises
-        ------
-        BaseException
-            What it raises.
+        Raises BaseException: the function's error.
         """
         (step,) = self._steps
         assert isinstance(step, AwaitedStep)
         await step.fetch()
 
     def __call__(self) -> None:
-        """Run all nodes; raise KernelError naming the node that failed."""
+        """Run all nodes."""
         self.run(UNSTOPPED)
 
     def run(self, event: Running) -> None:
-        """Run the nodes of an event; it may be cancelled meanwhile, by another thread.
+        """Run the nodes of an event, which another thread may cancel.
 
-        Raises
-        ------
-        KernelError
-            If a node fails; it is named.
-        DeviceMemoryError
-            If there was no memory for what a node makes on its way.
-        CancelledWorkError
-            If the event is cancelled; the node that runs then is the last one.
+        Raises KernelError if a node fails; the error names it; DeviceMemoryError if memory for
+        intermediate results is missing; CancelledWorkError if the event is cancelled; the current
+        node is the last to run.
         """
         index = 0
         for stoppable in self._stoppable:
             stoppable.event = event
         try:
-            # Two loops, as looking at the clock takes as long as a small node.
+            # Two loops: reading the clock takes as long as a small node.
             if self._measure:
                 stamps = [time.perf_counter_ns()]
                 for index, step in enumerate(self._steps):
@@ -172,7 +164,6 @@ class BoundProgram:
         except CancelledWorkError:
             raise
         except BaseException as error:
-            # The user's doing, not the node's.
             if is_ctrl_c(error):
                 raise
             raise kernel_error(error, self._nodes[index], self.device) from error
@@ -181,16 +172,16 @@ class BoundProgram:
         return CancelledWorkError(f"the work was cancelled before {self._nodes[index]}")
 
     def _times(self, stamps: list[int]) -> tuple[int, ...]:
-        # Nodes without a step took no time: all of them are listed, in the order of the graph.
+        # Nodes without a step took no time; all are listed in the order of the graph.
         times = dict.fromkeys(self._names, 0)
         times.update(zip(self._timed, map(sub, stamps[1:], stamps), strict=True))
         return tuple(times.values())
 
 
 def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | None:
-    """Return the nodes that call functions, if no other one sees other lengths than the graph's.
+    """Return the nodes that call functions, if other nodes see only the graph's lengths.
 
-    None, too, where a function owns something.
+    None also if a function owns resources.
     """
     calls = {
         node.name: node
@@ -210,17 +201,17 @@ def find_calls(graph: Graph, views: Mapping[str, View]) -> dict[str, Node] | Non
 def kernel_error(
     error: BaseException, node: Node, device: str, when: str = ""
 ) -> KernelError | DeviceMemoryError:
-    """Return what users see when a node's kernel or function raised."""
+    """Return the user's error for an exception in a node's kernel or function."""
     if node.op in CALLS:
         node = node.attributes["body"].nodes[-1]
     at = f"{node}, on device {device!r}{when}"
     if node.op in CONTROL_FLOW and isinstance(error, PlaitError):
         at = error.at or at  # a node inside of it is named
     if isinstance(error, MemoryError):
-        text = text_of(error)
+        text = get_text(error)
         what = f"out of memory: {text}" if text else "out of memory"
         return DeviceMemoryError(what, at=at, fix="free memory, or lower max_in_flight")
-    detail = error.what if isinstance(error, PlaitError) else named_text(error)
+    detail = error.what if isinstance(error, PlaitError) else describe_error(error)
     fix = error.fix if isinstance(error, PlaitError) else None
     return KernelError(detail, at=at, fix=fix)
 
@@ -232,9 +223,9 @@ def supports(
     keeps_lives: bool = False,
     call: Call | None = None,
 ) -> Support:
-    """Say whether a kind of device has a kernel for a node.
+    """Return whether a kind of device has a kernel for a node.
 
-    Where the call is left out, one that serves for some calls only counts as one.
+    Without a call, a kernel that serves only some calls counts.
     """
     if node.operator.owns and not keeps_lives:
         return Support(False, f"operators that own something do not run on {kind!r} devices")
@@ -245,12 +236,12 @@ def supports(
     if node.operator.function is not None:
         if not runs_python:
             return Support(False, f"Python functions do not run on {kind!r} devices")
-        return runs_function(node, CUDA if kind == CUDA else HOST)
+        return check_function(node, CUDA if kind == CUDA else HOST)
     if call is not None and _has_text(node, call):
         return Support(False, f"text goes to Python functions alone on {kind!r} devices")
     found = find_kernel(node.op, kind, call)
     if found is None:
-        # A kernel there may be that declines this call: then the reason is another one.
+        # A kernel may exist that declines this call: the reason differs.
         other = " that serves here" if find_kernel(node.op, kind) is not None else ""
         return Support(False, f"no kernel for {node.op!r} on {kind!r} devices{other}")
     if found.is_usual:
@@ -258,8 +249,8 @@ def supports(
     return Support(True, f"has the kernel {getattr(found.function, '__name__', 'without a name')}")
 
 
-def runs_function(node: Node, arrays: str) -> Support:
-    """Say whether a node's Python function runs on a device that gives it such arrays."""
+def check_function(node: Node, arrays: str) -> Support:
+    """Return whether a node's Python function runs on a device with `arrays` of this kind."""
     wanted = node.operator.arrays
     if wanted == arrays:
         return Support(True, "runs Python functions")
@@ -269,7 +260,6 @@ def runs_function(node: Node, arrays: str) -> Support:
 
 
 def _has_text(node: Node, call: Call) -> bool:
-    """True when a node reads text, or is asked to make some."""
     is_read = any(spec is not None and spec.dtype == TEXT for spec in call.inputs)
     return is_read or name_of(TEXT) in node.attributes.values()
 
@@ -279,14 +269,15 @@ def _supports_inside(kind: str, node: Node, call: Call) -> Support:
 
 
 def scratch(node: Node, kind: str, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    """Return the scratch buffers of a node's kernel."""
     if node.op in CONTROL_FLOW:
-        return nested.scratch(node, partial(_scratch_inside, kind))
+        return nested.list_scratch(node, partial(_list_inner_scratch, kind))
     found = find_kernel(node.op, kind, call)
     return tuple(found.scratch(call, outputs)) if found and found.scratch else ()
 
 
-def _scratch_inside(kind: str, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
+def _list_inner_scratch(
+    kind: str, node: Node, call: Call, outputs: Specs
+) -> tuple[TensorSpec, ...]:
     return scratch(node, kind, call, outputs)
 
 
@@ -300,7 +291,6 @@ def bind(
     measure: bool = False,
     living: Mapping[str, OperatorLifecycle] | None = None,
 ) -> BoundProgram:
-    """Bind a subgraph's nodes to arrays of the array module `xp`."""
     steps = bind_steps(xp, device.split(":")[0], graph, views, constants, living)
     return BoundProgram(device, graph, steps, measure)
 
@@ -316,9 +306,8 @@ def bind_steps(
 ) -> list[tuple[Node, Step]]:
     """Return a function for each node, in order.
 
-    `kind` is the kind of device whose kernels are taken, `living` what `OperatorInstances` has for
-    the nodes, and `as_array` makes what functions return an array. Nodes whose outputs lie where
-    they belong before they run need no step.
+    Kernels are those of `kind`; `living` are the instances from `OperatorInstances`; `as_array`
+    converts results of functions. Nodes whose outputs are in place before they run get no step.
     """
     return [
         (node, bind_node(xp, kind, graph, node, views, constants, living, as_array))
@@ -337,24 +326,23 @@ def bind_node(
     living: Mapping[str, OperatorLifecycle] | None = None,
     as_array: AsArray = np.asarray,
 ) -> Step:
-    """Return the function that runs one node of a graph."""
     if node.op in CONTROL_FLOW:
         bind_graph = partial(_bind_inside, xp, kind)
-        return nested.bind(node, views, constants, partial(_scratch_inside, kind), bind_graph)
+        return nested.bind(node, views, constants, partial(_list_inner_scratch, kind), bind_graph)
     if node.op == BOUNDED_CALL:
-        return bounded_step(node, views, constants)
+        return bind_bounded(node, views, constants)
     if node.op == REDUCED_CALL:
-        return reduced_step(node, views, constants)
-    runs = runs_of(graph, node)
-    # Where the plan laid a part in its place already, only the rest is copied.
-    left = [run for run in runs if not lies(run, views)]
-    if len(left) < len(runs) and only_copies(node, runs):
+        return bind_reduced(node, views, constants)
+    runs = find_runs(graph, node)
+    # If the plan has put a part in its place already, only the rest is copied.
+    left = [run for run in runs if not is_placed(run, views)]
+    if len(left) < len(runs) and is_copy(node, runs):
         return in_order(_copy(xp, run, views, constants) for run in left)
     if node.operator.function is not None:
         specs = [graph.tensors.get(name) for name in node.outputs]
-        return function_step(node, function_of(node, living), views, constants, specs, as_array)
-    arrays = [array_of(name, views, constants) for name in node.inputs]
-    outputs = [array_of(name, views, constants) for name in node.outputs]
+        return bind_function(node, find_function(node, living), views, constants, specs, as_array)
+    arrays = [find_array(name, views, constants) for name in node.inputs]
+    outputs = [find_array(name, views, constants) for name in node.outputs]
     call = graph.call(node)
     found = find_kernel(node.op, kind, call)
     assert found is not None, node.op
@@ -376,13 +364,13 @@ def _bind_inside(
 
 
 def is_in_place(graph: Graph, node: Node, views: Mapping[str, View]) -> bool:
-    """True when all of a node's outputs lie on its inputs' bytes, so that it needs no step."""
-    runs = runs_of(graph, node)
-    return only_copies(node, runs) and all(lies(run, views) for run in runs)
+    """Return whether all outputs of a node are already in place, so that it needs no step."""
+    runs = find_runs(graph, node)
+    return is_copy(node, runs) and all(is_placed(run, views) for run in runs)
 
 
-def lies(run: Run, views: Mapping[str, View]) -> bool:
-    """True when the bytes that a node takes over lie where they belong before it runs."""
+def is_placed(run: Run, views: Mapping[str, View]) -> bool:
+    """Return whether the bytes that a node copies are in their place before it runs."""
     source, target = views.get(run.source), views.get(run.target)
     if source is None or target is None or source.arena is not target.arena:
         return False
@@ -390,7 +378,7 @@ def lies(run: Run, views: Mapping[str, View]) -> bool:
 
 
 def _copy(xp: Any, run: Run, views: Mapping[str, View], constants: Mapping[str, Array]) -> Step:
-    source, target = array_of(run.source, views, constants), views[run.target].array
+    source, target = find_array(run.source, views, constants), views[run.target].array
     assert source is not None
     start, begin, count = (n // target.itemsize for n in (run.start, run.begin, run.nbytes))
     cells = source.reshape(-1)[start : start + count]

@@ -1,7 +1,7 @@
-"""Nodes that devices refused while they ran: remembered for the process, by kind and version.
+"""Nodes that devices refused at run time, remembered by kind and version for this process.
 
-Devices try nodes when a graph is planned, but libraries do not refuse all of them then. Later
-plans leave out refused nodes with the same attributes, dtypes and ranks.
+Libraries do not refuse all unsupported nodes when a graph is planned. Later plans avoid nodes with
+the same attributes, dtypes and ranks.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Hashable
 from typing import Any, Protocol
 
 from ..graph.ir import Graph, Node
-from .kinds import device_kind
+from .kinds import get_kind
 
 MOST = 4096
-"""Refusals that are remembered; further ones replace the oldest."""
+"""Limit of remembered refusals; new ones replace the oldest."""
 
 _refused: dict[Hashable, str] = {}
 
 
 class Named(Protocol):
-    """A device, of which the name and the software count."""
+    """A device's name and software."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,6 @@ def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
 
 
 def forget_refusals() -> None:
-    """Forget all refusals."""
     _refused.clear()
 
 
@@ -54,4 +53,4 @@ def _make_key(device: Named, graph: Graph, node: Node) -> Hashable:
     ranks = tuple(spec and (spec.dtype.name, spec.rank) for spec in specs)
     attributes = repr(sorted(node.attributes.items()))
     software = device.capabilities.software
-    return device_kind(device.name), software, node.op, attributes, ranks
+    return get_kind(device.name), software, node.op, attributes, ranks

@@ -18,28 +18,28 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..graph.errors import PlaitError, named_text, text_of
-from ..graph.installed import DEVICES, load, offered, own, package_of
+from ..graph.errors import PlaitError, describe_error, get_text
+from ..graph.installed import DEVICES, describe_package, find_offers, list_own, load
 from ..graph.ir import Graph, Node
 from ..graph.registry import Registry
 from ..graph.tensor import TensorSpec
 from .device import Device
 from .errors import DeviceError, DeviceUnavailableError
-from .kinds import device_kind
+from .kinds import get_kind
 from .memory import ALIGNMENT, host_arena, host_view
-from .options import Option, PortableOption, checked
+from .options import Option, PortableOption, convert_options
 
 SELF_CHECK_S = 60.0
 
 _ALMOST_RANGE = re.compile(r"([^:]+(?::[A-Za-z]\w*)*):(\d+)(-|:|\.+)(\d+)", re.ASCII)
-"""What stands for several devices where plans take them, ``ort:0..1``, and slips of it."""
+"""A range of devices, as plans take it, ``ort:0..1``, and misspellings of it."""
 
 Factory: TypeAlias = Callable[..., Device]
-"""Makes a device, given its full name, and by keyword the options that it is to have."""
+"""Creates a device from its full name, with its options as keywords."""
 
 
 Options: TypeAlias = Mapping[str, Option] | Callable[[str], Mapping[str, Option]]
-"""Options by name, or a function that returns those of a device of that name."""
+"""Options by name, or a function that returns those of a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +100,14 @@ def register(
 
     `instances` lists the names to show for a kind; by default the name itself. `options` are the
     options that `device` accepts: for each option a function that converts a value or its text, or
-    raises a ValueError that says what the option takes; a `PortableOption` if saved plans carry it.
+    raises a ValueError that describes accepted values; a `PortableOption` if saved plans carry it.
     Or a function that returns this mapping for a name. The factory gets the options as keyword
     arguments, and the device keeps them as the mapping `options`.
 
     Raises
     ------
     DeviceError
-        If the name is taken or invalid, or nothing of that kind makes devices.
+        If the name is taken or invalid, or the factory is not callable.
 
     Examples
     --------
@@ -136,10 +136,10 @@ def register(
     _registered.register(name, _Registered(factory, instances or (lambda: (name,)), takes))
 
 
-def later(place: str) -> Callable[..., Any]:
-    """Return what calls a function or class of this package, imported when it is first called.
+def import_later(place: str) -> Callable[..., Any]:
+    """Return a function that calls a function or class of this package, imported on the first call.
 
-    ``".cpu:CpuDevice"`` is the one of that name in that module.
+    ``".cpu:CpuDevice"`` names the class in that module.
     """
     module, _, name = place.partition(":")
 
@@ -181,7 +181,7 @@ def device(name: str, **options: Any) -> Device:
     Raises
     ------
     DeviceUnavailableError
-        If there is no such device.
+        If the device is unknown.
     DeviceError
         If the device has no such option, or the option does not take the value.
 
@@ -203,7 +203,7 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
         If the device has no such option, or the option does not take the value; or the name looks
         like a range of devices.
     DeviceUnavailableError
-        If no such kind is registered, which the message lists; or if its package is broken.
+        If the kind is not registered; the message lists the kinds. Or if its package is broken.
 
     Examples
     --------
@@ -214,31 +214,31 @@ def find(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Dev
     if not isinstance(name, str):
         raise DeviceError(f"{name!r} is not the name of a device", fix="use one such as 'cpu'")
     slip = _ALMOST_RANGE.fullmatch(name)
-    # A device may well be called so, if that very name is registered.
+    # A device may have such a name, if it is registered.
     if slip is not None and name not in _registered:
         raise _range_error(name, slip)
-    known = _names_of(name)
+    known = _list_keys(name)
     registered = _find_registered(known)
-    installed = filter(None, map(_installed, known))
+    installed = filter(None, map(_load_installed, known))
     factory = registered.factory if registered else next(installed, None)
     if factory is None:
         raise _unknown_device_error(name)
-    chosen = checked(name, _options_of(name, registered), options) if options else {}
+    chosen = convert_options(name, _get_options(name, registered), options) if options else {}
     try:
         return factory(name, **chosen)
     except PlaitError:
         raise
     except Exception as error:
         raise DeviceUnavailableError(
-            f"device {name!r} cannot be made: {named_text(error)}",
-            at=_origin(known),
+            f"device {name!r} cannot be made: {describe_error(error)}",
+            at=_describe_origin(known),
             fix="repair the factory that it is registered with",
         ) from error
 
 
 def split_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Split a device's options: those that saved plans carry, and the names of the others."""
-    known = _options_of(name, _find_registered(_names_of(name)))
+    """Split a device's options into those that saved plans carry and the names of the others."""
+    known = _get_options(name, _find_registered(_list_keys(name)))
     carried = {
         option: value
         for option, value in options.items()
@@ -247,16 +247,16 @@ def split_options(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any]
     return carried, tuple(sorted(options.keys() - carried))
 
 
-def _names_of(name: str) -> tuple[str, ...]:
-    """Return the names that a device may be registered with, the particular before the general."""
-    return tuple(dict.fromkeys((name, device_kind(name), name.partition(":")[0])))
+def _list_keys(name: str) -> tuple[str, ...]:
+    """Return the keys under which a device may be registered, most specific first."""
+    return tuple(dict.fromkeys((name, get_kind(name), name.partition(":")[0])))
 
 
 def _find_registered(names: Sequence[str]) -> _Registered | None:
     return next((_registered[one] for one in names if one in _registered), None)
 
 
-def _options_of(name: str, registered: _Registered | None) -> Mapping[str, Option]:
+def _get_options(name: str, registered: _Registered | None) -> Mapping[str, Option]:
     takes = registered.options if registered else {}
     return takes(name) if callable(takes) else takes
 
@@ -270,9 +270,11 @@ def names() -> tuple[str, ...]:
     >>> "cpu" in pl.devices.names()
     True
     """
-    # Of a copy: who lists instances may import what registers further kinds.
+    # Of a copy: listing instances may import modules that register further kinds.
     listed = dict.fromkeys(name for one in list(_registered.values()) for name in one.instances())
-    return tuple(dict.fromkeys((*listed, *(n for n in offered(DEVICES) if n not in _registered))))
+    return tuple(
+        dict.fromkeys((*listed, *(n for n in find_offers(DEVICES) if n not in _registered)))
+    )
 
 
 def probe(name: str) -> DeviceStatus:
@@ -291,24 +293,24 @@ def probe(name: str) -> DeviceStatus:
     except PlaitError as error:
         return DeviceStatus(name, False, f"{error.what}; {error.fix}" if error.fix else error.what)
     except Exception as error:  # of other packages' devices, and of systems that lack something
-        return DeviceStatus(name, False, named_text(error))
+        return DeviceStatus(name, False, describe_error(error))
     try:
         with closing(device):
-            _self_check(device)
+            _run_self_check(device)
     except Exception as error:
-        failed = f"self-check failed: {text_of(error)}"
+        failed = f"self-check failed: {get_text(error)}"
         return DeviceStatus(name, False, failed, offers.memory_bytes, offers.software)
     passed = "self-check passed"
     return DeviceStatus(name, True, passed, offers.memory_bytes, offers.software)
 
 
-def _self_check(device: Device) -> None:
-    """Send numbers in, through one Add node, and out again, and compare."""
+def _run_self_check(device: Device) -> None:
+    """Check the device with one Add node: upload, run, download, compare."""
     spec, slot = TensorSpec("float32", (4,)), max(ALIGNMENT, device.capabilities.alignment)
     node = Node("self-check", "Add", ("x", "x"), ("y",))
     graph = Graph("self-check", ("x",), ("y",), (node,), {"x": spec, "y": spec}, {})
     host = host_arena(2 * slot)
-    # In its own memory, so that copies in and out are looked at as well.
+    # In its own memory, so that copies in both directions are checked as well.
     arena = device.arena(device.capabilities.memory, 2 * slot)
     try:
         outside = {"x": device.view(host, 0, spec), "y": device.view(host, slot, spec)}
@@ -326,23 +328,24 @@ def _self_check(device: Device) -> None:
         host.close()
 
 
-def _installed(name: str) -> Factory | None:
-    """Return the factory that a package offers, if one does."""
+def _load_installed(name: str) -> Factory | None:
+    """Load the factory that a package offers, if any."""
     factory: Factory | None = load(DEVICES, name, DeviceUnavailableError)
     if factory is not None and not callable(factory):
         raise DeviceUnavailableError(
-            f"device {name!r} of package {package_of(DEVICES, name)} is a "
+            f"device {name!r} of package {describe_package(DEVICES, name)} is a "
             f"{type(factory).__name__}, not a factory",
             fix="let its entry point name a class, or a function: package.module:Class",
         )
     return factory
 
 
-def _origin(known: Sequence[str]) -> str | None:
-    """Return which package a device comes from, None where it is plait's or registered here."""
-    if any(name in _registered or name in own(DEVICES) for name in known):
+def _describe_origin(known: Sequence[str]) -> str | None:
+    """Return the package of a device, None if it is plait's or registered here."""
+    if any(name in _registered or name in list_own(DEVICES) for name in known):
         return None
-    return f"package {package_of(DEVICES, next(one for one in known if one in offered(DEVICES)))}"
+    offer = next(one for one in known if one in find_offers(DEVICES))
+    return f"package {describe_package(DEVICES, offer)}"
 
 
 def _range_error(name: str, slip: re.Match[str]) -> DeviceError:
@@ -359,7 +362,7 @@ def _range_error(name: str, slip: re.Match[str]) -> DeviceError:
 
 
 def _unknown_device_error(name: str) -> PlaitError:
-    ours = own(DEVICES)
-    known = dict.fromkeys((*_registered, *ours, *offered(DEVICES)))
+    ours = list_own(DEVICES)
+    known = dict.fromkeys((*_registered, *ours, *find_offers(DEVICES)))
     told = f"known kinds and names: {', '.join(known)}"
     return _registered.unknown_error("device", name, told, DeviceUnavailableError, also=ours)

@@ -1,4 +1,4 @@
-"""Tensors of a static graph that can lie on each other's bytes, so that no kernel needs to run."""
+"""Tensors of a static graph that can share bytes, so that no kernel needs to run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .operator import Alias, AliasRule
 
 
 class Run(NamedTuple):
-    """Bytes that a node takes over from an input as they are.
+    """Bytes that a node copies unchanged from an input.
 
     Attributes
     ----------
     source, target : str
         An input and an output.
     start, begin : int
-        Where they begin in the source, and in the target.
+        Their offsets in the source and in the target.
     nbytes : int
     """
 
@@ -29,31 +29,26 @@ class Run(NamedTuple):
     nbytes: int
 
 
-def views_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return which of a node's outputs are a run of an input's bytes, and where it begins.
+def find_views(graph: Graph, node: Node) -> tuple[Alias, ...]:
+    """Return the outputs of a node that are a run of an input's bytes, with their offsets.
 
-    Raises
-    ------
-    OperatorError
-        If the operator's rule names bytes that the input does not have.
+    Raises OperatorError if the operator's rule names bytes that the input does not have.
     """
     operator = node.operator
     if not operator.views and operator.parts is None:
         return ()
     found = [Alias(*pair) for pair in operator.views]
-    found += _told(graph, node, operator.parts, "parts")
+    found += _ask_rule(graph, node, operator.parts, "parts")
     return tuple(alias for alias in found if node.outputs[alias.output])
 
 
-def joins_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
-    """Return which of a node's inputs are a run of an output's bytes, and where it begins.
+def find_joins(graph: Graph, node: Node) -> tuple[Alias, ...]:
+    """Return the inputs of a node that are a run of an output's bytes, with their offsets.
 
-    Raises
-    ------
-    OperatorError
-        If the operator's rule names bytes that the output does not have, or some of them twice.
+    Raises OperatorError if the operator's rule names bytes that the output does not have, or some
+    of them twice.
     """
-    found = _told(graph, node, node.operator.joins, "joins")
+    found = _ask_rule(graph, node, node.operator.joins, "joins")
     ends: dict[int, int] = {}
     for output, index, offset in sorted(found, key=lambda alias: (alias.output, alias.offset)):
         if offset < ends.get(output, 0):
@@ -64,10 +59,10 @@ def joins_of(graph: Graph, node: Node) -> tuple[Alias, ...]:
     return found
 
 
-def _told(graph: Graph, node: Node, ask: AliasRule | None, rule: str) -> tuple[Alias, ...]:
-    """Return what a rule says, if all bytes that it names are there.
+def _ask_rule(graph: Graph, node: Node, ask: AliasRule | None, rule: str) -> tuple[Alias, ...]:
+    """Return the result of a rule after checking that all its bytes exist.
 
-    A plan lays other tensors beside them: by a wrong rule, nodes would write to these.
+    A plan places other tensors next to them, which a wrong rule would overwrite.
     """
     if ask is None:
         return ()
@@ -93,18 +88,17 @@ def _wrong_rule_error(node: Node, rule: str, what: str) -> OperatorError:
     )
 
 
-def runs_of(graph: Graph, node: Node) -> tuple[Run, ...]:
-    """Return the runs of bytes that a node takes over."""
+def find_runs(graph: Graph, node: Node) -> tuple[Run, ...]:
     runs: list[Run] = []
-    for output, index, offset in views_of(graph, node):
+    for output, index, offset in find_views(graph, node):
         source, target = node.inputs[index], node.outputs[output]
         runs.append(Run(source, offset, target, 0, graph.tensors[target].nbytes))
-    for output, index, offset in joins_of(graph, node):
+    for output, index, offset in find_joins(graph, node):
         source, target = node.inputs[index], node.outputs[output]
         runs.append(Run(source, 0, target, offset, graph.tensors[source].nbytes))
     return tuple(runs)
 
 
-def only_copies(node: Node, runs: tuple[Run, ...]) -> bool:
-    """True when the node's outputs are made of these runs and nothing else."""
+def is_copy(node: Node, runs: tuple[Run, ...]) -> bool:
+    """Return whether the node's outputs consist of these runs."""
     return bool(runs) and {run.target for run in runs}.issuperset(filter(None, node.outputs))

@@ -1,4 +1,4 @@
-"""Python's operators as operators of graphs: what a tensor that is computed with has of them."""
+"""Python's operators on tensors, as operators of graphs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any, Self
 
 
 class Arithmetic:
-    """Operands that add a node for each of Python's operators, by `_node` of a class of theirs."""
+    """Adds a node for each of Python's operators, through `_node` of a subclass."""
 
     __slots__ = ()
 
     def _node(self, op: str, *operands: Any, **attributes: Any) -> Self:
-        """Add a node that has one output, and return that; numbers are among the operands."""
+        """Add a node with one output, and return that; operands may be numbers."""
         raise NotImplementedError
 
     def _is_bool(self) -> bool:
-        """True where & and | are about truth, not about bits."""
+        """Return whether & and | are logical rather than bitwise."""
         raise NotImplementedError
 
     def _logical(self, op: str, *operands: Any) -> Self:
         return self._node(op if self._is_bool() else f"Bitwise{op}", *operands)
 
-    # Of a commutative operator the number comes second, from whichever side it came.
+    # A number is the second operand of a commutative operator, whichever side it was on.
     def __add__(self, other: Any) -> Self:
         return self._node("Add", self, other)
 

@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .dtypes import as_text, dtype_of, name_of
+from .dtypes import dtype_of, name_of, to_text
 from .errors import OperatorError
 
 Attributes: TypeAlias = Mapping[str, Any]
 
 LENGTHS = "lengths"
-"""The attribute of calls of Python functions that says what lengths they decide are called."""
+"""The attribute of calls of Python functions with the names of the lengths that they decide."""
 
 RESERVED = ("name", "outputs", LENGTHS)
-"""What no attribute is called: methods that add nodes take these words themselves."""
+"""Names that attributes may not have: methods that add nodes use these keywords."""
 
 LONGEST_SHOWN = 500
 """Characters of a value in an error."""
@@ -55,7 +55,7 @@ class _Required:
 
 
 REQUIRED: Any = _Required()
-"""The default of an attribute that every node must give."""
+"""The default of a required attribute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Attribute:
     ----------
     kind : Kind
     default : object
-        REQUIRED, or the value when a node gives none; None means "absent".
+        REQUIRED, or the value if a node gives none; None means "absent".
     minimum, maximum : float, optional
         Inclusive range, for each element of a sequence.
     choices : tuple, optional
@@ -87,7 +87,7 @@ class Attribute:
     choices: tuple[Any, ...] | None = None
 
     def complete(self, op: str, name: str, given: Any, at: object) -> Any:
-        """Return the value to store, the default where none is given; raise OperatorError."""
+        """Return the value to store, or the default; raise OperatorError for an invalid one."""
         if given is None:
             if self.default is REQUIRED:
                 raise OperatorError(
@@ -108,14 +108,14 @@ class Attribute:
 
     def _refused_value_error(self, op: str, name: str, given: Any, at: object) -> OperatorError:
         return OperatorError(
-            f"{op}'s attribute {name!r} must be {self.wanted}, got {_shown(given)}",
+            f"{op}'s attribute {name!r} must be {self.wanted}, got {_shorten(given)}",
             at=str(at),
             fix=f"pass {self.wanted}",
         )
 
     @property
     def wanted(self) -> str:
-        """What a value must be, in words."""
+        """A description of valid values."""
         words = self.kind.value
         if self.choices is not None:
             words += f" among {', '.join(map(repr, self.choices))}"
@@ -134,14 +134,14 @@ class Attribute:
     def _allows(self, element: Any) -> bool:
         if self.choices is not None and element not in self.choices:
             return False
-        # Not `element < minimum`: nan is neither, and has to be refused.
+        # Not `element < minimum`: NaN is neither, and has to be refused.
         if self.minimum is not None and not element >= self.minimum:
             return False
         return self.maximum is None or element <= self.maximum
 
 
-def _shown(value: Any) -> str:
-    """Return a value for a message, shortened: it may be of any length, and fail to be printed."""
+def _shorten(value: Any) -> str:
+    """Return a value for a message, shortened; it may fail to be printed."""
     try:
         text = repr(value)
     except Exception:
@@ -150,7 +150,7 @@ def _shown(value: Any) -> str:
 
 
 _NAN = math.nan
-"""The one that attributes hold: two of them would be unequal, and so would be their nodes."""
+"""A single object: NaNs are not equal, and neither would be nodes with different ones."""
 
 
 def _int(value: Any) -> int:
@@ -213,7 +213,7 @@ def array_in(value: tuple[Any, ...]) -> np.ndarray[Any, np.dtype[Any]]:
 
 def _check_storable(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
     """Return an array of numbers, or of text; raise TypeError for others."""
-    found = array if array.dtype.kind in _NUMBERS else as_text(array)
+    found = array if array.dtype.kind in _NUMBERS else to_text(array)
     if found is None:
         raise TypeError(array.dtype)
     return found

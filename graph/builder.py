@@ -12,17 +12,17 @@ from numpy.typing import DTypeLike
 from .attribute import LENGTHS
 from .check import check_distinct, check_precision, check_structure
 from .errors import GraphError, OperatorError, ShapeError
-from .exact_number import exact_number
+from .exact_number import to_exact
 from .including import include_graph
 from .infer import has_own_length, infer_node, infer_shapes
-from .ir import ASSIGN, VARIABLE, Graph, Node, call_of, with_renamed
+from .ir import ASSIGN, VARIABLE, Graph, Node, make_call, rename_tensors
 from .named_tensor import Tensor
 from .operator import find_operator, resolve_alias
 from .operators.state import AFTER, GROUP
-from .own_lengths import OwnLengths, listed
-from .python import operator_of
+from .own_lengths import OwnLengths, write_names
+from .python import get_operator
 from .row_nodes import add_each, add_reduce
-from .state import check_assignable, initial_value
+from .state import check_assignable, make_initial_value
 from .tensor import Array, Dim, TensorSpec, spec_of
 
 
@@ -174,8 +174,8 @@ class GraphBuilder:
         own. `lengths` calls it otherwise, ``{"crops": "faces"}``: lengths of one name are equal.
         """
         if lengths is not None:
-            attributes[LENGTHS] = listed(lengths)
-        operator = operator_of(function)
+            attributes[LENGTHS] = write_names(lengths)
+        operator = get_operator(function)
         count = len(operator.outputs.split())
         names = outputs if outputs is not None else count
         made = self.op(operator.name, *inputs, name=name, outputs=names, **attributes)
@@ -288,7 +288,7 @@ class GraphBuilder:
         [3.0, 5.0]
         """
         name = name or self._fresh("reduce")
-        return add_reduce(self, values, operator_of(function), initial, name, attributes)
+        return add_reduce(self, values, get_operator(function), initial, name, attributes)
 
     def variable(self, name: str, initial: Any, *, dtype: DTypeLike | None = None) -> Tensor:
         """Add a variable and return its tensor: its value at the start of an item.
@@ -309,7 +309,7 @@ class GraphBuilder:
         ShapeError
             If a graph does not compute exactly one output of known shape.
         """
-        made = initial if isinstance(initial, Graph) else initial_value(initial, dtype)
+        made = initial if isinstance(initial, Graph) else make_initial_value(initial, dtype)
         tensor: Tensor
         (tensor,) = self.op(VARIABLE, name=name, outputs=[name], initial=made)
         return tensor
@@ -373,7 +373,6 @@ class GraphBuilder:
         return Tensor(self.own_name(name), self)
 
     def __contains__(self, tensor: object) -> bool:
-        """True when there is a tensor of that name."""
         return tensor in self._tensors or tensor in self._outputs
 
     def own_name(self, tensor: str) -> str:
@@ -413,7 +412,7 @@ class GraphBuilder:
         return name in self._node_places
 
     def spec(self, tensor: str) -> TensorSpec:
-        """Return a tensor's dtype and shape, as far as they are known.
+        """Return a tensor's dtype and shape, as far as known.
 
         Raises
         ------
@@ -427,7 +426,7 @@ class GraphBuilder:
         return self._constants.get(self._outputs.get(tensor, tensor))
 
     def ask_for(self, node: str, index: int) -> Tensor:
-        """Return an output of a node; the node computes it from now on if it did not.
+        """Return an output of a node, which it computes from now on.
 
         Raises
         ------
@@ -449,7 +448,7 @@ class GraphBuilder:
         present = [bool(name) for name in found.inputs]
         found.operator.check_arity(len(present), present, len(outputs), str(found))
         complete = replace(found, outputs=tuple(outputs))
-        call = call_of(complete, self._tensors, self._constants)
+        call = make_call(complete, self._tensors, self._constants)
         self._tensors[made] = infer_node(complete, call)[index]
         self._nodes[place] = complete
         return Tensor(made, self)
@@ -490,8 +489,8 @@ class GraphBuilder:
             else:  # a fed, constant or twice fetched tensor reaches its public name by a copy
                 nodes.append(Node(f"output {public}", "Identity", (tensor,), (public,)))
                 tensors[public] = tensors[tensor]
-        graph = with_renamed(self._graph(nodes, tensors), renamed)
-        # Lengths called after a tensor are called after its public name.
+        graph = rename_tensors(self._graph(nodes, tensors), renamed)
+        # Lengths named after a tensor are renamed with it.
         has_lengths = any(has_own_length(name, tensors[name]) for name in renamed)
         return check_structure(infer_shapes(graph) if has_lengths else graph)
 
@@ -523,10 +522,9 @@ class GraphBuilder:
         else:
             made = tuple(self._claim(out) if out else "" for out in outputs)
             check_distinct(made, at)
-        # Nothing is kept before all is inferred: a node that does not fit leaves the builder as it
-        # was.
+        # Nothing is stored before all is inferred: an invalid node leaves the builder unchanged.
         node = Node(node_name, op, names, made, attributes)
-        call = call_of(node, self._tensors, self._constants)
+        call = make_call(node, self._tensors, self._constants)
         if LENGTHS in attributes:
             node = self.own_lengths.named(node, call, self._tensors, self._inputs)
             call = replace(call, attributes=node.attributes)
@@ -556,12 +554,12 @@ class GraphBuilder:
                 names.append(found)
             else:
                 plain = isinstance(value, bool | int | float)
-                exact = exact_number(value, dtype, at) if plain and dtype is not None else value
+                exact = to_exact(value, dtype, at) if plain and dtype is not None else value
                 names.append(str(self.constant(exact)))
         return tuple(names)
 
     def _declare(self, name: str, spec: TensorSpec, precision: int | None) -> None:
-        """Keep a precision, where one is given that fits the dtype."""
+        """Store a precision, if one is given and fits the dtype."""
         if precision is not None:
             self._precisions[name] = check_precision(precision, spec, f"tensor {name!r}")
 
@@ -574,7 +572,7 @@ class GraphBuilder:
         return name
 
     def _find(self, tensor: str) -> str | None:
-        """Return the plain name by which nodes know a tensor, None if there is none."""
+        """Return the name by which nodes know a tensor, if there is one."""
         if isinstance(tensor, Tensor) and tensor.builder is not self:
             raise GraphError(
                 f"the tensor {tensor!r} is one of another builder, {tensor.builder.name!r}",
@@ -587,7 +585,7 @@ class GraphBuilder:
     def _fresh(self, stem: str, exact: bool = False) -> str:
         if exact and stem not in self:
             return stem
-        # Counted from here, not from 1: with n names like this, finding the next takes no n steps.
+        # Counted from here, not from 1: with n such names, finding the next takes no n steps.
         number = len(self._tensors) + len(self._outputs)
         while f"{stem}.{number}" in self:
             number += 1

@@ -1,4 +1,4 @@
-"""Operators that other processes get by value: functions of notebooks, which nothing can import."""
+"""Operators that other processes get by value: functions of notebooks, which cannot be imported."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from functools import cache
 from typing import Any
 
 from .errors import OperatorError
-from .extras import how_to_install, import_extra
+from .extras import get_install_command, import_extra
 
 
 class Sent:
-    """A function as it is sent to other processes: they make it again from its parts.
+    """A function for other processes, which recreate it from its parts.
 
     Parameters
     ----------
     name : str
         The operator's.
     make : callable
-        Makes the function from `parts`; importable.
+        Creates the function from `parts`; importable.
     parts : tuple
         Pickled by name if they are at the top level of a module, else by cloudpickle.
     arguments : Mapping of str to object
         Those of `plait.operator`.
     modules : tuple of str
-        The modules that `parts` are of, which are imported there first.
+        The modules of `parts`, which are imported there first.
     targets : sequence of callable
         The user's functions among the parts, for errors.
     """
@@ -50,7 +50,7 @@ class Sent:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules to import first; none for a function that is sent whole."""
+        """The modules to import first; none for a function that is pickled whole."""
         return self._find()[1]
 
     def _find(self) -> tuple[bytes, tuple[str, ...]]:
@@ -59,7 +59,7 @@ class Sent:
             try:
                 self._pickled = pickle.dumps(value), self._modules
             except Exception:  # not at the top level of a module
-                self._pickled = pickling(value[0], self._arguments, self._targets)(), ()
+                self._pickled = pickle_lazily(value[0], self._arguments, self._targets)(), ()
         return self._pickled
 
 
@@ -71,19 +71,19 @@ class _Made:
         return self._make, self._parts
 
 
-def pickling(
+def pickle_lazily(
     function: object,
     arguments: Mapping[str, Any],
     targets: Sequence[Callable[..., Any]] | None = None,
 ) -> Callable[[], bytes]:
-    """Return what pickles a function, with all that it refers to, when it is first sent."""
+    """Return a function that pickles a function with its references, at the first call."""
 
     @cache
     def dump() -> bytes:
         cloudpickle = import_extra(
             "cloudpickle",
             f"operator {arguments['name']!r} is sent by value, which cloudpickle does",
-            how_to_install("notebook"),
+            get_install_command("notebook"),
             OperatorError,
         )
         try:
@@ -101,7 +101,7 @@ def pickling(
 
 
 def _find_culprit(targets: Iterable[Any], dump: Callable[[Any], bytes]) -> str:
-    """Return the name of the variable or attribute that makes a function fail to be pickled."""
+    """Return the name of the variable or attribute that cannot be pickled."""
     for target in targets:
         name = getattr(target, "__qualname__", type(target).__qualname__)
         held = dict(getattr(target, "__dict__", {}))

@@ -1,7 +1,7 @@
-"""Constants of nested graphs: their own, or captured from the graph around.
+"""Constants of nested graphs: their own, or captured from the outer graph.
 
-Where a nested graph is planned on its own it should hold them; other runtimes are handed large ones
-as those of the graph outside.
+A nested graph that is planned on its own should contain them; other runtimes get large ones as
+constants of the outer graph.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .tensor import Array, spec_of
 
 
 def with_constants_inside(node: Node, constants: Mapping[str, Array]) -> Node:
-    """Return control flow whose nested graphs hold the constants that they captured."""
+    """Return control flow with captured constants moved into its nested graphs."""
     first = len(uncaptured(node))
     captured = node.inputs[first:]
     left = tuple(name for name in captured if name not in constants)
@@ -25,21 +25,21 @@ def with_constants_inside(node: Node, constants: Mapping[str, Array]) -> Node:
     attributes = dict(node.attributes)
     for key, graph in attributes.items():
         if isinstance(graph, Graph):
-            attributes[key] = _holding(graph, captured, constants)
+            attributes[key] = _hold(graph, captured, constants)
     if node.op != "If":
         attributes["captured"] = len(left)
     return replace(node, inputs=(*node.inputs[:first], *left), attributes=attributes)
 
 
 def with_constants_outside(graph: Graph, is_moved: Callable[[Array], bool]) -> Graph:
-    """Return a graph that holds constants of its nested graphs, which capture them."""
+    """Return a graph with constants of nested graphs moved out, which they capture."""
     if not any(node.op in CONTROL_FLOW for node in graph.nodes):
         return graph
     names, nodes = Names(graph.tensors), list(graph.nodes)
     moved: dict[int, tuple[str, Array]] = {}
     for place, node in enumerate(nodes):
         if node.op in CONTROL_FLOW:
-            nodes[place] = _capturing(node, is_moved, names, moved)
+            nodes[place] = _capture(node, is_moved, names, moved)
     constants = dict(moved.values())
     specs = {name: spec_of(array) for name, array in constants.items()}
     return replace(
@@ -50,10 +50,10 @@ def with_constants_outside(graph: Graph, is_moved: Callable[[Array], bool]) -> G
     )
 
 
-def _capturing(
+def _capture(
     node: Node, is_moved: Callable[[Array], bool], names: Names, moved: dict[int, tuple[str, Array]]
 ) -> Node:
-    """Return control flow that captures its graphs' constants; they are added to `moved`."""
+    """Return control flow that captures its graphs' constants, and add these to `moved`."""
     attributes, outer = dict(node.attributes), dict[str, Array]()
     graphs = {
         k: with_constants_outside(g, is_moved)
@@ -72,7 +72,7 @@ def _capturing(
 
 
 def _with_inputs(graph: Graph, outer: Mapping[str, Array]) -> Graph:
-    """Return a nested graph that is handed constants, some of which it held."""
+    """Return a nested graph with constants as inputs, some of which it contained."""
     by_id = {id(array): name for name, array in graph.constants.items()}
     names = Names(graph.tensors)
     inputs = [by_id.get(id(array)) or names.take(name) for name, array in outer.items()]
@@ -85,7 +85,7 @@ def _with_inputs(graph: Graph, outer: Mapping[str, Array]) -> Graph:
     )
 
 
-def _holding(graph: Graph, captured: Sequence[str], constants: Mapping[str, Array]) -> Graph:
+def _hold(graph: Graph, captured: Sequence[str], constants: Mapping[str, Array]) -> Graph:
     own = graph.inputs[len(graph.inputs) - len(captured) :]
     pairs = zip(own, captured, strict=True)
     held = {inner: constants[outer] for inner, outer in pairs if outer in constants}

@@ -1,4 +1,4 @@
-"""The invariants of a graph, checked independently of the code that made it.
+"""The invariants of a graph, checked independently of its construction.
 
 Unique names; inputs defined earlier; known outputs; no cycle; attributes as declared by their
 operator; specs as inferred by the operators' rules (seeds H1). Linear in nodes and edges.
@@ -15,7 +15,7 @@ from .dims import may_agree
 from .errors import GraphError
 from .infer import infer_node
 from .ir import Graph, Node
-from .nested import graphs_in
+from .nested import list_graphs
 from .state import check_no_state, check_state
 from .tensor import TensorSpec, spec_of
 
@@ -47,14 +47,10 @@ def check(graph: Graph) -> Graph:
 
 
 def check_structure(graph: Graph) -> Graph:
-    """Return the graph unchanged if it keeps all invariants; specs are not inferred anew.
+    """Return the graph unchanged if it keeps all invariants; specs are not inferred again.
 
-    For those who have just inferred them.
-
-    Raises
-    ------
-    GraphError
-        If not; the message names the node or tensor.
+    For callers that have just inferred them. Raises GraphError if not; the message names the node
+    or tensor.
     """
     missing = graph.prepared - graph.variables.keys()
     if missing:
@@ -107,7 +103,6 @@ def _check_given(graph: Graph) -> set[str]:
 
 
 def check_distinct(outputs: Sequence[str], at: str) -> None:
-    """Raise GraphError if a node gives two of its outputs one name."""
     named = [name for name in outputs if name]
     if len(set(named)) != len(named):
         raise GraphError(f"two outputs have one name: {', '.join(named)}", at=at, fix="rename one")
@@ -116,10 +111,8 @@ def check_distinct(outputs: Sequence[str], at: str) -> None:
 def check_precision(precision: Any, spec: TensorSpec, at: str) -> int:
     """Return the bits declared for the integers of a tensor.
 
-    Raises
-    ------
-    GraphError
-        If they are not between 1 and the dtype's width, or the dtype is not a signed integer's.
+    Raises GraphError if they are not between 1 and the dtype's width, or the dtype is not a signed
+    integer's.
     """
     whole = isinstance(precision, int | np.integer) and not isinstance(precision, bool)
     if spec.dtype.kind != "i":
@@ -137,7 +130,7 @@ def check_precision(precision: Any, spec: TensorSpec, at: str) -> int:
 def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
     for name in node.inputs:
         if name and name not in defined:
-            raise _broken_error(_undefined(graph, name), str(node))
+            raise _broken_error(_explain_undefined(graph, name), str(node))
     present = [bool(name) for name in node.inputs]
     node.operator.check_arity(len(node.inputs), present, len(node.outputs), node)
     _check_attributes(node)
@@ -154,7 +147,7 @@ def _check_node(graph: Graph, node: Node, defined: set[str]) -> None:
 
 
 def _check_attributes(node: Node) -> None:
-    """Raise GraphError unless a node has the very attributes that its operator would store."""
+    """Raise GraphError unless a node has exactly the attributes that its operator stores."""
     if set(node.attributes) != set(node.operator.attributes):
         raise _broken_error("attributes are not complete", str(node))
     for name, stored in node.operator.complete(node.attributes, node).items():
@@ -168,7 +161,7 @@ def _check_attributes(node: Node) -> None:
 
 def _check_specs(graph: Graph) -> None:
     for node in graph.nodes:
-        for nested in graphs_in(node):
+        for nested in list_graphs(node):
             _check_specs(nested)
         inferred = infer_node(node, graph.call(node))
         for name, spec in zip(node.outputs, inferred, strict=False):
@@ -179,7 +172,7 @@ def _check_specs(graph: Graph) -> None:
                 )
 
 
-def _undefined(graph: Graph, name: str) -> str:
+def _explain_undefined(graph: Graph, name: str) -> str:
     if name in graph.producers:
         return f"input {name!r} is only written by a later node (wrong order, or a cycle)"
     return f"input {name!r} is written by no node"

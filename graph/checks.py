@@ -1,8 +1,7 @@
-"""Checks for authors of operators, in words: errors name operator, argument, wanted and got.
+"""Checks for authors of operators; errors name operator, argument, wanted and got.
 
-Checks are made when a graph is built, and again whenever more of its shapes is known. So a length
-that is not known yet passes, and so does an optional input that is absent. The node is named by
-whoever asked for its shapes.
+Checks run when a graph is built, and again whenever more of its shapes is known. So an unknown
+length passes, and so does an absent optional input. The caller adds the node to the error.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Checks:
         self._formals = [name.rstrip("?*+") for name in find_operator(op).inputs.split()]
 
     def that(self, holds: bool, argument: str, wanted: str, got: object) -> None:
-        """Raise OperatorError unless something holds."""
+        """Raise OperatorError unless a condition holds."""
         if not holds:
             raise OperatorError(
                 f"{argument} of {self.op} must be {wanted}, got {got}", fix=f"make it {wanted}"
@@ -58,25 +57,23 @@ class Checks:
 
     @property
     def inputs(self) -> Amount:
-        """How many inputs there are."""
         return Amount(self, "number of inputs", len(self.call.inputs))
 
     @property
     def outputs(self) -> Amount:
-        """How many outputs are asked for."""
+        """The number of requested outputs."""
         return Amount(self, "number of outputs", self.call.n_outputs)
 
     @property
     def attributes(self) -> Amount:
-        """How many attributes there are, those left to their defaults too."""
+        """The number of attributes, including defaults."""
         return Amount(self, "number of attributes", len(self.call.attributes))
 
     def input(self, name: str, index: int = 0) -> Input:
-        """Return an input by its formal name; of a variadic one, which of them."""
+        """Return an input by its formal name, and by index if it is variadic."""
         return Input(self, name, self._formals.index(name) + index)
 
     def attribute(self, name: str) -> CheckedAttribute:
-        """Return an attribute."""
         return CheckedAttribute(self, name)
 
 
@@ -92,11 +89,11 @@ class Amount:
         self._value = value
 
     def equals(self, number: float) -> Self:
-        """Check that it is this number."""
+        """Check that it equals a number."""
         return self._compare(comparisons.eq, "", number)
 
     def differs(self, number: float) -> Self:
-        """Check that it is another number."""
+        """Check that it differs from a number."""
         return self._compare(comparisons.ne, "≠ ", number)
 
     def above(self, number: float) -> Self:
@@ -116,7 +113,7 @@ class Amount:
         return self._compare(comparisons.le, "≤ ", number)
 
     def _compare(self, holds: Callable[[Any, Any], bool], sign: str, number: float) -> Self:
-        # What is absent, or not known before a run, passes: it is checked again once it is known.
+        # Absent and unknown values pass: they are checked again when known.
         if isinstance(self._value, tuple):
             for index, each in enumerate(self._value):
                 element = f"{self._argument.removesuffix(',')}, element {index},"
@@ -128,7 +125,7 @@ class Amount:
 
 
 class CheckedAttribute(Amount):
-    """An attribute; comparisons of one that is absent pass, and those of sequences are for each."""
+    """An attribute; comparisons of absent ones pass, and those of sequences check each element."""
 
     def __init__(self, check: Checks, name: str) -> None:
         super().__init__(check, f"attribute {name!r}", check.call.attributes.get(name))
@@ -140,25 +137,25 @@ class CheckedAttribute(Amount):
         return self
 
     def kind(self, wanted: str) -> Self:
-        """Check what it is: ``"number"``, ``"array of strings"``; see `Parameter.kind`."""
+        """Check its kind: ``"number"``, ``"array of strings"``; see `Parameter.kind`."""
         got = self._parameter().kind
         self._check.that(got == wanted, self._argument, f"of kind {wanted!r}", f"{got!r}")
         return self
 
     @property
     def length(self) -> Amount:
-        """How many elements it has."""
+        """The number of elements."""
         self._check.that(isinstance(self._value, tuple), self._argument, "a sequence", self._value)
         return Amount(self._check, f"length of {self._argument}", len(self._value))
 
     @property
     def int32(self) -> Amount:
-        """It, as a 32-bit integer that saturates."""
+        """The attribute as a 32-bit integer that saturates."""
         return self._view("32-bit integer", lambda number: number.int32)
 
     @property
     def float32(self) -> Amount:
-        """It, as a finite 32-bit float."""
+        """The attribute as a finite 32-bit float."""
         return self._view("32-bit float", lambda number: number.float32)
 
     def _parameter(self) -> Parameter:
@@ -183,12 +180,12 @@ class Input:
         self.spec: TensorSpec | None = check.call.inputs[index] if check.call.has(index) else None
 
     def given(self) -> Self:
-        """Check that it is there."""
+        """Check that it is present."""
         self._check.that(self.spec is not None, self._argument, "given", "nothing")
         return self
 
     def absent(self) -> Self:
-        """Check that it is not there."""
+        """Check that it is absent."""
         self._check.that(self.spec is None, self._argument, "left out", self.spec)
         return self
 
@@ -210,7 +207,7 @@ class Input:
 
     @property
     def size(self) -> Amount:
-        """How many elements it has."""
+        """The number of elements."""
         known = self.spec is not None and self.spec.is_static
         size = self.spec.size if known and self.spec is not None else None
         return Amount(self._check, f"size of {self._argument}", size)
@@ -232,13 +229,13 @@ class Input:
         return self
 
     def constant(self) -> Self:
-        """Check that it is known before anything runs."""
+        """Check that it is known before a run."""
         known = self.spec is None or self._check.call.value(self._index) is not None
         self._check.that(known, self._argument, "a constant", "what is computed or fed")
         return self
 
     def computed(self) -> Self:
-        """Check that it is no constant."""
+        """Check that it is not a constant."""
         known = self._check.call.value(self._index) is not None
         self._check.that(not known, self._argument, "computed or fed", "a constant")
         return self

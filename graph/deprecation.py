@@ -1,4 +1,4 @@
-"""The door through which public names leave: a warning first, and a release that removes them."""
+"""Deprecation of public names: first a warning, then a release without them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def warn_deprecated(what: str, *, since: str, removed_in: str, instead: str) -> None:
-    """Warn the caller's caller of what is no function of its own, such as an argument.
+    """Warn the caller's caller of a deprecated feature that is not a function, such as an argument.
 
     See `deprecated`.
 
@@ -29,15 +29,15 @@ def warn_deprecated(what: str, *, since: str, removed_in: str, instead: str) -> 
 def deprecated(
     *, since: str, removed_in: str, instead: str
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have a function warn when it is called that it will go; the policy is in docs/policies.md.
+    """Make a function warn when it is called; the policy is in docs/policies.md.
 
     Parameters
     ----------
     since, removed_in : str
-        The release that begins to warn, and the one that is without the function: a test fails
-        once that is reached and the function is still there.
+        The first release with the warning, and the one without the function: a test fails once that
+        is reached while the function exists.
     instead : str
-        What to use, as callers write it.
+        The replacement, as callers write it.
 
     Examples
     --------

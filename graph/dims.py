@@ -2,7 +2,7 @@
 
 A symbolic result is an expression such as ``(h+1)//2``. Equal text means equal length; different
 text means nothing. Numbers replace symbols when a graph is specialised, and every shape is then
-inferred again, so the text is for people and for early errors only.
+inferred again, so the text is only for readers and for early errors.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .errors import ShapeError
 from .tensor import Dim, Shape, TensorSpec
 
 UNKNOWN: Dim = "?"
-"""What a shape rule returns for a length that only the inputs' values tell.
+"""A length that depends on values, as a shape rule returns it.
 
-`infer_node` puts a name of its own in its place, so that no two unknown lengths read the same.
+`infer_node` replaces it by a unique name, so that no two unknown lengths look equal.
 """
 
 
@@ -26,7 +26,7 @@ _ARITHMETIC = re.compile(r"[-+*/(,]")
 
 
 def is_computed(dim: Dim) -> bool:
-    """True for the text of a length that is computed from other lengths."""
+    """Return whether a length is computed from other lengths."""
     return isinstance(dim, str) and _ARITHMETIC.search(dim) is not None
 
 
@@ -37,18 +37,17 @@ _MAXIMUM = re.compile(r"max\((.+)\)", re.DOTALL)
 
 
 def add(a: Dim, b: Dim) -> Dim:
-    """Return a + b."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b
     if isinstance(a, int) or isinstance(b, int):
         symbol, number = (b, a) if isinstance(a, int) else (a, b)
-        return _sum(str(symbol), int(number))
+        return _add_number(str(symbol), int(number))
     (a, more), (b, yet_more) = _split_sum(a), _split_sum(b)
     both = mul(2, a) if a == b else f"({a}+{b})"
     return add(both, more + yet_more)
 
 
-def _sum(symbol: str, number: int) -> Dim:
+def _add_number(symbol: str, number: int) -> Dim:
     rest, more = _split_sum(symbol)
     number += more
     if number == 0:
@@ -56,12 +55,11 @@ def _sum(symbol: str, number: int) -> Dim:
     found = _QUOTIENT.fullmatch(rest)
     if found is not None and _is_whole(found[1]):  # n//2 + 1 is (n + 2)//2
         return floordiv(add(found[1], number * int(found[2])), int(found[2]))
-    # Sums bring their parentheses along, so that longer expressions read as they are computed.
+    # Sums include their parentheses, so that longer expressions have the right precedence.
     return f"({rest}-{-number})" if number < 0 else f"({rest}+{number})"
 
 
 def _split_sum(symbol: str) -> tuple[str, int]:
-    """Split a sum into a symbol and the number at its end."""
     found = _SUM.fullmatch(symbol)
     if found is None or not _is_whole(found[1]):
         return symbol, 0
@@ -69,7 +67,7 @@ def _split_sum(symbol: str) -> tuple[str, int]:
 
 
 def _is_whole(text: str) -> bool:
-    """True if all parentheses in a text are its own."""
+    """Return whether the parentheses of a text are balanced."""
     depth = 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")
@@ -79,7 +77,6 @@ def _is_whole(text: str) -> bool:
 
 
 def mul(a: Dim, b: Dim) -> Dim:
-    """Return a · b."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
     if a == 0 or b == 0:
@@ -97,13 +94,12 @@ def mul(a: Dim, b: Dim) -> Dim:
         found = _MULTIPLE.fullmatch(str(symbol))
         if found is not None and _is_whole(found[1]):
             return mul(found[1], int(found[2]) * int(number))
-    # 3·(h//2) is not 3·h//2, and the text must not say so; nor does a sum end with -1 in h·-1.
+    # 3·(h//2) is not 3·h//2, and the text must show that; nor does a sum end with -1 in h·-1.
     closed = "//" in b if isinstance(b, str) else b < 0
     return f"{a}*({b})" if closed else f"{a}*{b}"
 
 
 def floordiv(a: Dim, b: int) -> Dim:
-    """Return ⌊a / b⌋."""
     if isinstance(a, int):
         return a // b
     if b == 1:
@@ -119,12 +115,12 @@ def floordiv(a: Dim, b: int) -> Dim:
     if found is not None and _is_whole(found[1]):
         inner = int(found[2])
         return floordiv(add(found[1], number * inner), inner * b)
-    # Read from the left, as Python does: a is a name, a product, or a sum in parentheses.
+    # Evaluated from the left, as in Python: a is a name, a product, or a sum in parentheses.
     return f"{a}//{b}"
 
 
 def find_largest(symbols: Iterable[str]) -> str:
-    """Return the largest of lengths: equal sets have the same text, in any order and nesting."""
+    """Return the largest of lengths; equal sets have equal text in any order and nesting."""
     found = {operand for symbol in symbols for operand in _split_maximum(symbol)}
     rounded = {operand: _match_rounding(operand) for operand in found}
     kept = [
@@ -136,19 +132,19 @@ def find_largest(symbols: Iterable[str]) -> str:
 
 
 def _split_maximum(symbol: str) -> list[str]:
-    """Return the lengths that a symbol is the largest of; itself for any other text."""
+    """Return the operands of a maximum; the symbol itself for other text."""
     found = _MAXIMUM.fullmatch(symbol)
     operands, part = list[str](), None
     for piece in found[1].split(",") if found is not None else ():
         part = piece if part is None else f"{part},{piece}"
-        if _is_whole(part):  # else the comma is inside of an operand
+        if _is_whole(part):  # otherwise the comma is inside an operand
             operands.append(part)
             part = None
     return operands if part is None and operands else [symbol]
 
 
 def _match_rounding(symbol: str) -> tuple[str, int, int] | None:
-    """Return n, b and k where a symbol is k·⌈n / b⌉; None for other symbols."""
+    """Return n, b and k if a symbol is k·⌈n / b⌉, else None."""
     multiple = _MULTIPLE.fullmatch(symbol)
     text, times = (symbol, 1) if multiple is None else (multiple[1], int(multiple[2]))
     quotient = _QUOTIENT.fullmatch(text)
@@ -160,21 +156,20 @@ def _match_rounding(symbol: str) -> tuple[str, int, int] | None:
 
 
 def _is_below(one: tuple[str, int, int] | None, other: tuple[str, int, int] | None) -> bool:
-    """True if k·⌈n / b⌉ is nowhere above: the other is rounded to a multiple of its b."""
+    """Return whether k·⌈n / b⌉ is never larger: the other one rounds to a multiple of its b."""
     if one is None or other is None or one[0] != other[0] or one == other:
         return False
     return one[2] * other[1] == other[2] * one[1] and other[1] % one[1] == 0
 
 
 def ceildiv(a: Dim, b: int) -> Dim:
-    """Return ⌈a / b⌉."""
     if isinstance(a, int):
         return -(-a // b)
     return a if b == 1 else f"ceil({a}/{b})"
 
 
-def _computing(make: Callable[[Dim, Dim], Dim]) -> Callable[[Symbol, Any], Any]:
-    """Return a method of symbols that makes a length of two, unless one is none."""
+def _make_method(make: Callable[[Dim, Dim], Dim]) -> Callable[[Symbol, Any], Any]:
+    """Return a method of symbols that computes a length from two."""
 
     def method(self: Symbol, other: Any) -> Any:
         if not isinstance(other, str):
@@ -187,22 +182,22 @@ def _computing(make: Callable[[Dim, Dim], Dim]) -> Callable[[Symbol, Any], Any]:
     return method
 
 
-def _divided(a: Dim, b: Dim) -> Dim:
+def _divide(a: Dim, b: Dim) -> Dim:
     return floordiv(a, b) if isinstance(b, int) else f"({a}//({b}))"
 
 
-def _less(a: Dim, b: Dim) -> Dim:
+def _subtract(a: Dim, b: Dim) -> Dim:
     return add(a, -b) if isinstance(b, int) else f"({a}-{b})"
 
 
-def _rest(a: Dim, b: Dim) -> Dim:
+def _take_rest(a: Dim, b: Dim) -> Dim:
     return f"({a}%({b}))"
 
 
 class Symbol(str):
-    """A length that is not a number yet, as the rules of Python functions get it.
+    """A length that is not a number yet, as rules of Python functions get it.
 
-    Arithmetic makes another one; what needs the number, such as a comparison, is a TypeError.
+    Arithmetic returns another symbol; operations that need the number, such as comparisons, raise.
 
     Examples
     --------
@@ -213,16 +208,16 @@ class Symbol(str):
 
     __slots__ = ()
 
-    __add__ = _computing(add)
-    __radd__ = _computing(lambda a, b: add(b, a))
-    __sub__ = _computing(_less)
-    __rsub__ = _computing(lambda a, b: _less(b, a))
-    __mul__ = _computing(mul)
-    __rmul__ = _computing(lambda a, b: mul(b, a))
-    __floordiv__ = _computing(_divided)
-    __rfloordiv__ = _computing(lambda a, b: _divided(b, a))
-    __mod__ = _computing(_rest)
-    __rmod__ = _computing(lambda a, b: _rest(b, a))
+    __add__ = _make_method(add)
+    __radd__ = _make_method(lambda a, b: add(b, a))
+    __sub__ = _make_method(_subtract)
+    __rsub__ = _make_method(lambda a, b: _subtract(b, a))
+    __mul__ = _make_method(mul)
+    __rmul__ = _make_method(lambda a, b: mul(b, a))
+    __floordiv__ = _make_method(_divide)
+    __rfloordiv__ = _make_method(lambda a, b: _divide(b, a))
+    __mod__ = _make_method(_take_rest)
+    __rmod__ = _make_method(lambda a, b: _take_rest(b, a))
 
     def __neg__(self) -> Symbol:
         return Symbol(f"-({self})")
@@ -233,11 +228,11 @@ class Symbol(str):
     __lt__ = __le__ = __gt__ = __ge__ = _compare
 
 
-def computable(spec: TensorSpec) -> TensorSpec:
-    """Return a spec whose symbols can be computed with."""
+def to_computable(spec: TensorSpec) -> TensorSpec:
+    """Return a spec with symbols that support arithmetic."""
     made = TensorSpec(spec.dtype, spec.shape)
     if spec.shape is not None:
-        # Specs have plain strings, whatever they are made of: is_static looks at the types.
+        # Specs convert symbols to plain strings: is_static checks the types.
         object.__setattr__(made, "shape", tuple(map(_symbol, spec.shape)))
     return made
 
@@ -246,8 +241,7 @@ def _symbol(dim: Dim) -> Symbol | int:
     return dim if isinstance(dim, int) else Symbol(dim)
 
 
-def product(dims: Iterable[Dim]) -> Dim:
-    """Return the product of dimensions, 1 for none."""
+def multiply_all(dims: Iterable[Dim]) -> Dim:
     total: Dim = 1
     for dim in dims:
         total = mul(total, dim)
@@ -257,15 +251,11 @@ def product(dims: Iterable[Dim]) -> Dim:
 def broadcast(shapes: Sequence[Shape]) -> Shape:
     """Return the shape to which all shapes broadcast, by numpy's rule.
 
-    A number other than 1 wins over a symbol: the symbol must then turn out to be that number or 1.
-
-    Raises
-    ------
-    ShapeError
-        If two numbers differ and neither is 1.
+    A number other than 1 is preferred to a symbol, which must turn out to be that number or 1.
+    Raises ShapeError if two numbers differ and neither is 1.
     """
     rank = max(map(len, shapes), default=0)
-    # Axes are aligned from behind.
+    # Axes are aligned at the end.
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     return tuple(_meet(dims, shapes) for dims in zip(*padded, strict=True))
 
@@ -279,7 +269,7 @@ def _meet(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
             f"shapes {listed} do not broadcast together",
             fix="make the lengths equal, or 1 where one is to be repeated",
         )
-    # A symbol beside a number above 1 is that number, or 1: both give the number.
+    # A symbol next to a number above 1 is that number or 1: the result is the number.
     if numbers:
         return numbers.pop()
     if not symbols:
@@ -288,13 +278,7 @@ def _meet(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
 
 
 def normalize_axis(axis: int, rank: int, what: str = "axis") -> int:
-    """Return axis counted from the front.
-
-    Raises
-    ------
-    ShapeError
-        If axis is outside [-rank, rank).
-    """
+    """Return axis counted from the front; raises ShapeError if axis is outside [-rank, rank)."""
     if not -rank <= axis < rank:
         raise ShapeError(
             f"{what} {axis} is outside a tensor of rank {rank}",
@@ -306,10 +290,7 @@ def normalize_axis(axis: int, rank: int, what: str = "axis") -> int:
 def normalize_axes(axes: Iterable[int], rank: int, what: str = "axes") -> tuple[int, ...]:
     """Return axes counted from the front, in the order given.
 
-    Raises
-    ------
-    ShapeError
-        If one is outside [-rank, rank) or two are the same.
+    Raises ShapeError if one is outside [-rank, rank) or two are the same.
     """
     listed = tuple(normalize_axis(int(axis), rank, what) for axis in axes)
     if len(set(listed)) != len(listed):
@@ -318,7 +299,7 @@ def normalize_axes(axes: Iterable[int], rank: int, what: str = "axes") -> tuple[
 
 
 def may_agree(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
-    """True unless shapes are known to differ; lengths that are not numbers may be anything."""
+    """Return False if shapes are known to differ; symbols may have any value."""
     if a is None or b is None:
         return True
     return len(a) == len(b) and all(

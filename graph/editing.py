@@ -1,8 +1,8 @@
-"""A graph taken apart and put together again, by hand.
+"""Manual editing of a graph.
 
-Between two edits anything may be missing: inputs that nothing writes dangle, and so do outputs that
-nothing reads. `Editor.result` puts the nodes in order, infers what has changed, and checks it all.
-A pass, whose every step leaves a whole graph, is better off with `plait.graph.passes.rewriting`.
+Between two edits anything may be missing: dangling inputs without a writer, and outputs without
+readers. `Editor.result` orders the nodes, infers changed specs, and checks everything. A pass, with
+a valid graph after every step, should use `plait.graph.passes.rewriting` instead.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .check import check
 from .errors import GraphError
 from .infer import infer_changed
 from .ir import Graph, Node, no_node_error
-from .names import Names, did_you_mean
+from .names import Names, suggest_names
 from .operator import find_operator, resolve_alias
-from .ordering import in_order, order_depth_first
+from .ordering import order_depth_first, sort_nodes
 from .parameters import Number
 from .passes.merging import with_nodes
 from .passes.wiring import Wiring
@@ -31,8 +31,8 @@ from .tensor import Dim, TensorSpec, spec_of
 class Editor:
     """The state of an edit: made by `Graph.edit`.
 
-    Nodes are told apart by their names, tensors are edges: who reads a tensor is linked to who
-    writes it, in whichever order the two came.
+    Nodes are identified by their names, and tensors are edges: readers and the writer of a tensor
+    are linked, in whichever order they were added.
 
     Examples
     --------
@@ -62,21 +62,17 @@ class Editor:
         self._tensor_names = Names(graph.tensors)
 
     def __contains__(self, name: object) -> bool:
-        """True when there is a node of a name."""
         return isinstance(name, str) and name in self._wiring.names
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes as they stand: in the order in which they came."""
+        """The current nodes, in the order of insertion."""
         return tuple(self._wiring.nodes())
 
     def node(self, name: str) -> Node:
-        """Return a node as it is now.
+        """Return a node in its current state.
 
-        Raises
-        ------
-        GraphError
-            If there is none of that name; the message names those that are alike.
+        Raises GraphError if there is none of that name; the message names those that are alike.
         """
         if name not in self:
             raise no_node_error(name, self._wiring.names, self._graph.name)
@@ -93,6 +89,9 @@ class Editor:
     ) -> Node:
         """Add a node; the tensors that it reads need not be there yet.
 
+        Raises OperatorError if operator, attributes or their number are wrong; GraphError as in
+        `insert`.
+
         Parameters
         ----------
         op : str
@@ -100,16 +99,9 @@ class Editor:
         *inputs : str or None
             Tensors; None stands for an absent optional one.
         name : str, optional
-            Made from the operator's when left out.
+            Derived from the operator by default.
         outputs : int or sequence of str, default 1
-            How many outputs, or their names.
-
-        Raises
-        ------
-        OperatorError
-            If operator, attributes or their number are wrong.
-        GraphError
-            As `insert`.
+            The number of outputs, or their names.
         """
         op = resolve_alias(op)
         operator = find_operator(op, at=name)
@@ -121,17 +113,15 @@ class Editor:
             outputs = [self._tensor_names.take(made + suffix) for suffix in suffixes]
         node = Node(made, op, tuple(one or "" for one in inputs), tuple(outputs), complete)
         present = [bool(one) for one in node.inputs]
-        # What the call itself tells is checked now, where it is made; specs only when all is there.
+        # The call is checked now; specs only when all tensors are known.
         operator.check_arity(len(present), present, len(outputs), str(node))
         return self._insert(node)
 
     def insert(self, node: Node) -> Node:
-        """Add a node that is made already, and link it with all that names its tensors.
+        """Add a node, and link it with the readers and writers of its tensors.
 
-        Raises
-        ------
-        GraphError
-            If there is a node of that name, or something else defines one of its outputs.
+        Raises GraphError if there is a node of that name, or something else defines one of its
+        outputs.
         """
         self._node_names.take(node.name)
         return self._insert(node)
@@ -147,18 +137,15 @@ class Editor:
                 raise _refused_edit_error(f"tensor {tensor!r} would be defined twice", node)
             if tensor not in self._tensor_names:
                 self._tensor_names.take(tensor)
-        # Another writer: what was unlinked from the one before is linked with this one.
+        # It has another writer now: unlinked readers of the former one are linked with it.
         self._unlinked = {one for one in self._unlinked if one[1] not in written}
         self._wiring.append(node)
         return node
 
     def remove(self, name: str) -> Node:
-        """Take a node out and return it; who read its outputs is left with dangling inputs.
+        """Remove a node and return it; its readers keep dangling inputs.
 
-        Raises
-        ------
-        GraphError
-            If there is none of that name.
+        Raises GraphError if there is none of that name.
         """
         node = self.node(name)
         self._wiring.remove(node)
@@ -166,46 +153,39 @@ class Editor:
         return node
 
     def rewire(self, name: str, to: Mapping[str, str]) -> Node:
-        """Let a node read other tensors in the place of some, and return it as it is then.
+        """Make a node read other tensors, and return the changed node.
 
-        Raises
-        ------
-        GraphError
-            If there is no such node, or it reads none of the former.
+        Raises GraphError if there is no such node, or it does not read one of the former tensors.
         """
         node = self.node(name)
         strange = [tensor for tensor in to if tensor not in node.inputs]
         if strange:
             raise _refused_edit_error(f"it does not read {strange[0]!r}", node)
-        # A name that is read no more leaves nothing unlinked behind, should it be read again.
+        # A name that is not read any more leaves no unlinked entry, in case it is read again.
         self._unlinked = {one for one in self._unlinked if one[0] != name or one[1] not in to}
         changed = replace(node, inputs=tuple(to.get(one, one) for one in node.inputs))
         self._wiring.exchange([node], [changed], node)
         return changed
 
     def set_attribute(self, name: str, attribute: str, value: Any) -> Node:
-        """Give a node another value of one attribute, and return it as it is then.
+        """Set one attribute of a node, and return the changed node.
+
+        Raises GraphError if there is no such node; OperatorError if the operator has no such
+        attribute, or the value is invalid.
 
         Parameters
         ----------
         name : str
-            The node's.
+            Of the node.
         attribute : str
         value : object
             Checked as in `add`; None stands for the default. A `plait.graph.parameters.Number` is
-            taken in the view that fits: an integer attribute takes the 32-bit integer, any other
-            the 32-bit float, so that what does not fit is the nearest that does.
-
-        Raises
-        ------
-        GraphError
-            If there is no such node.
-        OperatorError
-            If its operator has no such attribute, or the value is none for it.
+            taken as a 32-bit integer for an integer attribute, otherwise as a 32-bit float, rounded
+            to the nearest valid value.
         """
         node = self.node(name)
         declared = node.operator.attributes.get(attribute)
-        # A number of a foreign file is three at once; the declaration tells which one is meant.
+        # A number of a foreign file is three at once; the declaration decides which one is meant.
         if isinstance(value, Number):
             whole = declared is not None and declared.kind is Kind.INT
             value = value.int32 if whole else value.float32
@@ -215,31 +195,31 @@ class Editor:
         return changed
 
     def producer(self, tensor: str) -> Node | None:
-        """Return the node that writes a tensor, None where no node does."""
+        """Return the node that writes a tensor, if any."""
         return self._wiring.producer(tensor)
 
     def readers(self, tensor: str) -> tuple[Node, ...]:
-        """Return the nodes that a tensor is linked to."""
+        """Return the nodes that are linked to a tensor."""
         found = self._wiring.readers(tensor)
         return tuple(node for node in found if (node.name, tensor) not in self._unlinked)
 
     def is_linked(self, writer: str, tensor: str, reader: str) -> bool:
-        """True when one node hands a tensor to another one."""
+        """Return whether one node passes a tensor to another one."""
         return self._names(writer, tensor, reader) and (reader, tensor) not in self._unlinked
 
     def link(self, writer: str, tensor: str, reader: str) -> bool:
         """Undo `unlink`; return whether anything changed."""
-        # The reader still names the tensor, so that there is nothing to restore but the link.
+        # The reader still names the tensor: only the link is restored.
         changes = self._names(writer, tensor, reader) and (reader, tensor) in self._unlinked
         self._unlinked.discard((reader, tensor))
         return changes
 
     def unlink(self, writer: str, tensor: str, reader: str) -> bool:
-        """Let a node's input dangle that another one writes; return whether anything changed.
+        """Let an input dangle that another node writes; return whether anything changed.
 
-        Nothing does unless both are there, the one writes the tensor, and the other reads it.
+        Nothing changes unless both nodes exist, one writes the tensor, and the other reads it.
         """
-        # The node goes on naming the tensor: a link that is undone needs no memory of its place.
+        # The node keeps the name of the tensor: restoring the link needs no other state.
         changes = self.is_linked(writer, tensor, reader)
         if changes:
             self._unlinked.add((reader, tensor))
@@ -247,7 +227,7 @@ class Editor:
 
     @property
     def dangling_inputs(self) -> tuple[tuple[str, str], ...]:
-        """Tensors that are read and that nothing defines, each with a node that reads it."""
+        """Tensors that are read but not defined, each with a node that reads it."""
         return tuple(
             (tensor, node.name)
             for node in self.nodes
@@ -257,7 +237,7 @@ class Editor:
 
     @property
     def dangling_outputs(self) -> tuple[str, ...]:
-        """Tensors that nodes write, and that are neither read nor fetched."""
+        """Tensors that nodes write, but that are neither read nor fetched."""
         return tuple(
             tensor
             for node in self.nodes
@@ -281,35 +261,23 @@ class Editor:
     def depth_first(self) -> tuple[Node, ...]:
         """Return the nodes in depth-first order, each after the writers of its inputs.
 
-        Raises
-        ------
-        GraphError
-            If nodes wait for each other in a cycle.
+        Raises GraphError if nodes wait for each other in a cycle.
         """
         return tuple(order_depth_first(self.nodes))
 
     def input(self, name: str, dtype: DTypeLike, shape: Sequence[Dim]) -> str:
-        """Declare one more input of the graph and return its name.
+        """Declare an input of the graph and return its name.
 
-        Raises
-        ------
-        GraphError
-            If something else defines it.
+        Raises GraphError if something else defines it.
         """
         self._claim(name)
         self._inputs[name] = TensorSpec(dtype, shape)
         return name
 
     def constant(self, name: str, value: Any, dtype: DTypeLike | None = None) -> str:
-        """Add a constant and return its name.
-
-        Raises
-        ------
-        GraphError
-            If something else defines it.
-        """
+        """Add a constant and return its name; raises GraphError if something else defines it."""
         self._claim(name)
-        # A copy, as the caller may go on writing to what was passed.
+        # A copy, as the caller may continue to write to the array.
         array = np.array(value, dtype=dtype)
         spec = spec_of(array)
         array = array.astype(spec.dtype, copy=False)
@@ -318,18 +286,14 @@ class Editor:
         return name
 
     def output(self, tensor: str) -> None:
-        """Have a tensor fetched under its name, after those that are fetched already."""
+        """Fetch a tensor under its name, after the present outputs."""
         self._outputs[tensor] = None
 
     def forget(self, tensor: str) -> None:
-        """Drop what is public or constant of a tensor: an input, a constant, or an output.
+        """Remove a tensor from the inputs, constants, or outputs.
 
-        What a node writes is only fetched no longer; who reads an input is left dangling.
-
-        Raises
-        ------
-        GraphError
-            If it is none of these.
+        Its writer stays, and readers of an input keep a dangling input. Raises GraphError if it is
+        not one of these.
         """
         found = False
         self._precisions.pop(tensor, None)
@@ -345,7 +309,7 @@ class Editor:
             )
 
     def check(self) -> None:
-        """Raise GraphError if something is missing; outputs may dangle."""
+        """Raise GraphError if an input or output lacks a writer; other outputs may dangle."""
         for tensor, name in self.dangling_inputs:
             raise GraphError(
                 f"input {tensor!r} dangles: nothing that it is linked to writes it",
@@ -361,21 +325,16 @@ class Editor:
                 )
 
     def result(self) -> Graph:
-        """Return the graph as it is now, checked; the editor can go on being used.
+        """Return the checked graph of the current state; the editor stays usable.
 
-        The nodes keep their order but for those that stand before what they read.
-
-        Raises
-        ------
-        GraphError
-            If something is missing, nodes wait for each other in a cycle, or nothing is fetched.
-        ShapeError
-            If tensors no longer fit together.
+        The nodes keep their order, except for those before their inputs. Raises GraphError if
+        something is missing, nodes form a cycle, or nothing is fetched; ShapeError if tensors no
+        longer fit together.
         """
         self.check()
-        # Only those move that must: an edit in one place leaves listings, and so plans, alike
+        # Only necessary moves: an edit in one place leaves listings, and so plans, unchanged
         # elsewhere.
-        nodes, cycle = in_order(self.nodes)
+        nodes, cycle = sort_nodes(self.nodes)
         if cycle:
             names = ", ".join(repr(node.name) for node in cycle)
             raise GraphError(
@@ -385,7 +344,7 @@ class Editor:
             )
         if not self._outputs:
             raise GraphError("nothing is fetched", at=self._graph.name, fix="call output(tensor)")
-        # What a prologue prepares is read like an input, and no node of this graph writes it.
+        # Tensors of a prologue are like inputs, and no node of this graph writes them.
         known, prepared = self._graph.tensors, {*self._graph.prepared, *self._graph.late}
         given = {**{name: known[name] for name in prepared if name in known}, **self._inputs}
         whole = replace(
@@ -418,14 +377,10 @@ class Editor:
 
 
 def feed_constants(graph: Graph, names: Iterable[str]) -> Graph:
-    """Make inputs of constants, after the inputs that there are.
+    """Turn constants into inputs, after the present inputs.
 
-    Raises
-    ------
-    GraphError
-        If the graph has no such constant.
-    ShapeError
-        If a shape depends on its value in a way that cannot stay open.
+    Raises GraphError if the graph has no such constant; ShapeError if a shape depends on its value
+    and cannot stay open.
     """
     editor = graph.edit()
     for name in names:
@@ -433,7 +388,7 @@ def feed_constants(graph: Graph, names: Iterable[str]) -> Graph:
             raise GraphError(
                 f"{name!r} is not a constant of the graph",
                 at=graph.name,
-                fix=did_you_mean(name, graph.constants, "name one of graph.constants"),
+                fix=suggest_names(name, graph.constants, "name one of graph.constants"),
             )
         spec = graph.tensors[name]
         editor.forget(name)

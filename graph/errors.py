@@ -11,8 +11,8 @@ PlaitError
 ├── WireError           a message is damaged or foreign
 └── InternalError       plait is wrong: please report
 
-Each has a `code`: 1, the caller or the model is at fault and pays for it where runs are charged
-(GraphError and what is below it); 2, everything else, free of charge.
+Each has a `code`: 1 if the caller or the model is at fault, who pays for charged runs (GraphError
+and its subclasses); 2 for all others, free of charge.
 The other layers add their own branches: `plait.devices.errors`, `plait.scheduler.errors`.
 """
 
@@ -23,11 +23,11 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
-from .escaping import listing, printable
+from .escaping import escape_unprintable, join_lines
 
 
 class Argument(NamedTuple):
-    """An argument of `plan` that a fix names, such as bounds: lengths by symbol or input."""
+    """An argument of `plan` in a fix, such as bounds: lengths by symbol or input."""
 
     name: str
     value: Mapping[str, int | tuple[int, ...]]
@@ -37,11 +37,11 @@ class Argument(NamedTuple):
 
 
 Spelling: TypeAlias = Callable[[Argument], str]
-"""Returns an argument as it is written where the text is read: ``str`` does so for Python."""
+"""Returns an argument in the syntax of a reader; ``str`` returns that of Python."""
 
 
 class Fix(str):
-    """The text of a fix in which arguments are named: as Python spells them, or as others do.
+    """The text of a fix with arguments, in the syntax of Python or another one.
 
     Examples
     --------
@@ -55,7 +55,6 @@ class Fix(str):
     parts: tuple[str | Argument, ...]
 
     def __new__(cls, *parts: str | Argument) -> Self:
-        """Return the text of some words and arguments, one after the other."""
         made = super().__new__(cls, "".join(map(str, parts)))
         made.parts = parts
         return made
@@ -64,7 +63,6 @@ class Fix(str):
         return self.parts
 
     def spelled(self, spell: Spelling) -> str:
-        """Return the text with arguments in another spelling."""
         return "".join(spell(one) if isinstance(one, Argument) else one for one in self.parts)
 
 
@@ -76,9 +74,9 @@ class PlaitError(Exception):
     what : str
         What is wrong, in one line.
     at : str, optional
-        Where: a node, a file and its offset, a device.
+        The location: a node, a file and its offset, a device.
     fix : str, optional
-        What the user can do about it; a `Fix` where it names arguments.
+        How the user can fix it; a `Fix` if it contains arguments.
 
     Examples
     --------
@@ -104,17 +102,17 @@ class PlaitError(Exception):
         return self.spelled(str)
 
     def spelled(self, spell: Spelling) -> str:
-        """Return the text, with the arguments that the fix names in a spelling of one's own."""
+        """Return the text, with the arguments of the fix in another syntax."""
         lines = [self.what]
         if self.at:
-            lines.append(listing([f"  at:  {self.at}"]))
+            lines.append(join_lines([f"  at:  {self.at}"]))
         if self.fix:
             fix = self.fix.spelled(spell) if isinstance(self.fix, Fix) else self.fix
             lines.append(f"  fix: {fix}")
-        return printable("\n".join(lines))
+        return escape_unprintable("\n".join(lines))
 
     def again(self) -> Self:
-        """Return the same error anew: of one that is raised twice, the traces and notes mix."""
+        """Return a copy: raising an error twice mixes traces and notes."""
         made = type(self)(self.what, at=self.at, fix=self.fix)
         made.__cause__ = self.__cause__
         return made
@@ -255,51 +253,50 @@ class InternalError(PlaitError):
     """
 
 
-def all_told(errors: list[Any]) -> BaseException:
+def combine_errors(errors: list[Any]) -> BaseException:
     """Return the first of several errors, with the others in its notes; leave the list empty.
 
-    One that is to end the program, such as Ctrl-C, comes before all others. Raise what is returned
-    without a name for it: a frame with a name for an error keeps what the error's frames keep.
+    Errors that end the program, such as Ctrl-C, come before all others. Raise the result without
+    binding it to a name: a frame with a name for an error keeps the objects of the error's frames.
     """
-    # False is before True: what is not an Exception comes first, all others in the order that they
-    # had.
+    # False sorts before True: exceptions that are not an Exception come first, the others in order.
     ranked = sorted(errors, key=lambda error: isinstance(error, Exception))
     errors.clear()
     for other in ranked[1:]:
-        ranked[0].add_note(f"and then: {text_of(other) or type(other).__name__}")
+        ranked[0].add_note(f"and then: {get_text(other) or type(other).__name__}")
     return ranked[0]  # type: ignore[no-any-return]
 
 
-def text_of(error: BaseException) -> str:
-    """Return the text of an exception, also of one that fails to tell it."""
+def get_text(error: BaseException) -> str:
+    """Return the text of an exception, even if its `__str__` fails."""
     try:
         return str(error)
     except Exception:  # a __str__ of the user's
         return f"<unprintable {type(error).__name__}>"
 
 
-def named_text(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return the class and the text of an exception."""
-    return f"{type(error).__name__}: {text_of(error)}"
+    return f"{type(error).__name__}: {get_text(error)}"
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Return whether an exception may be a Ctrl-C: no fault of the function that it struck.
+    """Return whether an exception may be a Ctrl-C, which is not an error of the running function.
 
-    It strikes the main thread alone, unless the process ignores it, as workers do, or an event
-    loop holds it back.
+    It interrupts only the main thread, unless the process ignores it, as workers do, or an event
+    loop defers it.
     """
     return (
         isinstance(error, KeyboardInterrupt)
         and threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-        and not any(holds_back() for holds_back in _holding_back)
+        and not any(defers() for defers in _deferring)
     )
 
 
-_holding_back: list[Callable[[], bool]] = []
+_deferring: list[Callable[[], bool]] = []
 
 
-def register_loop(holds_back: Callable[[], bool]) -> None:
-    """Register a function that says whether an event loop keeps Ctrl-C from whoever calls it."""
-    _holding_back.append(holds_back)
+def register_loop(defers: Callable[[], bool]) -> None:
+    """Register a function that returns whether an event loop defers Ctrl-C for its caller."""
+    _deferring.append(defers)

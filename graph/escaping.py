@@ -1,7 +1,7 @@
-r"""Text that a terminal shows, and never obeys.
+r"""Text that is safe on a terminal.
 
-Names come from files that anybody may have written. In what people are shown, characters that print
-nothing stand as Python writes them, ``\x1b``: they could clear a screen, or turn text around.
+Names come from files of any origin. Unprintable characters are shown as in Python, ``\x1b``: they
+could clear a screen, or reverse text.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable
 _LAYOUT = "\n\t"
 
 
-def printable(text: str) -> str:
-    r"""Return text whose lines and tabs are meant, without other characters that print nothing.
+def escape_unprintable(text: str) -> str:
+    r"""Escape unprintable characters except newlines and tabs.
 
     Examples
     --------
-    >>> print(printable("node a\x1b[2J"))
+    >>> print(escape_unprintable("node a\x1b[2J"))
     node a\x1b[2J
     """
     if text.isprintable():
@@ -27,6 +27,6 @@ def printable(text: str) -> str:
     )
 
 
-def listing(lines: Iterable[str]) -> str:
-    """Return lines as one text; none becomes two by what a name in it holds."""
-    return "\n".join(printable(line.replace("\n", "\\n")) for line in lines)
+def join_lines(lines: Iterable[str]) -> str:
+    """Join lines after escaping newlines within them."""
+    return "\n".join(escape_unprintable(line.replace("\n", "\\n")) for line in lines)

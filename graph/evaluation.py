@@ -1,7 +1,7 @@
-"""Evaluation of nodes where everything they read is known before anything runs.
+"""Evaluation of nodes with inputs that are known before a run.
 
-Graphs know no kernels. The layer of devices offers the function that runs a node ahead, by an
-entry point: it is there whatever was imported before.
+Graphs have no kernels. The layer of devices provides the function that evaluates a node, by an
+entry point, independent of imports.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from .tensor import Array, TensorSpec
 from .traits import DECODES, LENGTHS
 
 FOLDED_BYTES = 1 << 24
-"""Results over this size are computed when the plan is opened, not kept in it."""
+"""Limit of results in a plan; larger ones are computed when it is opened."""
 
 SWEPT_BYTES = 1 << 25
-"""What one sweep over a graph may keep in all, or half of what its constants have if that is more:
-a few nodes may come to any number of bytes."""
+"""Limit of the results of one sweep over a graph, unless half of its constants is more: a few nodes
+may have any size."""
 
 SMALL_BYTES = 1 << 12
-"""Results up to this size always become constants: they may be shapes, which decide others."""
+"""Results up to this size always become constants: they may be shapes, on which others depend."""
 
 _Content: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], bytes]
 
 _shared: weakref.WeakValueDictionary[_Content, Array] = weakref.WeakValueDictionary()
-"""Results by what they hold, as long as some graph has them."""
+"""Results by content, while any graph uses them."""
 
 _by_identity: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
-"""The same ones."""
+"""These results by id."""
 
 Evaluate: TypeAlias = Callable[[Node, Call, Sequence[TensorSpec]], dict[str, Array] | None]
-"""Returns a node's outputs by name, given its call and their specs; None if it cannot run ahead."""
+"""Returns a node's outputs by name, given call and specs; None if it cannot be evaluated."""
 
 
 @cache
@@ -54,16 +54,16 @@ def _find_evaluator() -> Evaluate:
 def is_known_ahead(
     node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]
 ) -> bool:
-    """True when all that a node reads is known, and running it twice is running it once.
+    """Return whether all inputs of a node are known, and evaluating it twice is harmless.
 
-    Not where it decodes what is held in fewer bytes: weights stay as the model has them. Text is
+    False if it decodes compressed inputs: weights stay as in the model. Text is never evaluated.
     never kept.
     """
     if any(name and tensors[name].dtype == TEXT for name in node.outputs):
         return False
     if LENGTHS in node.operator.traits:
         return tensors[node.inputs[0]].is_static
-    if any(name and name not in values for name in node.inputs) or _decodes(node, tensors):
+    if any(name and name not in values for name in node.inputs) or _is_decompression(node, tensors):
         return False
     operator = node.operator
     if operator.draws is not None and operator.draws(node.inputs):
@@ -71,8 +71,8 @@ def is_known_ahead(
     return operator.function is None and not operator.effects
 
 
-def _decodes(node: Node, tensors: Mapping[str, TensorSpec]) -> bool:
-    """True for weights that a model holds in fewer bytes than they would have from then on."""
+def _is_decompression(node: Node, tensors: Mapping[str, TensorSpec]) -> bool:
+    """Return whether a node decompresses weights of the model."""
     if DECODES not in node.operator.traits:
         return False
     held, made = (tensors[name].dtype.itemsize for name in (node.inputs[0], node.outputs[0]))
@@ -80,21 +80,21 @@ def _decodes(node: Node, tensors: Mapping[str, TensorSpec]) -> bool:
 
 
 class Room:
-    """How much one sweep over a graph may still keep of what it computes ahead.
+    """The memory left for results of one sweep over a graph.
 
     Parameters
     ----------
     constants : iterable of Array
-        Those of the graph.
+        Of the graph.
     share : float, default 0.5
-        How much of what they take, where that is more than `SWEPT_BYTES`.
+        The limit as a fraction of their size, if that is more than `SWEPT_BYTES`.
     """
 
     def __init__(self, constants: Iterable[Array], share: float = 0.5) -> None:
         self._nbytes = max(SWEPT_BYTES, int(share * sum(value.nbytes for value in constants)))
 
     def takes(self, specs: Sequence[TensorSpec]) -> bool:
-        """Make room for results; False if that is too much."""
+        """Reserve memory for results; return False if there is too little."""
         nbytes = sum(spec.nbytes for spec in specs)
         if nbytes > max(self._nbytes, SMALL_BYTES):
             return False
@@ -102,14 +102,14 @@ class Room:
         return True
 
 
-def evaluated(
+def evaluate_node(
     node: Node, call: Call, specs: Sequence[TensorSpec], room: Room | None = None
 ) -> dict[str, Array] | None:
-    """Return what a node writes, of which `is_known_ahead` is true; None if that is too much.
+    """Return the outputs of a node that `is_known_ahead`; None if they are too large.
 
-    Without `room`, results may be any number, but none of them large. What is the same for several
-    graphs, such as an initial state at every length, is the same array in them: devices make
-    something of constants, and know by their memory what they have made it of.
+    Without `room`, only the size of each node's results is limited. Equal results of several
+    graphs, such as an initial state at every length, share an array: devices cache conversions of
+    constants by address.
     """
     if any(not spec.is_static or spec.nbytes > FOLDED_BYTES for spec in specs):
         return None
@@ -121,12 +121,12 @@ def evaluated(
 
 
 def was_evaluated(array: Array) -> bool:
-    """Say whether a constant was computed ahead, for some lengths; else the model came with it."""
+    """Return whether a constant was evaluated for some lengths, rather than part of the model."""
     return _by_identity.get(id(array)) is array
 
 
 def _share(value: Array) -> Array:
-    """Return the array with this content that there is already, if there is one."""
+    """Return the existing array of equal content, if there is one."""
     content = value.dtype, value.shape, blake2b(value.tobytes(), digest_size=16).digest()
     shared = _shared.setdefault(content, value)
     _by_identity[id(shared)] = shared

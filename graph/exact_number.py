@@ -1,4 +1,4 @@
-"""Numbers as arrays of a dtype that holds them."""
+"""Numbers as arrays of an exact dtype."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from .errors import OperatorError
 from .tensor import Array
 
 
-def exact_number(value: float, dtype: np.dtype[Any], at: str) -> Array:
+def to_exact(value: float, dtype: np.dtype[Any], at: str) -> Array:
     """Return a number as an array of a dtype that holds it, integers and booleans exactly.
 
-    Raises
-    ------
-    OperatorError
-        If the dtype does not.
+    Raises OperatorError if the dtype does not.
     """
     try:
         array = np.asarray(value, dtype)

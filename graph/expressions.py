@@ -1,8 +1,8 @@
-"""Formulas in files, read by a parser of their own: nothing in them can run code.
+"""Formulas in files, with their own parser: they cannot run code.
 
 Numbers, strings in quotes, true, false, null, arrays, ``+ - * / %``, comparisons, ``&& || !`` and
 parentheses, as in C; ``**`` for powers, as in Perl; and paths such as ``self.params[pads][0]``,
-which whoever asks looks up.
+which the caller looks up.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ Path: TypeAlias = tuple[str | int, ...]
 """``self.params[pads][0]`` is ("self", "params", "pads", 0)."""
 
 Lookup: TypeAlias = Callable[[Path], Any]
-"""Returns what a path stands for."""
+"""Returns the value of a path."""
 
 Formula: TypeAlias = Callable[[Lookup], Any]
-"""A formula that was read: its value, once paths have one.
+"""A parsed formula: returns its value, given a lookup.
 
 Raises
 ------
 ParseError
-    If operands are none of the operator's; and whatever the lookup raises.
+    If operands have the wrong type; and any error of the lookup.
 """
 
 LONGEST = 500
-"""Characters; so many operators in a row nest, too."""
+"""Limit of characters, and so of nested operators."""
 
 DEEPEST = 30
-"""Parentheses, signs, powers and arrays within each other."""
+"""Limit of nested parentheses, signs, powers and arrays."""
 
 EXACT_BITS = 256
-"""Up to so many, powers of integers are integers; larger ones are numbers with a fraction."""
+"""Limit of bits of integer powers; larger powers are floats."""
 
 _TOKEN = re.compile(
     r'(?P<string>"[^"\\]*")|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?![\w.])'
@@ -50,8 +50,8 @@ _EQUAL = {"==": operator.eq, "!=": operator.ne}
 _ORDERED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
-def _power(base: float, exponent: float) -> float:
-    """Return a power without the work and memory of numbers that nothing could hold."""
+def _raise_power(base: float, exponent: float) -> float:
+    """Return a power without time and memory for huge numbers."""
     if not isinstance(base, int) or not isinstance(exponent, int) or exponent < 0:
         return math.pow(base, exponent)
     exact = base.bit_length() * exponent <= EXACT_BITS
@@ -62,20 +62,20 @@ _SUMS: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    # Lengths stay integers where nothing is left over; 7 / 2 is 3.5, not 3 as in C.
+    # Lengths stay integers if there is no remainder; 7 / 2 is 3.5, not 3 as in C.
     "/": lambda a, b: a // b if a % b == 0 and isinstance(a // b, int) else a / b,
     "%": operator.mod,
-    "**": _power,
+    "**": _raise_power,
 }
 
 
 def read_formula(text: str, at: str) -> Formula:
-    """Return the formula in a text.
+    """Parse a formula.
 
     Raises
     ------
     ParseError
-        If it is none.
+        If the text is not a valid formula.
 
     Examples
     --------
@@ -87,13 +87,7 @@ def read_formula(text: str, at: str) -> Formula:
 
 
 def read_path(text: str, at: str) -> Path:
-    """Return the path that a text is.
-
-    Raises
-    ------
-    ParseError
-        If it is none.
-    """
+    """Parse a path; raises ParseError if the text is not a valid one."""
     return _Reader(text, at).only_path()
 
 
@@ -104,7 +98,7 @@ class _Reader:
         self._text, self._at, self._depth = text, at, 0
         if len(text) > LONGEST:
             raise self._error(f"a formula of {len(text)} characters")
-        # From the last to the first: `pop` takes the next one.
+        # Reversed: `pop` takes the next one.
         self._tokens = [(found.lastgroup, found[0]) for found in _TOKEN.finditer(text)][::-1]
 
     def formula(self) -> Formula:
@@ -121,14 +115,14 @@ class _Reader:
         return path
 
     def _level(self, level: int) -> Formula:
-        """Read what binds at least so closely."""
+        """Read operators of at least this precedence."""
         if level == len(_LEVELS):
             return self._single()
         made = self._level(level + 1)
-        # A loop, not a recursion: signs of one level bind from the left, a - b - c is (a - b) - c.
+        # A loop, not a recursion: operators are left-associative, a - b - c is (a - b) - c.
         while self._next() in _LEVELS[level]:
             sign = self._take()[1]
-            made = _joined(sign, made, self._level(level + 1), self._error)
+            made = _combine(sign, made, self._level(level + 1), self._error)
         return made
 
     def _single(self) -> Formula:
@@ -137,9 +131,9 @@ class _Reader:
             raise self._error("it nests too deeply")
         kind, text = self._take()
         made = self._of_sign(text) if kind == "sign" else self._of_word(kind, text)
-        if self._next() == "**":  # binds closer than the sign before it, and to the right
+        if self._next() == "**":  # precedes the sign before it, and is right-associative
             self._take()
-            made = _joined("**", made, self._single(), self._error)
+            made = _combine("**", made, self._single(), self._error)
         self._depth -= 1
         return made
 
@@ -156,8 +150,8 @@ class _Reader:
             self._expect("]")
             return lambda lookup: tuple(part(lookup) for part in parts)
         if text == "-":
-            # As 0 less what follows: there is one rule for what can be subtracted.
-            return _joined("-", lambda _: 0, self._single(), self._error)
+            # As 0 minus the operand: one rule for operands of subtraction.
+            return _combine("-", lambda _: 0, self._single(), self._error)
         if text == "!":
             negated = self._single()
             return lambda lookup: not negated(lookup)
@@ -180,7 +174,7 @@ class _Reader:
         while self._next() in (".", "["):
             bracket = self._take()[1] == "["
             kind, text = self._take()
-            # An attribute, or the number of an element, of something that was named before.
+            # An attribute, or the index of an element.
             if kind not in ("name", "number") or (kind == "number" and not text.isdecimal()):
                 raise self._error(f"{text!r} names nothing")
             path.append(text if kind == "name" else int(text))
@@ -207,12 +201,11 @@ class _Reader:
         return ParseError(f"in {shown!r}: {what}", at=self._at, fix="correct the formula")
 
 
-def _joined(
+def _combine(
     sign: str, left: Formula, right: Formula, error_of: Callable[[str], ParseError]
 ) -> Formula:
-    """Return what two formulas make with a sign between them."""
-    # These two look at their right side only if they must: the left one may say whether that is
-    # there.
+    """Return the formula of a binary operator."""
+    # These evaluate the right side only if necessary: the left one may test whether it exists.
     if sign == "&&":
         return lambda lookup: bool(left(lookup)) and bool(right(lookup))
     if sign == "||":

@@ -1,8 +1,7 @@
 """Optional packages: imported when first needed, with a clear error if that fails.
 
-Some report their use to their makers as soon as they are imported, unless the environment says no.
-Users of plait did not ask for that, so it is off wherever plait imports them, unless the user has
-set the variable.
+Some report their use to their makers at import, unless the environment forbids it. Users of plait
+did not ask for that, so it is off when plait imports them, unless the user has set the variable.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ _REPORTS_OFF = {
     "onnxruntime": (ORT_DISABLE_TELEMETRY, "1"),
     "ray": ("RAY_USAGE_STATS_ENABLED", "0"),
 }
-"""The variable that keeps packages silent, by the beginning of their names."""
+"""The variable and value that turn reports off, by package."""
 
 
 def turn_reports_off() -> None:
-    """Keep packages that this process imports from reporting to their makers."""
+    """Stop imported packages from reporting to their makers."""
     for variable, value in _REPORTS_OFF.values():
         os.environ.setdefault(variable, value)
 
 
-def how_to_install(*extras: str) -> str:
+def get_install_command(*extras: str) -> str:
     """Return the command that adds extras to an installed plait.
 
-    pip takes the extras from the installed version, so it needs an index for their packages alone.
+    pip takes the extras from the installed version, and only needs an index for their packages.
 
     Examples
     --------
-    >>> print(how_to_install("ort"))
+    >>> print(get_install_command("ort"))
     pip install 'plait-dataflow[ort]'
     """
     return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'"
@@ -46,21 +45,18 @@ def how_to_install(*extras: str) -> str:
 def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) -> Any:
     """Return an optional module.
 
+    Raises an error of `kind` if the module is not installed, or its import fails, for example
+    because a library is missing or has another version.
+
     Parameters
     ----------
     module : str
     missing : str
-        What is said where it is not installed.
+        The error's text if it is not installed.
     fix : str
         How to install it.
     kind : type of PlaitError
-        What is raised.
-
-    Raises
-    ------
-    PlaitError
-        Of that kind, if the module is not installed, or raises anything as it is imported: a
-        library that it takes is not there, say, or of another version.
+        The type of the error.
     """
     turn_reports_off()
     try:
@@ -73,12 +69,12 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
             fix=f"mend what it lacks, or install it anew: {fix}",
         ) from error
     if module == "onnxruntime" and os.environ[ORT_DISABLE_TELEMETRY] == "1":
-        # Windows reads no variable; and another package may have imported it before.
+        # Windows does not read the variable; and another package may have imported it before.
         found.disable_telemetry_events()
     return found
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of a message that says something, with the kind where that does."""
+    """Return the first non-blank line of a message, with the type unless it is an ImportError."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     return line if line and isinstance(error, ImportError) else f"{type(error).__name__}: {line}"

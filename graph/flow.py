@@ -1,4 +1,4 @@
-"""Minimum cuts: how to split vertices into two sides so that what is charged across is least."""
+"""Minimum cuts: split vertices into two sides so that the cost of crossing edges is least."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Flow:
     Parameters
     ----------
     count : int
-        How many vertices there are to begin with, these two included.
+        Initial number of vertices, including these two.
 
     References
     ----------
@@ -35,12 +35,11 @@ class Flow:
                 self._room.append(room)
 
     def vertex(self) -> int:
-        """Add a vertex."""
         self._after.append([])
         return len(self._after) - 1
 
     def any_on_other_side(self, side: int, readers: Sequence[int], price: float) -> None:
-        """Charge once if any of the readers is not on the side (0: the source's) given."""
+        """Charge once if any reader is not on the given side (0: the source's)."""
         hub = self.vertex()
         if side == 0:
             self.edge(0, hub, price)
@@ -52,7 +51,7 @@ class Flow:
                 self.edge(reader, hub, inf)
 
     def some_across(self, producer: int, readers: Sequence[int], there: float, back: float) -> None:
-        """Charge once if any reader is on another side than the producer."""
+        """Charge once if any reader is not on the producer's side."""
         if len(readers) == 1:
             self.edge(producer, readers[0], there)
             self.edge(readers[0], producer, back)
@@ -67,7 +66,7 @@ class Flow:
             self.edge(reader, hub, inf)
 
     def source_side(self) -> list[bool]:
-        """Return which vertices are on the source's side of a minimum cut: as few as can be."""
+        """Return for each vertex whether it is on the source's side, which is minimal."""
         while True:
             level = self._levels()
             if level[1] < 0:
@@ -90,7 +89,7 @@ class Flow:
         return level
 
     def _augment(self, level: list[int], position: list[int]) -> bool:
-        """Push along one path; False when none is left."""
+        """Push along one path; False if there is none."""
         path: list[int] = []
         vertex = 0
         after, target, room = self._after, self._target, self._room
@@ -110,7 +109,7 @@ class Flow:
             path.append(edge)
             vertex = target[edge]
         pushed = min(room[edge] for edge in path)
-        if pushed == inf:  # a node that runs nowhere; callers look for that
+        if pushed == inf:  # a node without a possible device, which callers check
             return False
         for edge in path:
             room[edge] -= pushed

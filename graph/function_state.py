@@ -1,4 +1,4 @@
-"""Python functions that keep state between calls, as their source tells.
+"""Python functions that keep state between calls, recognized by their source.
 
 A call that depends on the one before must not overlap it. Such functions store to a global or to a
 variable of an enclosing function, to an element or attribute of one, or return an array that lives
@@ -59,7 +59,7 @@ def _find_all(function: Any, seen: set[CodeType]) -> Iterator[str]:
 
 
 def _find_stores(code: CodeType, free: frozenset[str]) -> Iterator[str]:
-    """Yield the variables outside of a function that it stores to, nested functions included."""
+    """Yield the outer variables that a function and its nested functions store to."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in _STORES:
             name = str(instruction.argval)
@@ -81,7 +81,7 @@ def _parse(function: FunctionType) -> ast.AST | None:
 
 
 class _Outer:
-    """The variables of a function that live outside of its calls."""
+    """The variables of a function that outlive its calls."""
 
     def __init__(self, function: FunctionType, owned: tuple[str, ...]) -> None:
         self._values = {**function.__globals__, **_read_closure(function)}
@@ -91,7 +91,7 @@ class _Outer:
         self._aliases: dict[str, str] = {}  # locals that are parts of outer arrays
 
     def find_changes(self, tree: ast.AST) -> Iterator[str]:
-        """Yield those that are changed in place, or returned as arrays."""
+        """Yield variables that are changed in place, or returned as arrays."""
         for node in ast.walk(tree):
             match node:
                 case ast.Assign(targets=[ast.Name(id=local)], value=value) if self._array(value):
@@ -121,7 +121,7 @@ class _Outer:
             yield name
 
     def _array(self, node: ast.AST) -> str:
-        """Return the outer variable of an array that an expression is, or is a part of."""
+        """Return the outer variable of an array that an expression is part of."""
         name = next(self._root(node), "")
         value = self._values.get(name)
         return name if isinstance(value, np.ndarray) and value.flags.writeable else ""

@@ -1,7 +1,7 @@
-"""Rows that generator functions yield, written where their results are to lie.
+"""Rows that generator functions yield, written to the place of their results.
 
-Such an operator declares its results as a whole, with a first axis for what is yielded: each value
-is one row of it, or a tuple of one row of each result.
+Such an operator declares its results as a whole, with a first axis of rows: each value is one row,
+or a tuple with one row of each result.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .errors import Argument, Fix, GraphError, ShapeError
 from .tensor import Array, TensorSpec, shorten_array
 
 Receive: TypeAlias = "Callable[[RowWriter], object]"
-"""Is called with who has written one more row of each result."""
+"""Called with the writer after each row of all results."""
 
 
-def yields_rows(function: Callable[..., Any] | None) -> bool:
-    """True for a function that yields its results row by row, asynchronous or not."""
+def is_generator(function: Callable[..., Any] | None) -> bool:
+    """Return whether a function yields its results row by row, sync or async."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def check_has_rows(label: str, specs: Sequence[TensorSpec]) -> None:
-    """Raise ShapeError if a generator function's results have no axis for what it yields."""
+    """Raise ShapeError if a generator function's results have no axis of rows."""
     for index, spec in enumerate(specs):
         if spec.shape == ():
             raise ShapeError(
@@ -41,11 +41,7 @@ def split_value(value: Any, holds: Sequence[bool], number: int, at: str) -> list
     """Return the rows of a yielded value, one of each result; `number` counts yielded values.
 
     `holds` says which results hold Python objects. A tuple is a row where there is one such result.
-
-    Raises
-    ------
-    GraphError
-        If there are more or fewer.
+    Raises GraphError if there are more or fewer.
     """
     is_row = not isinstance(value, tuple) or (len(holds) == 1 and holds[0])
     given = (value,) if is_row else value
@@ -62,7 +58,7 @@ def split_value(value: Any, holds: Sequence[bool], number: int, at: str) -> list
 
 
 def row_error(row: Array, wanted: TensorSpec, index: int, number: int, at: str) -> GraphError:
-    """Return the error of a row of a result that is not as declared, or not as the first one."""
+    """Return the error for a row that differs from the declaration or the first row."""
     return GraphError(
         f"output {index} of value {number} is {row.dtype.name}{list(row.shape)}, a row "
         f"of it is {wanted}",
@@ -72,38 +68,37 @@ def row_error(row: Array, wanted: TensorSpec, index: int, number: int, at: str) 
 
 
 class RowTarget(Protocol):
-    """What is done with each value that a generator function yields."""
+    """Receives each value that a generator function yields."""
 
     def restart(self) -> None:
         """Begin with the first row again."""
         ...
 
     def put(self, value: Any) -> None:
-        """Take in one row of each result."""
+        """Add one row of each result."""
         ...
 
     def written(self) -> tuple[Array | None, ...]:
-        """Return what came of all rows."""
+        """Return the result of all rows."""
         ...
 
 
 class RowWriter:
-    """Writes what a generator function yields into the arrays of its results, from the first row.
+    """Writes yielded values into the arrays of results, from the first row.
 
     Parameters
     ----------
     at : str
         The node, for errors.
     largest : sequence of Array or None
-        The results at their largest; None for one that the node leaves out.
+        The results at their largest; None for an absent one.
     firsts : sequence of str, optional
-        How the length of the first axis of each is declared: a symbol, or a number. Left out, it
-        is what there is room for.
+        The declared length of each first axis, a symbol or a number; by default its room.
 
     Attributes
     ----------
     receivers : list of callable
-        Called as soon as a row is written, on the thread, or the loop, that the generator is on.
+        Called after each row, on the thread or loop of the generator.
     """
 
     def __init__(
@@ -117,29 +112,25 @@ class RowWriter:
         self.restart()
 
     def restart(self) -> None:
-        """Begin with the first row again."""
         self._count = 0
         self._shapes: list[tuple[int, ...]] | None = None
 
     def put(self, value: Any) -> None:
         """Write one row of each result.
 
-        Raises
-        ------
-        GraphError
-            If there are too many rows, or it is not what is declared.
+        Raises GraphError if there are too many rows, or one differs from the declaration.
         """
-        # A copy each: the function may yield one buffer again and again.
+        # A copy each: the function may yield one buffer repeatedly.
         rows = split_value(value, self._holds, self._count, self._at)
         shapes = [row.shape for row in rows]
         if self._shapes is None:
-            # What the declaration leaves open is as the first row has it.
+            # The first row decides lengths that the declaration leaves open.
             self._shapes = shapes
         for index, (row, whole) in enumerate(zip(rows, self._largest, strict=True)):
             if whole is not None:
                 self._check(index, row, whole)
-                # The memory is for the largest rows; smaller ones follow each other without gaps.
-                # A row of no axes is taken out: it would become an element of an array of objects.
+                # The memory is for the largest rows; smaller ones are contiguous. A row without
+                # axes is unpacked: it would become an element of an array of objects.
                 place = shorten_array(whole, (len(whole), *row.shape))
                 place[self._count] = row if row.shape else row[()]
         self._count += 1
@@ -147,14 +138,14 @@ class RowWriter:
             receive(self)
 
     def written(self) -> tuple[Array | None, ...]:
-        """Return the part of each result that was written."""
+        """Return the written part of each result."""
         if self._shapes is None:
-            # Nothing was yielded: lengths that no row has told are the largest ones.
+            # Without rows, open lengths are the largest ones.
             return tuple(whole if whole is None else whole[:0] for whole in self._largest)
         return self.rows(0, self._count)
 
     def rows(self, start: int, stop: int) -> tuple[Array | None, ...]:
-        """Return some rows of each result that have been written."""
+        """Return some written rows of each result."""
         assert self._shapes is not None, "the first row has told them"
         return tuple(
             whole if whole is None else shorten_array(whole, (len(whole), *shape))[start:stop]
@@ -196,20 +187,16 @@ class RowWriter:
 def gather_rows(
     generator: Generator[Any, None, Any], target: RowTarget, check: Callable[[], object]
 ) -> tuple[Array | None, ...]:
-    """Hand on all that a generator yields, and return what came of it; it is closed in any case.
+    """Pass all values of a generator to `target`, close it, and return the result.
 
-    `check` is called between two values: what it raises ends the generator.
-
-    Raises
-    ------
-    GraphError
-        If it yields too many values, or others than are declared.
+    `check` is called between two values, and may raise to end the generator. Raises GraphError if
+    it yields too many values, or undeclared ones.
     """
     target.restart()
     with closing(generator):
         for value in generator:
             target.put(value)
-            # Between two values, where a function that was given up can be stopped.
+            # A cancelled function can be stopped between two values.
             check()
     return target.written()
 
@@ -217,7 +204,6 @@ def gather_rows(
 async def gather_rows_async(
     generator: AsyncGenerator[Any, None], target: RowTarget
 ) -> tuple[Array | None, ...]:
-    """Hand on all that an async generator yields, as `gather_rows` does."""
     target.restart()
     async with aclosing(generator):
         async for value in generator:

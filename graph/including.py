@@ -21,7 +21,7 @@ def include_graph(
 ) -> dict[str, Tensor]:
     """Add all nodes of a graph, and return the tensors of its outputs."""
     _check_fed(b, graph, inputs)
-    # "" stands for an absent input, and stays one.
+    # "" stands for an absent input, here too.
     names = {"": "", **{own: str(tensor) for own, tensor in inputs.items()}}
     for tensor, value in graph.constants.items():
         precision = graph.precisions.get(tensor)

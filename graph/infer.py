@@ -1,4 +1,4 @@
-"""Shape inference: the operators' rules, run over a graph, with the node named on failure."""
+"""Shape inference: applies the operators' rules to a graph; errors name the node."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from .dims import UNKNOWN
-from .errors import PlaitError, ShapeError, is_ctrl_c, named_text
-from .ir import Graph, Node, call_of
+from .errors import PlaitError, ShapeError, describe_error, is_ctrl_c
+from .ir import Graph, Node, make_call
 from .operator import Call, Cost
 from .tensor import Array, Dim, TensorSpec, spec_of
 
 LONGEST_DIM = 300
-"""Characters of a symbolic length; expressions of expressions double with each node."""
+"""Limit of characters of a symbolic length; nested expressions double with each node."""
 
 _RULE_FIX = "correct its inputs and attributes, or the rule of an operator of your own"
 _SYMBOL_FIX = (
@@ -22,10 +22,10 @@ _SYMBOL_FIX = (
 
 
 class asking:  # noqa: N801 - as `suppress` is, and with no generator, for it is entered by node
-    """Name the node in errors of its operator's rules, and make ShapeErrors of foreign ones.
+    """Add the node to errors of its operator's rules, and convert foreign errors to ShapeErrors.
 
-    Files, feeds and folded constants bring rules numbers that nobody thought of when writing them.
-    A rule that exits is wrong as any other, where a session asks it as well: only Ctrl-C passes.
+    Files, feeds and folded constants pass unforeseen numbers to rules. A rule that exits is wrong
+    like any other: only Ctrl-C passes.
     """
 
     __slots__ = ("_call", "_node")
@@ -43,7 +43,7 @@ class asking:  # noqa: N801 - as `suppress` is, and with no generator, for it is
             specs = self._call.inputs
             has_symbols = any(spec is not None and not spec.is_static for spec in specs)
             raise ShapeError(
-                f"{self._node.op} cannot be understood: {named_text(error)}",
+                f"{self._node.op} cannot be understood: {describe_error(error)}",
                 at=describe(self._node, self._call),
                 fix=_RULE_FIX + (_SYMBOL_FIX if has_symbols else ""),
             ) from error
@@ -52,10 +52,8 @@ class asking:  # noqa: N801 - as `suppress` is, and with no generator, for it is
 def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
     """Return the specs of a node's outputs.
 
-    Raises
-    ------
-    ShapeError
-        If the inputs do not fit the operator, or its rule fails or yields too few outputs.
+    Raises ShapeError if the inputs do not fit the operator, or its rule fails or yields too few
+    outputs.
     """
     with asking(node, call):
         specs = tuple(node.operator.infer(call))
@@ -69,7 +67,7 @@ def infer_node(node: Node, call: Call) -> tuple[TensorSpec, ...]:
 
 
 def _name_unknown(spec: TensorSpec, tensor: str) -> TensorSpec:
-    """Return the spec with each unknown or unwieldy length called after the tensor and axis."""
+    """Name each unknown or long length of a spec after the tensor and axis."""
     if spec.shape is None or not any(map(_needs_name, spec.shape)):
         return spec
     named = (
@@ -80,7 +78,7 @@ def _name_unknown(spec: TensorSpec, tensor: str) -> TensorSpec:
 
 
 def has_own_length(tensor: str, spec: TensorSpec) -> bool:
-    """True if a length of the tensor is called after it."""
+    """Return whether a length of the tensor is named after it."""
     return any(dim == _name_length(tensor, axis) for axis, dim in enumerate(spec.shape or ()))
 
 
@@ -93,7 +91,7 @@ def _needs_name(dim: Dim) -> bool:
 
 
 def infer_shapes(graph: Graph) -> Graph:
-    """Infer every tensor's spec again from those of the inputs and constants.
+    """Infer all specs again from those of the inputs and constants.
 
     Raises
     ------
@@ -103,7 +101,7 @@ def infer_shapes(graph: Graph) -> Graph:
     given = (*graph.inputs, *graph.constants)
     tensors = {name: graph.tensors[name] for name in given}
     for node in graph.nodes:
-        call = call_of(node, tensors, graph.constants)
+        call = make_call(node, tensors, graph.constants)
         inferred = zip(node.outputs, infer_node(node, call), strict=True)
         tensors.update({name: spec for name, spec in inferred if name})
     return replace(graph, tensors=tensors)
@@ -115,14 +113,9 @@ def infer_changed(
     inputs: Mapping[str, TensorSpec],
     constants: Mapping[str, Array],
 ) -> dict[str, TensorSpec]:
-    """Return the specs of all tensors of a graph that was another one before.
+    """Return the specs of all tensors of a changed graph.
 
-    Nodes that see what they saw then have the outputs that they had then.
-
-    Raises
-    ------
-    ShapeError
-        As `infer_shapes`.
+    Nodes with unchanged inputs keep their specs. Raises ShapeError as `infer_shapes`.
     """
     known = {node.name: node for node in before.nodes}
     tensors = {**{name: spec_of(array) for name, array in constants.items()}, **inputs}
@@ -134,24 +127,20 @@ def infer_changed(
         if node == known.get(node.name) and same.issuperset(filter(None, node.inputs)):
             found = [before.tensors[name] if name else None for name in node.outputs]
         else:
-            found = [*infer_node(node, call_of(node, tensors, constants))]
+            found = [*infer_node(node, make_call(node, tensors, constants))]
         for name, spec in zip(node.outputs, found, strict=False):
             if name and spec is not None:
                 tensors[name] = spec
-                # So a change ends where specs are what they were, and what lies behind it is not
-                # asked.
+                # So a change ends where specs are unchanged, and later nodes are not inferred.
                 if name in before.producers and spec == before.tensors[name]:
                     same.add(name)
     return tensors
 
 
-def cost_of(graph: Graph, node: Node) -> Cost:
+def get_cost(graph: Graph, node: Node) -> Cost:
     """Return a node's modelled cost; all its tensors must be static.
 
-    Raises
-    ------
-    ShapeError
-        If its rule fails.
+    Raises ShapeError if its rule fails.
     """
     known = graph.costs.get(node.name)
     if known is not None and known[0] is node:

@@ -1,8 +1,8 @@
-"""Extensions: found by their entry points, imported when somebody uses what they offer.
+"""Extensions: found by entry points, imported at first use.
 
-A package that offers something says so in its ``pyproject.toml``; nothing of it is imported before
-somebody uses the name. So one that is broken is an error of those alone who ask for what it offers.
-Plait's own dialects are listed in `plait.dialects.ENTRY_POINTS` and loaded by the same functions.
+A package declares its offers in ``pyproject.toml``, and is imported only when a name is used. So
+broken packages only affect their users. Plait's own dialects are listed in
+`plait.dialects.ENTRY_POINTS` and loaded by the same functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .errors import PlaitError, is_ctrl_c, named_text
+from .errors import PlaitError, describe_error, is_ctrl_c
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -24,18 +24,18 @@ OPERATORS, DEVICES, FORMATS = "plait.operators", "plait.devices", "plait.formats
 """The groups of entry points."""
 
 STANDARD = "ai.onnx"
-"""The name under which operators of ONNX are offered that plait has not."""
+"""The name of packages with operators of ONNX that plait lacks."""
 
 KERNELS, CODEGEN, DEFINITIONS = "plait.kernels", "plait.codegen", "plait.definitions"
-"""Groups of modules that register what devices have for operators of a name, or of its parts."""
+"""Groups of modules that register implementations for operators, by name or prefix."""
 
 EVALUATORS = "plait.evaluators"
-"""The group of plait's function that computes nodes ahead; packages offer none."""
+"""The group of plait's function that evaluates nodes; packages offer none."""
 
 _DIALECTS = f"{__name__.partition('.')[0]}.dialects"
 
 Offers: TypeAlias = "Mapping[str, list[EntryPoint]]"
-"""Who offers a name; it should be one."""
+"""Entry points by name; each should have one."""
 
 _Asked: TypeAlias = tuple[str, str, tuple[str, ...]]
 
@@ -44,11 +44,11 @@ _refusals: dict[_Asked, PlaitError] = {}
 _loading: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("plait loading", default=())
 
 
-def offered(group: str) -> Offers:
-    """Return what the packages on `sys.path` offer; it is looked up anew when that has changed."""
+def find_offers(group: str) -> Offers:
+    """Return the entry points of packages on `sys.path`, looked up again after changes."""
     key = group, tuple(sys.path)
     if key not in _offers:
-        from importlib.metadata import entry_points  # takes 20 ms, and few need it
+        from importlib.metadata import entry_points  # takes 20 ms, and is rarely needed
 
         found: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=group):
@@ -58,101 +58,97 @@ def offered(group: str) -> Offers:
 
 
 def load(group: str, name: str, kind: type[PlaitError]) -> Any:
-    """Return what is offered under a name; None if nothing is, or it is being loaded.
+    """Load the entry point of a name; None if there is none, or it is being loaded.
 
-    Plait's own dialects go before packages.
+    Plait's own dialects precede packages.
 
     Raises
     ------
-    PlaitError
-        Of that kind, if it cannot be imported, or several packages offer it. Nothing is tried
-        twice.
+    Of `kind`, if it cannot be imported, or several packages offer it. Failures are remembered.
     """
     if (group, name) in _loading.get():
         return None
-    if name in own(group):
+    if name in list_own(group):
         return _load_own(group, name)
-    entries = offered(group).get(name)
+    entries = find_offers(group).get(name)
     if entries is None:
         return None
     asked = group, name, tuple(sys.path)
     if asked in _refusals:
         raise _refusals[asked].again()
     try:
-        return _loaded(group, name, entries, kind)
+        return _load_entry(group, name, entries, kind)
     except PlaitError as error:
         _refusals[asked] = error.again()
         raise
 
 
 def load_for(group: str, op: str, kind: type[PlaitError]) -> None:
-    """Import what is offered for an operator: under its name, or the parts of it before a dot.
+    """Import the extensions of an operator: by its name, or the parts of it before a dot.
 
-    Names without a dot are nobody's but plait's.
-
-    Raises
-    ------
-    PlaitError
-        As `load`.
+    Names without a dot belong to plait. Raises PlaitError as `load`.
     """
     if "." in op:
-        for name in leading_parts(op):
+        for name in list_prefixes(op):
             load(group, name, kind)
 
 
-def leading_parts(name: str) -> Iterator[str]:
-    """Yield a name and what stands before each of its dots, the longest first."""
+def list_prefixes(name: str) -> Iterator[str]:
+    """Yield a name and its prefixes before dots, the longest first."""
     while name:
         yield name
         name = name.rpartition(".")[0]
 
 
 @cache
-def own(group: str) -> Mapping[str, str]:
-    """Return what plait's own dialects offer: the names, and what each stands for."""
+def list_own(group: str) -> Mapping[str, str]:
+    """Return the entry points of plait's own dialects: names and targets."""
     offers: Mapping[str, str] = import_module(_DIALECTS).ENTRY_POINTS.get(group, {})
     return offers
 
 
 def load_own(group: str, op: str | None = None) -> tuple[Any, ...]:
-    """Return what plait's own dialects offer: all of it, or what is for an operator."""
-    names = own(group) if op is None else [name for name in leading_parts(op) if name in own(group)]
+    """Load plait's own entry points: all, or those for an operator."""
+    names = (
+        list_own(group)
+        if op is None
+        else [name for name in list_prefixes(op) if name in list_own(group)]
+    )
     return tuple(_load_own(group, name) for name in names if (group, name) not in _loading.get())
 
 
 def _load_own(group: str, name: str) -> Any:
-    module, _, attribute = own(group)[name].partition(":")
-    with _being_loaded(group, name):
+    module, _, attribute = list_own(group)[name].partition(":")
+    with _mark_loading(group, name):
         found = import_module(module, _DIALECTS)
     return getattr(found, attribute) if attribute else found
 
 
-def package_of(group: str, name: str) -> str:
-    """Return the package that offers a name, with its version."""
-    return _package(offered(group)[name][0])
+def describe_package(group: str, name: str) -> str:
+    return _describe_package(find_offers(group)[name][0])
 
 
-def _loaded(group: str, name: str, entries: list[EntryPoint], kind: type[PlaitError]) -> Any:
-    packages = " and ".join(sorted(map(_package, entries)))
+def _load_entry(group: str, name: str, entries: list[EntryPoint], kind: type[PlaitError]) -> Any:
+    packages = " and ".join(sorted(map(_describe_package, entries)))
     at = f"entry point {name!r} of {group!r}"
     if len(entries) > 1:
         raise kind(f"{packages} offer {name!r}", at=at, fix="uninstall all but one of them")
     try:
-        with _being_loaded(group, name):
+        with _mark_loading(group, name):
             return entries[0].load()
     except BaseException as error:
         if is_ctrl_c(error):
             raise
         raise kind(
-            f"{name!r} of package {packages} cannot be loaded: {named_text(error)}",
+            f"{name!r} of package {packages} cannot be loaded: {describe_error(error)}",
             at=f"{at}: {entries[0].value}",
             fix="install what it lacks, or another version of it, or uninstall it",
         ) from error
 
 
 @contextmanager
-def _being_loaded(group: str, name: str) -> Iterator[None]:
-    """Let what is imported ask for its own names without being imported again."""
+def _mark_loading(group: str, name: str) -> Iterator[None]:
+    """Let imported modules look up their own names without another import."""
     token = _loading.set((*_loading.get(), (group, name)))
     try:
         yield
@@ -160,5 +156,5 @@ def _being_loaded(group: str, name: str) -> Iterator[None]:
         _loading.reset(token)
 
 
-def _package(entry: EntryPoint) -> str:
+def _describe_package(entry: EntryPoint) -> str:
     return "an unnamed one" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"

@@ -1,4 +1,4 @@
-"""The graph: named tensors between nodes, all of it frozen.
+"""The graph: named tensors between nodes, immutable.
 
 Edges are tensor names. Nodes are in topological order. To change a graph, make another one;
 `plait.graph.check.check` verifies the invariants of a graph.
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from .attribute import LENGTHS, Attributes
 from .dtypes import has_objects
 from .errors import GraphError
-from .escaping import listing
-from .names import did_you_mean
+from .escaping import join_lines
+from .names import suggest_names
 from .operator import Call, Cost, Operator, find_operator
 from .tensor import Array, TensorSpec
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from .editing import Editor
 
 VARIABLE, ASSIGN = "Variable", "Assign"
-"""The operators of state: what the outputs of the second are, variables hold for the next item."""
+"""The operators of state: an Assign's output is the variable's value for the next item."""
 
 ABSENT = ""
-"""The name that stands for an optional input that is not given."""
+"""The name that stands for an absent optional input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Node:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The attributes that a Python function is called with."""
+        """The attributes that are arguments of a Python function."""
         return {name: value for name, value in self.attributes.items() if name != LENGTHS}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -76,7 +76,7 @@ class Node:
     def __str__(self) -> str:
         inputs = ", ".join(name or "-" for name in self.inputs)
         outputs = ", ".join(name or "-" for name in self.outputs)
-        return listing([f"node {self.name!r}: {self.op}({inputs}) -> {outputs}"])
+        return join_lines([f"node {self.name!r}: {self.op}({inputs}) -> {outputs}"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class Graph:
     constants : Mapping of str to Array
         Read-only numpy arrays.
     precisions : Mapping of str to int
-        Declared bits of integer inputs and constants that need fewer than their dtype has.
+        Declared bits of integer inputs and constants, if fewer than those of their dtype.
     prepared : frozenset of str
         Tensors that exist before the first item, although no node here writes them.
     variables : Mapping of str to Node
@@ -128,13 +128,13 @@ class Graph:
     variables: Mapping[str, Node] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Return a line, however large the graph: `plait.graph.printing` has its text."""
+        """Return one line; `plait.graph.printing` has the full text."""
         parts = ("inputs", "outputs", "nodes", "constants")
         counts = ", ".join(f"{part} {len(getattr(self, part))}" for part in parts)
         return f"<Graph {self.name!r}: {counts}>"
 
     def _repr_html_(self) -> str:
-        """Return the listing for notebooks, its first lines where it is long."""
+        """Return the listing for notebooks, or its first lines."""
         from .printing import to_html
 
         return to_html(self)
@@ -166,7 +166,7 @@ class Graph:
 
     @cached_property
     def object_inputs(self) -> frozenset[str]:
-        """The inputs that are Python objects: their values are handed on by reference."""
+        """The inputs that are Python objects, which are passed by reference."""
         return frozenset(name for name in self.inputs if has_objects(self.tensors[name].dtype))
 
     @cached_property
@@ -183,7 +183,7 @@ class Graph:
 
     @cached_property
     def constant_indices(self) -> frozenset[int]:
-        """The nodes, by index, that follow from constants alone; calls of functions are none."""
+        """Indices of nodes that depend on constants alone, without calls of functions."""
         known, found = set(self.constants), set[int]()
         for index, node in enumerate(self.nodes):
             if known.issuperset(filter(None, node.inputs)) and node.operator.function is None:
@@ -226,7 +226,7 @@ class Graph:
 
     @cached_property
     def entering(self) -> tuple[str, ...]:
-        """The tensors that come to an item from outside: inputs and late variables."""
+        """The tensors that an item gets from outside: inputs and late variables."""
         return (*self.inputs, *self.late)
 
     @cached_property
@@ -237,7 +237,7 @@ class Graph:
 
     @cached_property
     def costs(self) -> dict[str, tuple[Node, Cost]]:
-        """The costs of nodes by name, cached by `plait.graph.infer.cost_of`."""
+        """The costs of nodes by name, cached by `plait.graph.infer.get_cost`."""
         return {}
 
     @cached_property
@@ -247,7 +247,7 @@ class Graph:
 
     def call(self, node: Node) -> Call:
         """Return the view of a node for shape and cost rules."""
-        return call_of(node, self.tensors, self.constants)
+        return make_call(node, self.tensors, self.constants)
 
     def output_specs(self, node: Node) -> tuple[TensorSpec, ...]:
         """Return the specs of a node's outputs, without absent ones."""
@@ -265,10 +265,9 @@ class Graph:
         written = {tensor for node in kept for tensor in node.outputs if tensor}
         read = dict.fromkeys(tensor for node in kept for tensor in node.inputs if tensor)
         constants = {tensor: self.constants[tensor] for tensor in read if tensor in self.constants}
-        # In the order in which nodes read them: subgraphs of one graph are equal if their nodes
-        # are.
+        # In the order in which nodes read them: subgraphs with equal nodes are equal.
         inputs = tuple(t for t in read if t not in written and t not in constants)
-        # What is kept for the next item leaves the subgraph, though no node reads it.
+        # Values for the next item leave the subgraph, though no node reads them.
         fetched = {*self.outputs, *self.assigned}
         outputs = tuple(
             tensor
@@ -293,8 +292,8 @@ class Graph:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Graph):
             return NotImplemented
-        return _structure(self) == _structure(other) and all(
-            # The same array is equal without a look at its bytes; in others nan is equal to nan.
+        return _get_structure(self) == _get_structure(other) and all(
+            # Identical arrays need no comparison; in others NaN equals NaN.
             array is other.constants[name] or array.tobytes() == other.constants[name].tobytes()
             for name, array in self.constants.items()
         )
@@ -308,21 +307,21 @@ class Graph:
 
 
 def no_node_error(name: str, names: Iterable[str], graph: str) -> GraphError:
-    """Return the error for a name that no node of a graph has; it tells those that are alike."""
-    fix = did_you_mean(name, names, "see the graph's nodes")
+    """Return the error for an unknown name of a node, with similar names."""
+    fix = suggest_names(name, names, "see the graph's nodes")
     return GraphError(f"there is no node {name!r}", at=graph, fix=fix)
 
 
-def _structure(graph: Graph) -> tuple[object, ...]:
-    """Everything but the values of constants; their dtypes and shapes are among the tensors."""
+def _get_structure(graph: Graph) -> tuple[object, ...]:
+    """Everything but the values of constants; tensors include their dtypes and shapes."""
     named = set(graph.constants)
     declared = dict(graph.tensors), dict(graph.precisions)
     kept = graph.prepared, dict(graph.variables)
     return graph.name, graph.inputs, graph.outputs, graph.nodes, *declared, named, *kept
 
 
-def call_of(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]) -> Call:
-    """Return what shape and cost rules see of a node, given what is known of its inputs."""
+def make_call(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, Array]) -> Call:
+    """Return the view of a node for shape and cost rules."""
     return Call(
         tuple([tensors[name] if name else None for name in node.inputs]),
         tuple([values.get(name) for name in node.inputs]),
@@ -332,7 +331,7 @@ def call_of(node: Node, tensors: Mapping[str, TensorSpec], values: Mapping[str, 
 
 
 def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
-    """Return the nodes by layer: a layer holds all nodes whose producers are in earlier ones.
+    """Return the nodes by layer: a layer has all nodes with producers in earlier ones.
 
     Examples
     --------
@@ -347,18 +346,17 @@ def topological_layers(graph: Graph) -> tuple[tuple[Node, ...], ...]:
     layer_of: dict[str, int] = {}
     layers: list[list[Node]] = []
     for node in graph.nodes:
-        # What no node writes is there before layer 0.
+        # Tensors that no node writes precede layer 0.
         index = 1 + max((layer_of.get(name, -1) for name in node.inputs), default=-1)
         layer_of.update((name, index) for name in node.outputs if name)
-        # In a topological order layers grow one by one: each was filled by what this one reads.
+        # In a topological order layers grow one by one.
         if index == len(layers):
             layers.append([])
         layers[index].append(node)
     return tuple(map(tuple, layers))
 
 
-def with_renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
-    """Return the graph with tensors renamed."""
+def rename_tensors(graph: Graph, names: Mapping[str, str]) -> Graph:
     if not names:
         return graph
 

@@ -1,4 +1,4 @@
-"""Nodes that run for one item after the other: they have effects, or keep state between calls."""
+"""Nodes that run in the order of items: they have effects, or keep state between calls."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from weakref import WeakKeyDictionary
 
 from .function_state import find_state
 from .ir import Node
-from .nested import all_nodes, graphs_in
+from .nested import list_graphs, walk_nodes
 from .operator import Operator
 from .operators.each import EACH
 
 CALLS = "_plait_calls"
-"""An attribute of functions made by plait: the user's functions that they call."""
+"""An attribute of plait's functions: the user's functions that they call."""
 
 _found: WeakKeyDictionary[Callable[..., Any], str] = WeakKeyDictionary()
 
 
 def is_ordered(operator: Operator) -> bool:
-    """True if the calls of a Python function follow the order of the items."""
+    """Return whether the calls of a Python function follow the order of the items."""
     if operator.function is None:
         return False
     if operator.ordered is not None:
         return operator.ordered
-    if operator.is_async:  # they wait side by side unless the user says otherwise
+    if operator.is_async:  # concurrent unless the user declares otherwise
         return operator.effects and operator.concurrency == 1
     return operator.effects or bool(find_kept(operator))
 
@@ -50,9 +50,9 @@ def explain_order(operator: Operator) -> str:
 
 def find_order(node: Node) -> tuple[str, ...]:
     """Return the ordered operators that a node calls, nested ones included."""
-    if node.op == EACH:  # rows of several items go together
+    if node.op == EACH:  # rows of several items run together
         return ()
     found = [node.op] if is_ordered(node.operator) else []
-    for graph in graphs_in(node):
-        found += [inner.op for _, _, inner in all_nodes(graph) if is_ordered(inner.operator)]
+    for graph in list_graphs(node):
+        found += [inner.op for _, _, inner in walk_nodes(graph) if is_ordered(inner.operator)]
     return tuple(dict.fromkeys(found))

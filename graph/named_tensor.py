@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike
 from .dims import normalize_axis
 from .dtypes import kind_of
 from .errors import OperatorError, ShapeError
-from .names import did_you_mean
-from .operator_methods import method_names, reduce, run_method
+from .names import suggest_names
+from .operator_methods import list_methods, reduce, run_method
 from .tensor import Shape, TensorSpec
 
 if TYPE_CHECKING:
@@ -53,18 +53,17 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
 
     builder: GraphBuilder
 
-    # numpy's arrays and numbers leave operators with a tensor to the tensor.
+    # numpy's arrays and numbers leave operators to the tensor.
     __array_ufunc__ = None
 
     def __new__(cls, name: str, builder: GraphBuilder) -> Tensor:
-        """Return a builder's tensor of that name, which is there."""
         made = super().__new__(cls, name)
         made.builder = builder
         return made
 
     @property
     def spec(self) -> TensorSpec:
-        """Its dtype and shape, as far as they are known."""
+        """Its dtype and shape, as far as known."""
         return self.builder.spec(self)
 
     @property
@@ -79,7 +78,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         Raises
         ------
         ShapeError
-            If not even the number of dimensions is known.
+            If the number of dimensions is unknown.
         """
         shape = self.spec.shape
         if shape is None:
@@ -102,7 +101,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
 
     def transpose(self, *axes: int | Sequence[int]) -> Tensor:
         """Return the tensor with its axes in another order, by default in reverse order."""
-        order = _flat(axes)
+        order = _flatten(axes)
         if not order:
             return self._node("Transpose", self)
         rank = self.spec.rank
@@ -125,10 +124,10 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         """
         if len(shape) == 1 and isinstance(shape[0], Tensor):
             return self._node("Reshape", self, shape[0])
-        listed = _flat(shape)
+        listed = _flatten(shape)
         known = not any(isinstance(one, str) for one in listed)
         lengths = np.asarray(listed if known else self._places(listed), np.int64)
-        # A length of 0 is one, unless symbols are written as 0: "as it is".
+        # Zero is a length, unless symbols are written as 0: "unchanged".
         return self._node("Reshape", self, lengths, allowzero=known and 0 in listed)
 
     def flatten(self, axis: int | None = None) -> Tensor:
@@ -139,7 +138,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> Tensor:
         """Return it without axes of length 1: those given, or all."""
-        return self._node("Squeeze", self, *([] if axis is None else [_flat([axis])]))
+        return self._node("Squeeze", self, *([] if axis is None else [_flatten([axis])]))
 
     @overload
     def split(self, into: int | Integers, /, *, axis: int = 0) -> tuple[Tensor, ...]: ...
@@ -148,7 +147,7 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
     def split(self, *into: Any, axis: int = 0, **given: Any) -> Any:
         """Return parts along an axis: an integer gives their number, a list their lengths.
 
-        Given a string, or nothing, it splits the name, like `str.split`.
+        Given a string, or no argument, it splits the name, like `str.split`.
         """
         if not into or into[0] is None or isinstance(into[0], str):
             return super().split(*into, **given)
@@ -189,14 +188,13 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return self.builder.assign(self, value)
 
     def _operator_method(self, name: str) -> Callable[..., Any]:
-        """Return the method that an operator is, or numpy's reduction that one computes."""
-        # Only for names that the class lacks: operators that are called like a method of text are
-        # not reached.
-        found = method_names().get(name)
+        """Return the method for an operator, or for a reduction of numpy's."""
+        # Only for names that the class lacks: operators named like methods of text are hidden.
+        found = list_methods().get(name)
         if found is None:
             text = f"a tensor has no method or attribute {name!r}"
             if not name.startswith("_"):
-                text += f": {did_you_mean(name, dir(self), 'methods are called as operators are')}"
+                text += f": {suggest_names(name, dir(self), 'methods are called as operators are')}"
             raise AttributeError(text, name=name, obj=self)
         run = reduce if found.reduces else run_method
 
@@ -208,15 +206,15 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         method.__signature__ = found.signature()  # type: ignore[attr-defined]
         return method
 
-    if not TYPE_CHECKING:  # else a misspelled name would be a method as well
+    if not TYPE_CHECKING:  # otherwise misspelled names would type-check
         __getattr__ = _operator_method
 
     def __dir__(self) -> list[str]:
-        # Methods of the name, which is text, would hide those of the tensor in completions.
-        return sorted({*super().__dir__()} - {*dir(str)} | {*vars(Tensor), *method_names()})
+        # Methods of str would hide those of the tensor in completions.
+        return sorted({*super().__dir__()} - {*dir(str)} | {*vars(Tensor), *list_methods()})
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print it in IPython and notebooks; errors and `print` have the name alone."""
+        """Print the tensor in IPython and notebooks; errors and `print` show only the name."""
         printer.text(f"{self}: {self.spec}")
 
     def __bool__(self) -> bool:
@@ -237,9 +235,9 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, key: Any) -> Tensor:
-        from .subscripts import subscript
+        from .subscripts import index_tensor
 
-        return subscript(self, key)
+        return index_tensor(self, key)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return str, (str(self),)
@@ -318,13 +316,13 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         quotient = self._node("Div", a, b)
         if kind == "u":
             return quotient
-        # Div rounds towards zero, which is one too much where Mod, which has the sign of b, and
-        # what is left over differ.
+        # Div rounds towards zero, which is one too much if the remainders with the sign of b (Mod)
+        # and of a (fmod) differ.
         exact = self._node("Mod", a, b).equal(self._node("Mod", a, b, fmod=True))
         return quotient - (~exact).astype(self.dtype)
 
     def _places(self, shape: Sequence[int | str]) -> list[int]:
-        """Return a shape with symbols as Reshape has them: 0 is "as it is", -1 what is left."""
+        """Return a shape with symbols in Reshape's form: 0 for unchanged, -1 for inferred."""
         own = self.shape
         found = [
             (0 if own[place : place + 1] == (one,) else -1) if isinstance(one, str) else one
@@ -340,8 +338,8 @@ class Tensor(OperatorMethods, str):  # type: ignore[misc]  # comparisons yield t
         return found
 
 
-def _flat(given: Sequence[Any]) -> list[Any]:
-    """Return integers that were given one by one, or as one sequence."""
+def _flatten(given: Sequence[Any]) -> list[Any]:
+    """Return integers given one by one or as one sequence."""
     if len(given) == 1 and not isinstance(given[0], int | str | np.integer):
         return list(given[0])
     return list(given)

@@ -1,15 +1,15 @@
-"""Unique names, handed out in constant time, and the known ones that a wrong one is close to."""
+"""Unique names in constant time, and suggestions for misspelt ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 MOST_COMPARED = 20_000
-"""Names that are gone through for those that are like another: so many take a second."""
+"""Limit of names that are compared for suggestions, which takes a second."""
 
 
-def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
-    """Return how to mend a wrong name: by the known ones closest to it, else as told."""
+def suggest_names(name: object, known: Iterable[str], otherwise: str) -> str:
+    """Suggest the known names closest to a wrong one; else return `otherwise`."""
     from difflib import get_close_matches
 
     listed = list(known)
@@ -18,7 +18,7 @@ def did_you_mean(name: object, known: Iterable[str], otherwise: str) -> str:
 
 
 class Names:
-    """The names that are taken.
+    """The names in use.
 
     Parameters
     ----------
@@ -33,11 +33,10 @@ class Names:
         self._numbers: dict[str, int] = {}
 
     def __contains__(self, name: object) -> bool:
-        """True for a name that is taken."""
         return name in self._taken
 
     def take(self, stem: str) -> str:
-        """Return the stem if it is free, else with the first number from 2 that makes it so."""
+        """Return the stem if it is free, otherwise with the first free number from 2."""
         name, number = stem, self._numbers.get(stem, 1)
         while name in self._taken:
             number += 1

@@ -1,7 +1,6 @@
 """Graphs inside of nodes: the branches of If, the bodies of Loop and Scan.
 
-A nested graph sees nothing but its inputs: what it uses of the graph around it is handed to the
-node as further inputs.
+A nested graph only sees its inputs: tensors of the outer graph are further inputs of the node.
 """
 
 from __future__ import annotations
@@ -22,62 +21,59 @@ Values = Sequence[Array | None]
 
 _found: ContextVar[dict[object, tuple[tuple[TensorSpec, ...], object]] | None]
 _found = ContextVar("plait result specs", default=None)
-"""What graphs came to, while one node is inferred, and the objects whose ids are in the key."""
+"""Result specs of graphs while a node is inferred, with the objects whose ids are keys."""
 
 
-def graphs_in(node: Node) -> tuple[Graph, ...]:
+def list_graphs(node: Node) -> tuple[Graph, ...]:
     """Return the graphs among a node's attributes."""
     if not node.attributes:
         return ()
     return tuple([value for value in node.attributes.values() if isinstance(value, Graph)])
 
 
-def all_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
-    """Yield every node, nested ones too: its path, such as ``"loop/add"``, its graph, itself."""
+def walk_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, Node]]:
+    """Yield every node, also nested ones: its path, such as ``"loop/add"``, its graph, itself."""
     for node in graph.nodes:
         yield prefix + node.name, graph, node
-        for nested in graphs_in(node):
-            yield from all_nodes(nested, f"{prefix}{node.name}/")
+        for nested in list_graphs(node):
+            yield from walk_nodes(nested, f"{prefix}{node.name}/")
 
 
 def has_effects(node: Node) -> bool:
-    """True when a node does more than its outputs tell, itself or by a node of a nested graph."""
+    """Return whether a node or one of its nested nodes has effects."""
     if node.operator.effects:
         return True
-    nested = graphs_in(node)
+    nested = list_graphs(node)
     return bool(nested) and any(
-        inner.operator.effects for graph in nested for _, _, inner in all_nodes(graph)
+        inner.operator.effects for graph in nested for _, _, inner in walk_nodes(graph)
     )
 
 
-def awaited(node: Node) -> Operator | None:
-    """Return the operator whose async function a node calls, be it for results of any length."""
+def find_async_operator(node: Node) -> Operator | None:
+    """Return the operator of the async function that a node calls, even with open lengths."""
     operator = node.operator
     if operator.function is not None:
         return operator if operator.is_async else None
-    nested = (inner.operator for graph in graphs_in(node) for inner in graph.nodes)
+    nested = (inner.operator for graph in list_graphs(node) for inner in graph.nodes)
     return next((one for one in nested if one.is_async), None)
 
 
 def draws(node: Node) -> bool:
-    """True when a node draws random numbers, itself or by a node of a nested graph."""
+    """Return whether a node or one of its nested nodes draws random numbers."""
     if node.operator.draws is not None:
         return node.operator.draws(node.inputs)
-    return any(draws(inner) for graph in graphs_in(node) for inner in graph.nodes)
+    return any(draws(inner) for graph in list_graphs(node) for inner in graph.nodes)
 
 
 def acts_outside(node: Node) -> bool:
-    """True when a node has effects that a session cannot take back, as it can assignments."""
+    """Return whether a node has effects that a session cannot undo, unlike assignments."""
     return has_effects(node) and node.op not in (VARIABLE, ASSIGN)
 
 
-def called(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
-    """Return a nested graph for inputs of these specs; those whose values are known are constants.
+def call_graph(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
+    """Return a nested graph for inputs of these specs; known values become constants.
 
-    Raises
-    ------
-    ShapeError
-        If it has another number of inputs, or the specs do not fit inside.
+    Raises ShapeError if it has another number of inputs, or the specs do not fit inside.
     """
     if len(specs) != len(graph.inputs):
         raise ShapeError(
@@ -86,7 +82,7 @@ def called(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
             fix=f"pass {', '.join(graph.inputs) or 'nothing'}",
         )
     given = {
-        name: _named(name, graph.tensors[name] if spec is None else spec)
+        name: _name_lengths(name, graph.tensors[name] if spec is None else spec)
         for name, spec in zip(graph.inputs, specs, strict=True)
     }
     for name, spec in given.items():
@@ -106,33 +102,31 @@ def called(graph: Graph, specs: Specs, values: Values = ()) -> Graph:
     return infer_shapes(bound)
 
 
-def result_specs(graph: Graph, specs: Specs, values: Values = ()) -> tuple[TensorSpec, ...]:
-    """Return the specs of a nested graph's outputs, in words that the graph around it knows.
+def infer_results(graph: Graph, specs: Specs, values: Values = ()) -> tuple[TensorSpec, ...]:
+    """Return the specs of a nested graph's outputs, in symbols of the outer graph.
 
-    Raises
-    ------
-    ShapeError
-        As `called`.
+    Raises ShapeError as `call_graph`.
     """
     found = _found.get()
     if found is None:  # the outermost one
         token = _found.set({})
         try:
-            return result_specs(graph, specs, values)
+            return infer_results(graph, specs, values)
         finally:
             _found.reset(token)
-    # Every loop asks for its body's specs a few times, so that for those of loops in loops in loops
-    # there would be no end of it.
+    # Every loop asks for its body's specs several times, which is exponential for nested loops.
     key = id(graph), tuple(specs), tuple(map(id, values))
     if key not in found:
-        found[key] = _result_specs(graph, specs, values), (graph, values)
+        found[key] = _infer_results(graph, specs, values), (graph, values)
     return found[key][0]
 
 
-def _result_specs(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSpec, ...]:
-    inferred = called(graph, specs, values)
-    # The names that lengths have inside, back to those around: any other one is not known there.
-    known = {_inside(dim): dim for spec in specs if spec is not None for dim in spec.shape or ()}
+def _infer_results(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSpec, ...]:
+    inferred = call_graph(graph, specs, values)
+    # Inner names of lengths are translated back; other symbols are unknown outside.
+    known = {
+        _rename_inside(dim): dim for spec in specs if spec is not None for dim in spec.shape or ()
+    }
 
     def outside(dim: Dim) -> Dim:
         return dim if isinstance(dim, int) else known.get(dim, UNKNOWN)
@@ -144,8 +138,8 @@ def _result_specs(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSpe
     )
 
 
-def merged(a: TensorSpec, b: TensorSpec, what: str) -> TensorSpec:
-    """Return the spec of a tensor that is like the one or like the other.
+def merge_specs(a: TensorSpec, b: TensorSpec, what: str) -> TensorSpec:
+    """Return the spec of a tensor that has one spec or the other.
 
     Raises
     ------
@@ -161,18 +155,20 @@ def merged(a: TensorSpec, b: TensorSpec, what: str) -> TensorSpec:
 
 
 def replace_shape(spec: TensorSpec, shape: tuple[Dim, ...] | None) -> TensorSpec:
-    """Return the spec with another shape."""
     return TensorSpec(spec.dtype, shape)
 
 
-def _named(name: str, spec: TensorSpec) -> TensorSpec:
-    """Return the spec as seen inside, with a name for each length of which nothing is known."""
+def _name_lengths(name: str, spec: TensorSpec) -> TensorSpec:
+    """Return the spec as seen inside, with a name for each unknown length."""
     if spec.shape is None:
         return spec
-    dims = (f"{name}.shape[{i}]" if d == UNKNOWN else _inside(d) for i, d in enumerate(spec.shape))
+    dims = (
+        f"{name}.shape[{i}]" if d == UNKNOWN else _rename_inside(d)
+        for i, d in enumerate(spec.shape)
+    )
     return TensorSpec(spec.dtype, tuple(dims))
 
 
-def _inside(dim: Dim) -> Dim:
-    """Return what a length is called inside, where other tensors may have the same names."""
+def _rename_inside(dim: Dim) -> Dim:
+    """Return the inner name of a length; tensors inside may have the same names."""
     return dim.replace(".shape[", "'.shape[") if isinstance(dim, str) else dim

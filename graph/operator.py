@@ -1,7 +1,7 @@
 """Operators: their inputs, attributes, shape rule and cost. Kernels live with devices.
 
-`define` registers them, `find_operator` looks them up. Plait's own are imported when one is asked
-for that is not there, or somebody else's is registered.
+`define` registers them, `find_operator` looks them up. Plait's own are imported when an unknown one
+is needed, or a package's is registered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from .attribute import Attribute, Attributes
 from .dims import UNKNOWN
 from .errors import GraphError, OperatorError, PlaitError
-from .installed import OPERATORS, STANDARD, leading_parts, load, load_own, package_of
+from .installed import OPERATORS, STANDARD, describe_package, list_prefixes, load, load_own
 from .registry import Registry, note_registration
 from .tensor import Array, TensorSpec
 from .traits import IN_PLANS_ALONE, NO_TRAITS, NOTHING, UNSTATED, Float16, Part, Trait
@@ -30,7 +30,7 @@ Specs: TypeAlias = tuple[TensorSpec, ...]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a shape or cost rule may look at: one node without its names.
+    """The view of a node for shape and cost rules, without names.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Call:
 
 
 class Cost(NamedTuple):
-    """What a node costs: floating-point operations, and bytes read and written."""
+    """The cost of a node: floating-point operations, and bytes read and written."""
 
     flops: int
     nbytes: int
@@ -103,7 +103,7 @@ class Alias(NamedTuple):
 
 
 AliasRule: TypeAlias = Callable[[Call], Iterable[Alias]]
-"""Returns what shares bytes in a node of static shapes."""
+"""Returns the outputs and inputs that share bytes in a node of static shapes."""
 
 
 DrawsRule: TypeAlias = Callable[[Sequence[str]], bool]
@@ -135,13 +135,13 @@ class Operator:
     inplace : pairs of (output, input)
         The kernel allows the output to overwrite the input.
     effects : bool
-        True when a node must run although nobody reads it.
+        True if a node must run even without readers.
     draws : callable, optional
         Says of a node's inputs, by name or ``""``, whether it draws random numbers. Such nodes are
         no function of their inputs: `plait.graph.randomness` makes them that before they are
         planned.
     function : callable, optional
-        The Python function of a Python operator, or the class whose instances its nodes are.
+        The Python function of a Python operator, or the class of its nodes' instances.
     bounded : str, optional
         Where output lengths depend on values: the operator that computes the same into buffers of
         an upper bound, and says how much of them it filled. Kernels are for that one.
@@ -152,13 +152,13 @@ class Operator:
     float16 : Float16
         Whether it computes in float16 where that is allowed.
     lacks : Mapping of Part to str
-        What there is none of for it, and why.
+        The implementations that it lacks, with reasons.
     concurrency : int or None
         How many calls of an async function a session has under way at most.
     version : int
         That of its domain since which ONNX models have it in this form.
     declared : tuple of TensorSpec
-        What the inputs of a Python function are declared to be, if they are.
+        The declared inputs of a Python function, if any.
     by_value : callable, optional
         Pickles its function, and the arguments of `plait.operator`, for processes that cannot
         import it.
@@ -206,29 +206,30 @@ class Operator:
 
     def name_input(self, index: int) -> str:
         """Return the formal name of an input."""
-        return _formal(self.inputs, index)
+        return _get_formal(self.inputs, index)
 
     def check_arity(
         self, n_inputs: int, present: Sequence[bool], n_outputs: int, at: object
     ) -> None:
         """Raise OperatorError unless the counts fit and required inputs are present."""
-        low, high = _arity(self.inputs)
+        low, high = _count_formals(self.inputs)
         if not low <= n_inputs <= high:
             raise OperatorError(
-                f"{self.name} takes {_between(low, high)} inputs ({self.inputs}), got {n_inputs}",
+                f"{self.name} takes {_describe_range(low, high)} inputs ({self.inputs}), "
+                f"got {n_inputs}",
                 at=str(at),
                 fix=f"pass {self.inputs}",
             )
-        missing = [i for i in range(n_inputs) if not (present[i] or _optional(self.inputs, i))]
+        missing = [i for i in range(n_inputs) if not (present[i] or _is_optional(self.inputs, i))]
         if missing:
-            names = ", ".join(_formal(self.inputs, i) for i in missing)
+            names = ", ".join(_get_formal(self.inputs, i) for i in missing)
             raise OperatorError(
                 f"{self.name} needs its input {names}", at=str(at), fix=f"pass {names}"
             )
-        low, high = _arity(self.outputs)
+        low, high = _count_formals(self.outputs)
         if not low <= n_outputs <= high:
             raise OperatorError(
-                f"{self.name} has {_between(low, high)} outputs ({self.outputs}), "
+                f"{self.name} has {_describe_range(low, high)} outputs ({self.outputs}), "
                 f"asked for {n_outputs}",
                 at=str(at),
                 fix=f"ask for {self.outputs}",
@@ -247,7 +248,7 @@ class Operator:
     @property
     def usual_outputs(self) -> int:
         """How many outputs a node has by default: those that are not optional, at least one."""
-        return max(_arity(self.outputs)[0], 1)
+        return max(_count_formals(self.outputs)[0], 1)
 
     def complete(self, given: Mapping[str, Any], at: object) -> Attributes:
         """Return the attributes with types checked and defaults filled in.
@@ -286,7 +287,7 @@ _operators: Registry[str, Operator] = Registry(
 )
 _BOUNDED = "Bounded."
 _COUNTS = ("axis", "k")
-"""Inputs that are integers whatever the dtype of the first tensor."""
+"""Inputs that are integers for any dtype of the first tensor."""
 _registered: ContextVar[list[str] | None] = ContextVar("plait registered", default=None)
 _PACKAGE = __name__.partition(".")[0]
 
@@ -319,11 +320,11 @@ def define(
     float16: Float16 = UNSTATED,
     lacks: Mapping[Part, str] = NOTHING,
 ) -> Callable[[InferRule], InferRule]:
-    """Register an operator whose shape rule is the decorated function.
+    """Register an operator with the decorated function as its shape rule.
 
     `bound` is given where output lengths depend on values: a second shape rule, that yields the
-    largest shapes. The operator called `bounded_name` is registered too: its outputs have these
-    shapes, and one more, a vector of int64, holds the true shapes, one after the other. The
+    largest shapes. The operator called `name_bounded_form` is registered too: its outputs have
+    these shapes, and one more, a vector of int64, holds the true shapes, one after the other. The
     elements of an output lie at the beginning of its buffer, without gaps.
 
     Examples
@@ -345,7 +346,7 @@ def define(
     def decorate(infer: InferRule) -> InferRule:
         bounded = None
         if bound is not None:
-            bounded = bounded_name(name)
+            bounded = name_bounded_form(name)
             rule, names = _with_shapes(bound), f"{outputs.replace('?', '')} shapes"
             register_operator(
                 Operator(
@@ -386,7 +387,7 @@ def define(
     return decorate
 
 
-def bounded_name(name: str) -> str:
+def name_bounded_form(name: str) -> str:
     """Return the name of the operator that computes into buffers of an upper bound."""
     return f"{_BOUNDED}{name}"
 
@@ -415,16 +416,10 @@ def _with_shapes(bound: InferRule) -> InferRule:
 
 
 def register_operator(operator: Operator) -> None:
-    """Add an operator to the registry.
-
-    Raises
-    ------
-    GraphError
-        If the name is taken, or is none.
-    """
+    """Add an operator to the registry; raises GraphError if the name is taken or invalid."""
     if not isinstance(operator.name, str) or not operator.name:
         raise GraphError(f"{operator.name!r} is not the name of an operator", fix="use some text")
-    # Plait's own come first, whatever was imported before: a second one of a name is refused, and
+    # Plait's own come first, in any order of imports: a second one of a name is refused, and
     # never plait's.
     if not operator.module.startswith(f"{_PACKAGE}."):
         _operators.import_own()
@@ -490,12 +485,12 @@ def unregister_operator(name: str) -> None:
 def find_operator(name: str, at: object = None) -> Operator:
     """Return the operator of that name; `at` says in errors where it stands.
 
-    One that nobody has registered may be offered by an installed package: that is imported then.
+    An unregistered one may be offered by an installed package, which is imported then.
 
     Raises
     ------
     OperatorError
-        If there is none, and the message names the closest ones; or its package is broken.
+        If it is unknown, with similar names in the message; or if its package is broken.
     """
     try:
         return _operators[name]
@@ -527,11 +522,10 @@ def is_operator(name: str) -> bool:
 def _is_installed(name: str) -> bool:
     """Import the package that offers an operator, or all operators of its name's first parts.
 
-    For names without a dot those are ONNX's. A function that is offered registers what it is asked
-    for.
+    For names without a dot those are ONNX's. An offered function registers the requested operator.
     """
-    for offer in leading_parts(name) if "." in name else (name, STANDARD):
-        with _all_or_none():
+    for offer in list_prefixes(name) if "." in name else (name, STANDARD):
+        with _undo_on_error():
             found = load(OPERATORS, offer, OperatorError)
             if callable(found):
                 found(name)
@@ -540,17 +534,17 @@ def _is_installed(name: str) -> bool:
         # Of a package that offers the first parts of a name, not every name must be there.
         if found is not None and offer == name:
             raise OperatorError(
-                f"package {package_of(OPERATORS, name)} offers an operator {name!r}, but importing "
-                "it defines none of that name",
+                f"package {describe_package(OPERATORS, name)} offers an operator {name!r}, "
+                "but importing it defines none of that name",
                 fix="correct the name in its pyproject.toml, or that of the operator",
             )
     return False
 
 
 @contextmanager
-def _all_or_none() -> Iterator[None]:
-    """Unregister what was registered inside if that raises."""
-    # What an import that failed had defined would be defined twice by the next attempt.
+def _undo_on_error() -> Iterator[None]:
+    """Undo the registrations of a block that raises."""
+    # Otherwise the next attempt of a failed import would define operators twice.
     token = _registered.set([])
     try:
         yield
@@ -562,7 +556,7 @@ def _all_or_none() -> Iterator[None]:
         _registered.reset(token)
 
 
-def operators_so_far() -> tuple[str, ...]:
+def list_known_operators() -> tuple[str, ...]:
     """Return the names of plait's operators, and of others that are registered by now.
 
     Those of dialects and packages are loaded when one is asked for: some import much for that.
@@ -576,24 +570,24 @@ def operators() -> tuple[str, ...]:
     return tuple(sorted(_operators.all()))
 
 
-def _arity(formals: str) -> tuple[int, float]:
+def _count_formals(formals: str) -> tuple[int, float]:
     names = formals.split()
     low = sum(name[-1] not in "?*" for name in names)
     variadic = bool(names) and names[-1][-1] in "*+"
     return low, float("inf") if variadic else len(names)
 
 
-def _formal(formals: str, index: int) -> str:
+def _get_formal(formals: str, index: int) -> str:
     names = formals.split()
     return names[min(index, len(names) - 1)].rstrip("?*+")
 
 
-def _optional(formals: str, index: int) -> bool:
+def _is_optional(formals: str, index: int) -> bool:
     names = formals.split()
     return names[min(index, len(names) - 1)].endswith("?")
 
 
-def _between(low: int, high: float) -> str:
+def _describe_range(low: int, high: float) -> str:
     if low == high:
         return str(low)
     return f"{low} or more" if high == float("inf") else f"{low} to {int(high)}"

@@ -6,7 +6,7 @@
 
 A class has `run`, which takes a node's inputs and its attributes by keyword, as a Python function
 would, and any of the other three. Making an instance is cheap: whenever shapes are inferred one is
-made, to `prepare`, and forgotten. What is to run is made once more and goes through all the states.
+made, to `prepare`, and dropped. An instance that runs is made again and goes through all states.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from .errors import OperatorError, PlaitError, named_text
+from .errors import OperatorError, PlaitError, describe_error
 from .ir import Graph
 from .operator import Call
 from .tensor import Array, TensorSpec
@@ -35,7 +35,7 @@ class State(Enum):
 
 
 class OperatorLifecycle:
-    """An instance of an operator's class, and what may be asked of it now.
+    """An instance of an operator's class with its state.
 
     Parameters
     ----------
@@ -77,12 +77,12 @@ class OperatorLifecycle:
         self._instance = self._own("__init__", kind)
 
     def prepare(self, call: Call) -> Sequence[TensorSpec] | None:
-        """Check what the node is called with; return its outputs' specs, None where it has none.
+        """Check the node's call; return its outputs' specs, if the class determines them.
 
         Raises
         ------
         OperatorError
-            If it is not what the operator takes, or was prepared already.
+            If the call is invalid, or was prepared already.
         """
         self._expect("prepare", State.MADE)
         hook = getattr(self._instance, "prepare", None)
@@ -93,7 +93,7 @@ class OperatorLifecycle:
         return (made,) if isinstance(made, TensorSpec) else made
 
     def open(self, inputs: Sequence[Array | None] = ()) -> None:
-        """Acquire what `run` needs; one that fails has to undo itself what it did.
+        """Acquire resources for `run`; a failing hook must release them itself.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class OperatorLifecycle:
         OperatorError
             If it is not prepared, or open.
         Exception
-            What the class raises.
+            Any error of the class.
         """
         self._expect("open", State.CHECKED)
         # Set first: one that fails to open is neither opened nor closed after that.
@@ -121,7 +121,7 @@ class OperatorLifecycle:
         OperatorError
             If it is not open.
         Exception
-            What the class raises: it stays open.
+            Any error of the class; the instance stays open.
         """
         # Asked here: this is on every item's way, and a call costs more than the question.
         if self.state is not State.READY:
@@ -129,14 +129,14 @@ class OperatorLifecycle:
         return self._instance.run(*inputs, **attributes)
 
     def close(self) -> None:
-        """Release what was acquired.
+        """Release all resources.
 
         Raises
         ------
         OperatorError
             If it is not open.
         Exception
-            What the class raises: it is closed all the same.
+            Any error of the class; the instance is closed nevertheless.
         """
         self._expect("close", State.READY)
         self.state = State.ENDED
@@ -157,20 +157,20 @@ class OperatorLifecycle:
             method(*arguments)
 
     def _own(self, hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call what checks: whatever it raises says that the node is wrong."""
+        """Call a check; any of its errors means that the node is wrong."""
         try:
             return function(*arguments)
         except PlaitError:
             raise
         except Exception as error:
             raise OperatorError(
-                f"{self.op}.{hook} raised {named_text(error)}",
+                f"{self.op}.{hook} raised {describe_error(error)}",
                 at=self.at,
                 fix="correct the node, or the operator",
             ) from error
 
 
-def run_of(kind: Any) -> Callable[..., Any]:
+def get_run(kind: Any) -> Callable[..., Any]:
     """Return the method that a class computes with."""
     method: Callable[..., Any] = kind.run
     return method

@@ -13,8 +13,8 @@ import numpy as np
 
 from .attribute import REQUIRED, Kind
 from .errors import OperatorError
-from .operator import Operator, find_operator, operators_so_far
-from .registry import registrations
+from .operator import Operator, find_operator, list_known_operators
+from .registry import count_registrations
 
 if TYPE_CHECKING:
     from .named_tensor import Tensor
@@ -26,7 +26,7 @@ _REDUCES = "Reduce"
 
 
 class Method(NamedTuple):
-    """A method of tensors: an operator whose first input the tensor is.
+    """A method of tensors: an operator with the tensor as its first input.
 
     Attributes
     ----------
@@ -44,23 +44,25 @@ class Method(NamedTuple):
             return f"{self.op} along an axis, several, or all, which are dropped by default."
         operator = find_operator(self.op)
         outputs = operator.outputs.split()[: operator.usual_outputs]
-        first = bare(operator.inputs.split()[0])
-        return f"{self.op} with this tensor as {first}; returns {', '.join(map(bare, outputs))}."
+        first = strip_mark(operator.inputs.split()[0])
+        return (
+            f"{self.op} with this tensor as {first}; returns {', '.join(map(strip_mark, outputs))}."
+        )
 
     def signature(self) -> Signature:
         """Return how it is called: inputs by place or name, then attributes by name."""
-        return _signature(self, registrations())
+        return _make_signature(self, count_registrations())
 
 
-def method_names() -> Mapping[str, Method]:
+def list_methods() -> Mapping[str, Method]:
     """Return the methods that registered operators are, but those of a domain, by name."""
-    return _method_names(registrations())
+    return _list_methods(count_registrations())
 
 
 @lru_cache(maxsize=1)
-def _method_names(count: int) -> Mapping[str, Method]:
+def _list_methods(count: int) -> Mapping[str, Method]:
     found: dict[str, Method] = {}
-    for op in operators_so_far():
+    for op in list_known_operators():
         operator = find_operator(op)
         if "." in op or not _is_method(operator):
             continue
@@ -82,9 +84,9 @@ def _is_method(operator: Operator) -> bool:
 def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **given: Any) -> Any:
     """Add a node; inputs may be given by their names, and one axis where axes are an input."""
     operator = find_operator(op)
-    formals = [bare(one) for one in _others(operator)]
+    formals = [strip_mark(one) for one in _list_other_inputs(operator)]
     if "axes" in formals and "axis" in given:
-        given["axes"] = _listed(given.pop("axis"))
+        given["axes"] = _to_vector(given.pop("axis"))
     inputs = list(operands)
     for place, formal in enumerate(formals):
         if formal in given and formal not in operator.attributes:
@@ -97,50 +99,52 @@ def run_method(x: Tensor, op: str, *operands: Any, name: str | None = None, **gi
 
 def reduce(x: Tensor, op: str, axis: Any = None, keepdims: bool = False, **given: Any) -> Any:
     """Add a reduction over an axis, several, or all; over none it is of each element by itself."""
-    axes = [] if axis is None else [_listed(axis)]
+    axes = [] if axis is None else [_to_vector(axis)]
     given["noop_with_empty_axes"] = axis == ()
     return x.builder.op(op, x, *axes, keepdims=keepdims, **given)
 
 
 @lru_cache(maxsize=512)
-def _signature(method: Method, count: int) -> Signature:
+def _make_signature(method: Method, count: int) -> Signature:
     if method.reduces:
-        takes = [_parameter("axis", None), _parameter("keepdims", False)]
-        return Signature([*takes, _parameter("name", None, Parameter.KEYWORD_ONLY)])
+        takes = [_make_parameter("axis", None), _make_parameter("keepdims", False)]
+        return Signature([*takes, _make_parameter("name", None, Parameter.KEYWORD_ONLY)])
     operator = find_operator(method.op)
-    others = _others(operator)
+    others = _list_other_inputs(operator)
     given = {name: attribute.default for name, attribute in operator.attributes.items()}
-    if "axes" in map(bare, others):
+    if "axes" in map(strip_mark, others):
         given["axis"] = None
     named = sorted({**given, "name": None}.items(), key=lambda one: one[1] is not REQUIRED)
-    options = [_parameter(name, default, Parameter.KEYWORD_ONLY) for name, default in named]
-    return Signature([*_inputs(others), *options])
+    options = [_make_parameter(name, default, Parameter.KEYWORD_ONLY) for name, default in named]
+    return Signature([*_make_parameters(others), *options])
 
 
-def _inputs(others: Sequence[str]) -> Iterator[Parameter]:
-    """Yield inputs as parameters: one may be left out if all behind it may; `axes`, for `axis`."""
+def _make_parameters(others: Sequence[str]) -> Iterator[Parameter]:
+    """Yield inputs as parameters, optional if all later ones are; `axes` is replaced by `axis`."""
     for place, formal in enumerate(others):
         if formal[-1] in "*+":
-            yield Parameter(bare(formal), Parameter.VAR_POSITIONAL)
+            yield Parameter(strip_mark(formal), Parameter.VAR_POSITIONAL)
         else:
             left_out = all(one[-1] in "?*" or one == "axes" for one in others[place:])
-            yield _parameter(bare(formal), None if left_out else REQUIRED)
+            yield _make_parameter(strip_mark(formal), None if left_out else REQUIRED)
 
 
-def _parameter(name: str, default: Any, kind: Any = Parameter.POSITIONAL_OR_KEYWORD) -> Parameter:
+def _make_parameter(
+    name: str, default: Any, kind: Any = Parameter.POSITIONAL_OR_KEYWORD
+) -> Parameter:
     return Parameter(name, kind, default=Parameter.empty if default is REQUIRED else default)
 
 
-def bare(formal: str) -> str:
+def strip_mark(formal: str) -> str:
     """Return the name of a formal input without its mark."""
     return formal.rstrip("?*+")
 
 
-def _others(operator: Operator) -> list[str]:
+def _list_other_inputs(operator: Operator) -> list[str]:
     formals = operator.inputs.split()
     return formals if formals[0][-1] == "+" else formals[1:]
 
 
-def _listed(axis: Any) -> Any:
+def _to_vector(axis: Any) -> Any:
     """Return axes as a vector; a tensor as it is."""
     return axis if isinstance(axis, str) else np.atleast_1d(np.asarray(axis, np.int64))

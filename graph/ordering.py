@@ -9,11 +9,11 @@ from .errors import GraphError
 from .ir import Node
 
 
-def in_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+def sort_nodes(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
     """Return nodes in a topological order, and a cycle of nodes that wait for each other.
 
-    Of those that are ready the first one is next, so that what is in order stays as it is. Where
-    there is a cycle, those that wait for it are left out of the order.
+    The first ready node is next, so that ordered nodes keep their order. Nodes that wait for a
+    cycle are omitted.
     """
     producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     waits = [list({producer[name] for name in n.inputs if name in producer}) for n in nodes]
@@ -31,7 +31,7 @@ def in_order(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
             counts[reader] -= 1
             if counts[reader] == 0:
                 heapq.heappush(ready, reader)
-    cycle = _cycle(waits, counts) if len(order) < len(nodes) else []
+    cycle = _find_cycle(waits, counts) if len(order) < len(nodes) else []
     return [nodes[index] for index in order], [nodes[index] for index in cycle]
 
 
@@ -39,12 +39,7 @@ def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
     """Return nodes in depth-first order: each branch is followed to its end before the next.
 
     Every node comes after all nodes that write its inputs. Among several branches the one of the
-    reader that stands first goes first.
-
-    Raises
-    ------
-    GraphError
-        If nodes wait for each other in a cycle.
+    reader that stands first goes first. Raises GraphError if nodes wait for each other in a cycle.
     """
     producer = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     waits = [{producer[name] for name in n.inputs if name in producer} for n in nodes]
@@ -63,12 +58,12 @@ def order_depth_first(nodes: Sequence[Node]) -> list[Node]:
             if counts[reader] == 0:
                 ready.append(reader)
     if len(order) < len(nodes):
-        names = ", ".join(repr(node.name) for node in in_order(nodes)[1])
+        names = ", ".join(repr(node.name) for node in sort_nodes(nodes)[1])
         raise GraphError(f"nodes wait for each other in a cycle: {names}", fix="rewire one of them")
     return order
 
 
-def needed_for(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]:
+def find_needed(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]:
     """Yield those of some nodes in order that tensors need, the last one first."""
     wanted = set(tensors)
     for node in reversed(nodes):
@@ -77,7 +72,7 @@ def needed_for(tensors: Iterable[str], nodes: Sequence[Node]) -> Iterator[Node]:
             yield node
 
 
-def _cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
+def _find_cycle(waits: Sequence[Sequence[int]], counts: Sequence[int]) -> list[int]:
     """Return a cycle in the order of data flow, given the nodes that never became ready."""
     index = next(i for i, count in enumerate(counts) if count)
     seen: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""Lengths that Python functions decide: each call has its own, unless they are called alike.
+"""Lengths that Python functions decide: each call has its own, unless they have one name.
 
 An operator declares such a length by a symbol that none of its inputs has. In a graph, equal
-symbols are equal lengths, so that a second call of the same operator gets other ones. What they are
-called is an attribute of the node: symbol of the declaration, symbol in the graph, and so on.
+symbols are equal lengths, so that a second call of the same operator gets new ones. Their names are
+an attribute of the node: symbol of the declaration, symbol in the graph, and so on.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from .infer import infer_node
 from .ir import Graph, Node
 from .names import Names
 from .operator import Call
-from .tensor import TensorSpec, symbols_of
+from .tensor import TensorSpec, list_symbols
 
 
-def names_in(attributes: Attributes) -> dict[str, str]:
-    """Return what the lengths of a call's declaration are called in the graph, where it says so."""
-    listed: Sequence[str] = attributes.get(LENGTHS, ())
-    return dict(zip(listed[::2], listed[1::2], strict=True))
+def read_names(attributes: Attributes) -> dict[str, str]:
+    """Return the names in the graph of a call's declared lengths, if they differ."""
+    write_names: Sequence[str] = attributes.get(LENGTHS, ())
+    return dict(zip(write_names[::2], write_names[1::2], strict=True))
 
 
-def listed(names: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what lengths are called as an attribute."""
+def write_names(names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return names of lengths as an attribute."""
     return tuple(one for pair in names.items() for one in pair)
 
 
-def original_lengths(graph: Graph) -> dict[str, str]:
-    """Return the lengths of a graph that are called otherwise than declared, each with that."""
+def find_renamed_lengths(graph: Graph) -> dict[str, str]:
+    """Return the declared name of each renamed length of a graph."""
     return {
         name: declared
         for node in graph.nodes
-        for declared, name in names_in(node.attributes).items()
+        for declared, name in read_names(node.attributes).items()
         if name != declared
     }
 
@@ -47,7 +47,7 @@ class OwnLengths:
         self._taken = set(taken)
 
     def copy(self) -> OwnLengths:
-        """Return those that there are now."""
+        """Return a copy of the current lengths."""
         return OwnLengths(self._taken)
 
     def is_taken(self, op: str, name: str) -> bool:
@@ -57,18 +57,14 @@ class OwnLengths:
     def named(
         self, node: Node, call: Call, tensors: Mapping[str, TensorSpec], inputs: Iterable[str]
     ) -> Node:
-        """Return a node whose own lengths have names, new ones where others have theirs.
+        """Name the lengths that a node decides, with new names for those in use.
 
-        `tensors` are all that there are. Those that are fed are `inputs`: who declares a length of
-        one of these means that one.
-
-        Raises
-        ------
-        OperatorError
-            If the node names a length that the operator does not declare.
+        `tensors` are all tensors so far, and `inputs` the fed ones: a declared length with the name
+        of a fed one is that length. Raises OperatorError if the node names a length that the
+        operator does not declare.
         """
-        declared = own_symbols(node, call)
-        given = names_in(node.attributes)
+        declared = find_own_symbols(node, call)
+        given = read_names(node.attributes)
         if unknown := given.keys() - declared:
             raise OperatorError(
                 f"{node.op} decides no length {sorted(unknown)[0]!r}",
@@ -77,15 +73,15 @@ class OwnLengths:
             )
         again = [one for one in declared if one not in given and self.is_taken(node.op, one)]
         if again:
-            fed = symbols_of(tensors[name] for name in inputs)
-            names = Names(symbols_of(tensors.values()))
+            fed = list_symbols(tensors[name] for name in inputs)
+            names = Names(list_symbols(tensors.values()))
             given.update((one, names.take(one)) for one in again if one not in fed)
         self._taken.update((node.op, given.get(symbol, symbol)) for symbol in declared)
-        return replace(node, attributes={**node.attributes, LENGTHS: listed(given)})
+        return replace(node, attributes={**node.attributes, LENGTHS: write_names(given)})
 
 
 class IncludedLengths:
-    """What the own lengths of a graph are called in another one that it is included in.
+    """The names of a graph's own lengths in another one that includes it.
 
     Those that are equal in there stay so, and are not equal to those of calls that were there.
 
@@ -103,23 +99,23 @@ class IncludedLengths:
         self._names: dict[str, str] = {}
 
     def of(self, node: Node, tensors: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-        """Return the attribute of a node of the graph in the other one, whose tensors are these."""
-        given, found = names_in(node.attributes), {}
-        for symbol in own_symbols(node, self._graph.call(node)):
+        """Return the attribute of an included node, given the tensors of the other graph."""
+        given, found = read_names(node.attributes), {}
+        for symbol in find_own_symbols(node, self._graph.call(node)):
             inside = given.get(symbol, symbol)
             if inside not in self._names:
-                names = Names(symbols_of(tensors.values()))
+                names = Names(list_symbols(tensors.values()))
                 is_taken = self._before.is_taken(node.op, inside)
                 self._names[inside] = names.take(symbol) if is_taken else inside
             name = self._names[inside]
             if name != symbol or self._own.is_taken(node.op, name):
                 found[symbol] = name
-        return listed(found)
+        return write_names(found)
 
 
-def own_symbols(node: Node, call: Call) -> dict[str, None]:
-    """Return the lengths that the operator of a node declares, and none of its inputs has."""
+def find_own_symbols(node: Node, call: Call) -> dict[str, None]:
+    """Return the declared lengths of a node's operator that its inputs lack."""
     plain = {**node.attributes, LENGTHS: ()}
     specs = infer_node(replace(node, attributes=plain), replace(call, attributes=plain))
-    read = symbols_of(spec for spec in call.inputs if spec is not None)
-    return {one: None for one in symbols_of(specs) if one not in read and one.isidentifier()}
+    read = list_symbols(spec for spec in call.inputs if spec is not None)
+    return {one: None for one in list_symbols(specs) if one not in read and one.isidentifier()}

@@ -1,4 +1,4 @@
-"""Numbers as 32-bit code sees them: what does not fit becomes the nearest number that does.
+"""Numbers in 32-bit code: others become the nearest representable number.
 
 A parameter keeps three views of a number: a double, a 32-bit float and a 32-bit integer.
 """
@@ -63,10 +63,7 @@ class Number:
     def of(cls, value: float | np.number[Any]) -> Number:
         """Return the views of a number: of a 32-bit float or integer, all of them are exact.
 
-        Raises
-        ------
-        OperatorError
-            If it is an integer that no double is near.
+        Raises OperatorError if it is an integer that no double is near.
         """
         try:
             double = float(value)
@@ -91,7 +88,7 @@ class Parameter:
 
     @property
     def kind(self) -> str:
-        """What it is: ``"null"``, ``"number"``, ``"array of strings"``, ..."""
+        """Its kind: ``"null"``, ``"number"``, ``"array of strings"``, ..."""
         value = self.value
         if isinstance(value, tuple):
             return f"array of {_KINDS[type(value[0])]}s"
@@ -121,12 +118,12 @@ class Parameters(Mapping[str, Parameter]):
         Raises
         ------
         OperatorError
-            If a value is none of null, string, number, bool and arrays, not empty, of one of these.
+            If a value is not null, a string, number or bool, or a non-empty array of one of these.
         """
-        return cls(Parameter(name, _value(name, value)) for name, value in values.items())
+        return cls(Parameter(name, _convert(name, value)) for name, value in values.items())
 
     def joined(self, first: str, second: str) -> Parameter:
-        """Return the one whose name is made of two: ``first_second``."""
+        """Return the parameter ``first_second``."""
         return self[f"{first}_{second}"]
 
     def unused_name(self, prefix: str) -> str:
@@ -148,16 +145,16 @@ class Parameters(Mapping[str, Parameter]):
         return f"Parameters({list(self._by_name.values())})"
 
 
-def _value(name: str, value: Any) -> Value:
+def _convert(name: str, value: Any) -> Value:
     if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
-        made = [_scalar(name, each) for each in value]
+        made = [_convert_scalar(name, each) for each in value]
         if not made or made[0] is None or len(set(map(type, made))) > 1:
             raise _unfit_error(name, value, "an array of one kind, not empty")
         return tuple(made)  # type: ignore[return-value]  # all are of one type, as was just seen
-    return _scalar(name, value)
+    return _convert_scalar(name, value)
 
 
-def _scalar(name: str, value: Any) -> Scalar:
+def _convert_scalar(name: str, value: Any) -> Scalar:
     for kinds, convert in _SCALARS:
         if isinstance(value, kinds):
             made: Scalar = convert(value)

@@ -8,13 +8,13 @@ from itertools import islice
 from typing import Any
 
 from .errors import GraphError
-from .escaping import listing, printable
+from .escaping import escape_unprintable, join_lines
 from .ir import Graph, Node
 from .operator import is_operator
 from .tensor import Array
 
 SHOWN_LINES = 60
-"""Of a graph, in a notebook."""
+"""Limit of a graph's lines in a notebook."""
 
 SHOWN_ELEMENTS = 6
 """How much of a constant or a sequence is printed."""
@@ -41,18 +41,18 @@ def to_text(graph: Graph) -> str:
       y: float32[batch, 2] = Add(x, constant.1)  # shift
       output    y
     """
-    return listing(_lines(graph))
+    return join_lines(_list_lines(graph))
 
 
 def to_html(graph: Graph) -> str:
     """Return the first lines of the listing as markup."""
-    lines = list(islice(_lines(graph), SHOWN_LINES + 1))
+    lines = list(islice(_list_lines(graph), SHOWN_LINES + 1))
     # Counted, as listing all lines of a large graph to leave most of them out would take seconds.
     left = len(graph.nodes) + len(graph.constants) + len(graph.inputs) + len(graph.outputs) + 1
-    # One more was asked for than is shown, to tell whether there is any.
+    # One more line was read than is shown, to see whether there are more.
     if len(lines) > SHOWN_LINES:
         lines[SHOWN_LINES:] = [f"  ... {left - SHOWN_LINES:,} more lines: print(graph)"]
-    return f"<pre>{escape(listing(lines))}</pre>"
+    return f"<pre>{escape(join_lines(lines))}</pre>"
 
 
 def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
@@ -93,17 +93,17 @@ def to_dot(graph: Graph, groups: Mapping[str, str] | None = None) -> str:
     strange = [name for name in groups if name not in names]
     if strange:
         raise GraphError(
-            f"groups are given for nodes that are not in the graph: {_some(strange)}",
+            f"groups are given for nodes that are not in the graph: {_list_some(strange)}",
             at=graph.name,
             fix="use the names of graph.nodes",
         )
     lines = [
-        f"digraph {_quoted(graph.name)} {{",
+        f"digraph {_quote(graph.name)} {{",
         '  node [shape=box, style="filled,rounded", fillcolor=white, fontname="sans-serif"];',
         '  edge [fontname="sans-serif", fontsize=10];',
-        *_terminals(graph),
-        *_boxes(graph, groups),
-        *_arrows(graph),
+        *_draw_terminals(graph),
+        *_draw_boxes(graph, groups),
+        *_draw_arrows(graph),
         "}",
     ]
     return "\n".join(lines) + "\n"
@@ -121,7 +121,7 @@ def bytes_text(nbytes: float) -> str:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Return a time in words: ``"1.25 ms"``; ``"-"`` where there is none."""
+    """Return a time in words: ``"1.25 ms"``, or ``"-"`` for None."""
     if seconds is None:
         return "-"
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
@@ -137,7 +137,7 @@ def rate_text(per_second: float) -> str:
     return f"{rounded:,.0f} items/s" if rounded >= 100 else f"{rounded:g} items/s"
 
 
-def _lines(graph: Graph) -> Iterator[str]:
+def _list_lines(graph: Graph) -> Iterator[str]:
     total = sum(array.nbytes for array in graph.constants.values())
     summary = [counted(len(graph.nodes), "node")]
     if graph.constants:
@@ -146,16 +146,16 @@ def _lines(graph: Graph) -> Iterator[str]:
     for name in graph.inputs:
         yield f"  input     {name}: {graph.tensors[name]}"
     for name, array in graph.constants.items():
-        yield f"  constant  {name}: {graph.tensors[name]} = {_elements(array)}"
+        yield f"  constant  {name}: {graph.tensors[name]} = {_format_elements(array)}"
     for name in sorted(graph.prepared):
         yield f"  prepared  {name}: {graph.tensors[name]}"
     for node in graph.nodes:
-        yield f"  {_node_line(graph, node)}"
+        yield f"  {_describe_node(graph, node)}"
     for name in graph.outputs:
         yield f"  output    {name}"
 
 
-def _node_line(graph: Graph, node: Node) -> str:
+def _describe_node(graph: Graph, node: Node) -> str:
     left = ", ".join(f"{name}: {graph.tensors[name]}" if name else "-" for name in node.outputs)
     arguments = [name or "-" for name in node.inputs]
     arguments += attribute_texts(node)
@@ -165,72 +165,71 @@ def _node_line(graph: Graph, node: Node) -> str:
 
 def attribute_texts(node: Node) -> list[str]:
     """Return the attributes that differ from their defaults: ``axis=0``."""
-    return [f"{name}={_value(value)}" for name, value in _told(node)]
+    return [f"{name}={_format_value(value)}" for name, value in _list_attributes(node)]
 
 
-def _told(node: Node) -> Iterator[tuple[str, Any]]:
+def _list_attributes(node: Node) -> Iterator[tuple[str, Any]]:
     """Yield the attributes that differ from their defaults."""
-    # Graphs are printed to find out what is wrong with them: an operator may be the one that is
-    # missing.
+    # Graphs are printed to find errors: the operator may be missing.
     known = node.operator.attributes if is_operator(node.op) else {}
     for name, value in node.attributes.items():
         if name not in known or known[name].default != value:
             yield name, value
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Graph):
         return f"<{value.name}: {counted(len(value.nodes), 'node')}>"
     if isinstance(value, tuple | list):
-        shown = ", ".join(map(_value, value[:SHOWN_ELEMENTS]))
+        shown = ", ".join(map(_format_value, value[:SHOWN_ELEMENTS]))
         more = ", ..." if len(value) > SHOWN_ELEMENTS else ""
         return f"[{shown}{more}]"
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
-def _elements(array: Array) -> str:
+def _format_elements(array: Array) -> str:
     """Return the first elements; a large constant is mapped from disk and mostly left there."""
-    shown = [_element(value) for value in array.flat[:SHOWN_ELEMENTS].tolist()]
+    shown = [_format_element(value) for value in array.flat[:SHOWN_ELEMENTS].tolist()]
     if array.ndim == 0:
         return shown[0]
     return f"[{', '.join(shown)}{', ...' if array.size > SHOWN_ELEMENTS else ''}]"
 
 
-def _element(value: Any) -> str:
+def _format_element(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float | complex) else str(value)
 
 
-def _terminals(graph: Graph) -> Iterator[str]:
+def _draw_terminals(graph: Graph) -> Iterator[str]:
     for index, name in enumerate(graph.inputs):
-        label = _quoted(f"{name}\n{graph.tensors[name]}")
+        label = _quote(f"{name}\n{graph.tensors[name]}")
         yield f"  in{index} [label={label}, shape=oval];"
     for index, name in enumerate(graph.outputs):
-        label = _quoted(f"{name}\n{graph.tensors[name]}")
+        label = _quote(f"{name}\n{graph.tensors[name]}")
         yield f"  out{index} [label={label}, shape=oval, peripheries=2];"
 
 
-def _boxes(graph: Graph, groups: Mapping[str, str]) -> Iterator[str]:
+def _draw_boxes(graph: Graph, groups: Mapping[str, str]) -> Iterator[str]:
     members: dict[str | None, list[str]] = {None: []}
     for index, node in enumerate(graph.nodes):
-        box = f"n{index} [label={_quoted(_label(graph, node))}"
+        box = f"n{index} [label={_quote(_label_node(graph, node))}"
         members.setdefault(groups.get(node.name), []).append(box)
     # Those of no group stand outside of all clusters.
     yield from (f"  {box}];" for box in members.pop(None))
     for index, (group, boxes) in enumerate(members.items()):
         colour = COLOURS[index % len(COLOURS)]
         yield f"  subgraph cluster_{index} {{"
-        yield f'    label={_quoted(str(group))}; style="rounded"; fontname="sans-serif";'
+        yield f'    label={_quote(str(group))}; style="rounded"; fontname="sans-serif";'
         yield from (f'    {box}, fillcolor="{colour}"];' for box in boxes)
         yield "  }"
 
 
-def _label(graph: Graph, node: Node) -> str:
+def _label_node(graph: Graph, node: Node) -> str:
     read = dict.fromkeys(name for name in node.inputs if name in graph.constants)
     constants = [f"{name}: {graph.tensors[name]}" for name in read]
     return "\n".join([node.op, node.name, *constants])
 
 
-def _arrows(graph: Graph) -> Iterator[str]:
+def _draw_arrows(graph: Graph) -> Iterator[str]:
     source = {name: f"in{index}" for index, name in enumerate(graph.inputs)}
     for index, node in enumerate(graph.nodes):
         source.update({name: f"n{index}" for name in node.outputs if name})
@@ -238,20 +237,22 @@ def _arrows(graph: Graph) -> Iterator[str]:
         # An arrow for a tensor, however often the node reads it.
         for name in dict.fromkeys(node.inputs):
             if name in source:
-                yield _arrow(graph, source[name], f"n{index}", name)
+                yield _draw_arrow(graph, source[name], f"n{index}", name)
     for index, name in enumerate(graph.outputs):
         if name in source:
-            yield _arrow(graph, source[name], f"out{index}", name)
+            yield _draw_arrow(graph, source[name], f"out{index}", name)
 
 
-def _arrow(graph: Graph, source: str, target: str, name: str) -> str:
-    label, tip = _quoted(str(graph.tensors[name])), _quoted(name)
+def _draw_arrow(graph: Graph, source: str, target: str, name: str) -> str:
+    label, tip = _quote(str(graph.tensors[name])), _quote(name)
     return f"  {source} -> {target} [label={label}, tooltip={tip}];"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     r"""Return a DOT string; `\` starts an escape in labels, so it is doubled first."""
-    escaped = printable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = (
+        escape_unprintable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    )
     return f'"{escaped}"'
 
 
@@ -260,6 +261,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     more = ", ..." if len(names) > SHOWN_ELEMENTS else ""
     return ", ".join(map(repr, names[:SHOWN_ELEMENTS])) + more

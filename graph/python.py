@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from .attribute import LENGTHS, RESERVED, Attribute, Kind
-from .dims import broadcast, computable
-from .dtypes import TEXT, as_text, has_objects
+from .dims import broadcast, to_computable
+from .dtypes import TEXT, has_objects, to_text
 from .errors import Argument, Fix, GraphError, OperatorError, ShapeError
-from .generators import check_has_rows, yields_rows
+from .generators import check_has_rows, is_generator
 from .operator import Call, InferRule, Operator, elements, register_operator
-from .operator_lifecycle import OperatorLifecycle, check_class, run_of
+from .operator_lifecycle import OperatorLifecycle, check_class, get_run
 from .python_options import check_arrays, check_order, choose_concurrency
-from .tensor import Array, Dim, TensorSpec, is_same_dtype, symbols_of
+from .tensor import Array, Dim, TensorSpec, is_same_dtype, list_symbols
 from .traits import NO_TRAITS, Trait
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 AsArray: TypeAlias = Callable[[Any], Array]
-"""Makes what a function returned an array."""
+"""Converts a function's result to an array."""
 
 FIX_RESULT = (
     "return what the operator declares, or correct its declaration; "
@@ -68,7 +68,7 @@ def operator(
     blocks no thread and no device, and it is cancelled with its item.
 
     A generator function, asynchronous or not, yields its results row by row. They are declared with
-    a first axis, whose length is bounded when planning; each yielded value is a row, or a tuple
+    a first axis of a length that is bounded when planning; each yielded value is a row, or a tuple
     with one row of each result. The generator is closed when the bound is exceeded or its item is
     cancelled.
 
@@ -94,7 +94,7 @@ def operator(
         unless `concurrency` is given.
     traits : Trait, optional
         Facts that passes rely on, from `plait.graph.traits`: with ``ELEMENTWISE``, a Transpose may
-        be moved from before the function to behind it.
+        be moved from before the function to after it.
     concurrency : int, optional
         The largest number of simultaneous calls of an async function in a session, over all items
         and nodes; calls of older items begin first. By default, every item in flight may call it.
@@ -143,12 +143,12 @@ def operator(
         if not isinstance(by_value, bool):
             value = by_value
         elif by_value:
-            from .by_value import pickling
+            from .by_value import pickle_lazily
 
             options: dict[str, Any] = {"traits": traits, "concurrency": concurrency}
             options |= {"effects": effects, "arrays": arrays, "ordered": ordered}
             specs = {"outputs": outputs, "inputs": inputs, "n_outputs": n_outputs}
-            value = pickling(function, {"name": made.name, **specs, **options})
+            value = pickle_lazily(function, {"name": made.name, **specs, **options})
         made = replace(made, module=module, concurrency=limit, by_value=value, arrays=arrays)
         made = replace(made, ordered=check_order(made, ordered, concurrency))
         register_operator(made)
@@ -158,14 +158,8 @@ def operator(
     return decorate
 
 
-def operator_of(function: Callable[..., Any]) -> Operator:
-    """Return the operator that a function was made.
-
-    Raises
-    ------
-    OperatorError
-        If it is not decorated.
-    """
+def get_operator(function: Callable[..., Any]) -> Operator:
+    """Return the operator that a function was made; raises OperatorError if it is not decorated."""
     try:
         return _by_function[function]
     except (KeyError, TypeError):
@@ -179,12 +173,12 @@ def _check_function(function: Any) -> None:
     is_class = isinstance(function, type)
     if is_class:
         check_class(function)
-        function = run_of(function)
+        function = get_run(function)
     if not inspect.isfunction(function):
         raise OperatorError(
             f"{function!r} is not a function", fix="decorate a function made with def"
         )
-    if is_class and yields_rows(function):
+    if is_class and is_generator(function):
         raise OperatorError(
             f"{function.__qualname__} is a generator",
             fix="return arrays from it, or decorate a generator function instead of a class",
@@ -209,7 +203,7 @@ def _make(
     label = name if name is not None else f"{function.__module__}.{function.__qualname__}"
     formals: list[str] = []
     attributes: dict[str, Attribute] = {}
-    for parameter in _parameters(function):
+    for parameter in _list_parameters(function):
         if parameter.kind is parameter.KEYWORD_ONLY:
             attributes[parameter.name] = _attribute(label, function, parameter)
         elif parameter.kind is parameter.VAR_POSITIONAL:
@@ -233,7 +227,7 @@ def _make(
             f"the outputs of operator {label!r} are {outputs!r}",
             fix='declare specs: outputs=TensorSpec("float32", ("n", 3))',
         )
-    if inspect.iscoroutinefunction(outputs) or yields_rows(outputs):
+    if inspect.iscoroutinefunction(outputs) or is_generator(outputs):
         raise OperatorError(
             f"the outputs of operator {label!r} are given by an async or generator function",
             fix="use an ordinary function: it is called while a graph is built",
@@ -241,15 +235,15 @@ def _make(
     if not isinstance(function, type) and _may_decide_lengths(outputs, inputs):
         attributes[LENGTHS] = Attribute(Kind.STRINGS, ())
     names = " ".join(f"y{i}" for i in range(count)) if count > 1 else "y"
-    rule = _rule(label, outputs, inputs)
-    if yields_rows(function):
+    rule = _make_rule(label, outputs, inputs)
+    if is_generator(function):
         rule = _with_rows(label, rule)
     return Operator(
         label,
         " ".join(formals),
         names,
         attributes,
-        _prepared(label, function, rule) if isinstance(function, type) else rule,
+        _make_class_rule(label, function, rule) if isinstance(function, type) else rule,
         elements,
         effects=effects,
         function=function,
@@ -258,10 +252,10 @@ def _make(
     )
 
 
-def _parameters(function: Any) -> list[inspect.Parameter]:
+def _list_parameters(function: Any) -> list[inspect.Parameter]:
     """Return a function's parameters, or those of a class's `run` but for its first one."""
     if isinstance(function, type):
-        return list(inspect.signature(run_of(function)).parameters.values())[1:]
+        return list(inspect.signature(get_run(function)).parameters.values())[1:]
     return list(inspect.signature(function).parameters.values())
 
 
@@ -287,9 +281,9 @@ def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attri
             fix="rename the parameter: GraphBuilder.call uses this word itself",
         )
     default = parameter.default
-    kind, may_be_none = _kind_of_annotation(_evaluated(parameter.annotation, function))
+    kind, may_be_none = _read_annotation(_evaluate(parameter.annotation, function))
     if kind is None:
-        kind = _kind_of_value(default)
+        kind = _get_kind_of_value(default)
     if kind is None:
         raise OperatorError(
             f"parameter {parameter.name!r} of operator {label!r} cannot be an attribute",
@@ -303,57 +297,57 @@ def _attribute(label: str, function: Any, parameter: inspect.Parameter) -> Attri
     return Attribute(kind, Attribute(kind).complete(label, parameter.name, default, at))
 
 
-def _evaluated(annotation: Any, function: Any) -> Any:
+def _evaluate(annotation: Any, function: Any) -> Any:
     """Return an annotation that may be a string, as all are after `from __future__`."""
     if not isinstance(annotation, str):
         return annotation
     # Decorators may wrap a function into one of another module: names are those of the inner.
-    owner = run_of(function) if isinstance(function, type) else function
+    owner = get_run(function) if isinstance(function, type) else function
     try:
         # Text of the function's own source, which Python has run already: no file's, no feed's.
         return eval(annotation, inspect.unwrap(owner).__globals__)
-    except Exception:  # what is imported for type checkers alone is not there
+    except Exception:  # names that are only imported for type checkers are missing
         return inspect.Parameter.empty
 
 
-def _kind_of_annotation(annotation: Any) -> tuple[Kind | None, bool]:
+def _read_annotation(annotation: Any) -> tuple[Kind | None, bool]:
     """Return the kind of attribute that a type stands for, if any, and whether it may be None."""
     parts = typing.get_args(annotation)
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
-        # `int | None` may be absent. Of two types nobody can say which a value is to become.
+        # `int | None` may be absent. Two types are ambiguous.
         others = [part for part in parts if part is not type(None)]
-        kind = _kind_of_annotation(others[0])[0] if len(others) == 1 else None
+        kind = _read_annotation(others[0])[0] if len(others) == 1 else None
         return kind, len(others) < len(parts)
     if origin in (tuple, list, Sequence):
-        kinds = {_kind_of_type(part) for part in parts if part is not Ellipsis}
+        kinds = {_get_kind_of_type(part) for part in parts if part is not Ellipsis}
         kind = kinds.pop() if len(kinds) == 1 else None
         return (None if kind is None else _SEQUENCES[kind]), False
-    return _kind_of_type(annotation), False
+    return _get_kind_of_type(annotation), False
 
 
-def _kind_of_type(annotation: Any) -> Kind | None:
+def _get_kind_of_type(annotation: Any) -> Kind | None:
     return _KINDS.get(annotation) if isinstance(annotation, type) else None
 
 
-def _kind_of_value(value: Any) -> Kind | None:
+def _get_kind_of_value(value: Any) -> Kind | None:
     if isinstance(value, tuple) and value and type(value[0]) in _KINDS:
         return _SEQUENCES[_KINDS[type(value[0])]]
     return _KINDS.get(type(value))
 
 
-def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> InferRule:
+def _make_rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> InferRule:
     def told(call: Call) -> Sequence[TensorSpec]:
         attributes = {name: value for name, value in call.attributes.items() if name != LENGTHS}
         made = outputs(*call.inputs, **attributes)
         return (made,) if isinstance(made, TensorSpec) else tuple(made)
 
     def infer(call: Call) -> Sequence[TensorSpec]:
-        # First what it is called with: lengths of the outputs may be symbols of the inputs.
+        # Inputs first: lengths of the outputs may be symbols of the inputs.
         symbols = _bind(label, inputs, call) if inputs is not None else {}
         if outputs is None:
-            return _like_inputs(label, call)
-        own = call.attributes.get(LENGTHS, ())  # what each is declared as, and called
+            return _infer_like_inputs(label, call)
+        own = call.attributes.get(LENGTHS, ())  # pairs of declared name and name
         names = {**dict(zip(own[::2], own[1::2], strict=True)), **symbols}
         if callable(outputs):
             return tuple(_substitute(spec, names) for spec in _answer(told, call) or ())
@@ -364,15 +358,15 @@ def _rule(label: str, outputs: Any, inputs: Sequence[TensorSpec] | None) -> Infe
 
 
 def _may_decide_lengths(outputs: Any, inputs: Sequence[TensorSpec] | None) -> bool:
-    """True where results may have a length of their own: one that no input has."""
+    """Return whether results may have a length that no input has."""
     if outputs is None or callable(outputs):
         return outputs is not None
     declared = (outputs,) if isinstance(outputs, TensorSpec) else outputs
-    return not symbols_of(declared).keys() <= symbols_of(inputs or ()).keys()
+    return not list_symbols(declared).keys() <= list_symbols(inputs or ()).keys()
 
 
 def _with_rows(label: str, declared: InferRule) -> InferRule:
-    """Return the rule of a generator function, whose results have an axis for what it yields."""
+    """Return the rule of a generator function, after checking for an axis of rows."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = declared(call)
@@ -382,8 +376,8 @@ def _with_rows(label: str, declared: InferRule) -> InferRule:
     return infer
 
 
-def _prepared(label: str, kind: type, declared: InferRule) -> InferRule:
-    """Return the rule of a class, which may have the last word on what it is called with."""
+def _make_class_rule(label: str, kind: type, declared: InferRule) -> InferRule:
+    """Return the rule of a class: that of its `prepare`, or the declared one."""
 
     def infer(call: Call) -> Sequence[TensorSpec]:
         specs = _answer(OperatorLifecycle(kind, label).prepare, call)
@@ -395,16 +389,16 @@ def _prepared(label: str, kind: type, declared: InferRule) -> InferRule:
 def _answer(
     rule: Callable[[Call], Sequence[TensorSpec] | None], call: Call
 ) -> Sequence[TensorSpec] | None:
-    """Return what a rule of the user's says, which can compute with lengths that are symbols."""
+    """Return the result of a user's rule, which can compute with symbolic lengths."""
     # Lengths that are numbers need no wrapping, and most are: rules are asked for each node.
     if all(spec is None or spec.is_static for spec in call.inputs):
         return rule(call)
-    specs = rule(replace(call, inputs=tuple(spec and computable(spec) for spec in call.inputs)))
+    specs = rule(replace(call, inputs=tuple(spec and to_computable(spec) for spec in call.inputs)))
     return specs and tuple(TensorSpec(spec.dtype, spec.shape) for spec in specs)
 
 
 def _bind(label: str, inputs: Sequence[TensorSpec], call: Call) -> dict[str, Dim]:
-    """Match input specs against the declared ones; return what each symbol stands for."""
+    """Match input specs against the declared ones; return the value of each symbol."""
     symbols: dict[str, Dim] = {}
     for index, (wanted, got) in enumerate(zip(inputs, call.inputs, strict=False)):
         if got is not None and not _matches(wanted, got, symbols):
@@ -437,7 +431,7 @@ def _substitute(spec: TensorSpec, symbols: dict[str, Dim]) -> TensorSpec:
     return TensorSpec(spec.dtype, tuple(dims))
 
 
-def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
+def _infer_like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
     present = [spec for spec in call.inputs if spec is not None]
     if not present:
         raise ShapeError(f"{label} has no inputs to infer its output from", fix="declare outputs")
@@ -448,7 +442,7 @@ def _like_inputs(label: str, call: Call) -> Sequence[TensorSpec]:
     return (TensorSpec(dtype, broadcast([spec.shape or () for spec in present])),)
 
 
-def _arrays_of(
+def _to_arrays(
     at: str,
     results: Sequence[Any],
     dtypes: Sequence[np.dtype[Any] | None],
@@ -458,7 +452,7 @@ def _arrays_of(
     arrays = list(map(as_array, results))
     for index, dtype in enumerate(dtypes):
         if dtype == TEXT and not has_objects(dtype):  # not so where it is None
-            array = as_text(arrays[index])
+            array = to_text(arrays[index])
             if array is None:
                 raise GraphError(
                     f"output {index} of the function is not only text, as was declared",
@@ -474,15 +468,13 @@ def check_within(
 ) -> tuple[tuple[Array, ...], list[int]]:
     """Return a Python function's results as arrays that fit into the largest, and all lengths.
 
-    Raises
-    ------
-    GraphError
-        If there are too few or too many, or one has another dtype than was declared, or is larger.
+    Raises GraphError if there are too few or too many, or one has another dtype than was declared,
+    or is larger.
     """
     given = results if isinstance(results, tuple) else (results,)
     if len(given) != len(largest):
         raise _count_error(at, results, len(largest))
-    arrays = _arrays_of(at, given, [output.dtype for output in largest])
+    arrays = _to_arrays(at, given, [output.dtype for output in largest])
     # The dims of all outputs stand in one row, as attributes hold no lists of lists.
     named, lengths, known = iter(dims), list[int](), dict[str, int]()
     for index, (output, array) in enumerate(zip(largest, arrays, strict=True)):
@@ -534,13 +526,9 @@ def check_results(
 ) -> tuple[Array, ...]:
     """Return a Python function's results as a tuple of arrays that match their specs.
 
-    None stands for an output that the node leaves out: whatever was returned for it will do.
-    `as_array` makes a result an array.
-
-    Raises
-    ------
-    GraphError
-        If there are too few or too many, or one has another dtype or shape than was declared.
+    None stands for an absent output, of which the result is ignored. `as_array` converts a result.
+    Raises GraphError if there are too few or too many, or one has another dtype or shape than was
+    declared.
     """
     if type(results) is np.ndarray and len(wanted) == 1 and as_array is np.asarray:
         only = wanted[0]  # as nearly all functions return it: the rest takes three times as long
@@ -550,7 +538,7 @@ def check_results(
     if len(given) != len(wanted):
         raise _count_error(at, results, len(wanted))
     dtypes = [spec.dtype if spec else None for spec in wanted]
-    arrays = _arrays_of(at, given, dtypes, as_array)
+    arrays = _to_arrays(at, given, dtypes, as_array)
     for index, spec in enumerate(wanted):
         array = arrays[index]
         # Almost always so, for each item: byte orders are compared only where dtypes differ.

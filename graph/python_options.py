@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .errors import OperatorError
-from .generators import yields_rows
+from .generators import is_generator
 from .operator import Operator
 
 HOST, CUDA = "host", "cuda"
@@ -49,7 +49,7 @@ def check_arrays(made: Operator, arrays: str) -> None:
             f"the arrays of operator {made.name!r} are {arrays!r}",
             fix=f"use one of {', '.join(map(repr, ARRAYS))}",
         )
-    if arrays != HOST and (made.is_async or yields_rows(made.function)):
+    if arrays != HOST and (made.is_async or is_generator(made.function)):
         kind = "async" if made.is_async else "a generator"
         raise OperatorError(
             f"operator {made.name!r} takes arrays of {arrays!r}, and its function is {kind}",

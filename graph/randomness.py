@@ -1,9 +1,9 @@
-"""Random numbers as functions of a key: what makes graphs that draw them plannable.
+"""Random numbers as functions of a key, so that graphs that draw them can be planned.
 
 A node that draws is written with `Philox`, which computes numbers from a key, a sequence and the
 places of elements, and from nothing else. The key is an input of the graph, `RANDOM_KEY`, that
 sessions feed: their seed, and the number of the item. The sequence is the node's name. So an item
-draws the same numbers on any device, for any partition, in whatever order, and when it runs again.
+draws the same numbers on any device, for any partition, in any order, and when it runs again.
 
 Other nodes are made of these numbers by ordinary operators. The key of an iteration of a Loop is a
 number that the Loop draws, and the iteration's own.
@@ -32,14 +32,10 @@ from .tensor import TensorSpec
 
 
 def with_random_key(graph: Graph) -> Graph:
-    """Return the graph whose random numbers are functions of one more input, `RANDOM_KEY`.
+    """Make random numbers of a graph functions of an additional input, `RANDOM_KEY`.
 
-    A graph that draws none is returned as it is; one that has such an input keeps it.
-
-    Raises
-    ------
-    GraphError
-        If another tensor has that name, or a Scan draws.
+    A graph that draws none is returned as it is; one that has such an input keeps it. Raises
+    GraphError if another tensor has that name, or a Scan draws.
     """
     if not any(map(draws, graph.nodes)):
         return graph
@@ -53,14 +49,13 @@ def with_random_key(graph: Graph) -> Graph:
             at=f"graph {graph.name!r}",
             fix=f"rename it, or declare an input {RANDOM_KEY}: {KEY_SPEC}",
         )
-    written = _written(keyed, RANDOM_KEY, "")
+    written = _write_numbers(keyed, RANDOM_KEY, "")
     is_read = any(RANDOM_KEY in node.inputs for node in written.nodes)
-    # Where nothing is drawn after all, as in a Dropout outside of training, nobody has to feed a
-    # key.
+    # Without random numbers, as in a Dropout outside of training, no key is needed.
     return written if known is not None or is_read else graph
 
 
-def _written(graph: Graph, key: str, path: str) -> Graph:
+def _write_numbers(graph: Graph, key: str, path: str) -> Graph:
     """Return the graph with all that draws written with Philox."""
     rewriter = Rewriter(graph)
     for node in filter(draws, graph.nodes):
@@ -90,8 +85,7 @@ class _Drawing:
     def numbers(self, distribution: str, lengths: Operand, dtype: DTypeLike) -> str:
         """Write numbers of a distribution; a `seed` that the node has is all they follow from."""
         seed = self.builder.attributes.get("seed")
-        # Equal seeds draw equal numbers, wherever the nodes are; without one the path tells nodes
-        # apart.
+        # Equal seeds draw equal numbers in all nodes; without one the path distinguishes nodes.
         name = self.path if seed is None else f"seed {seed!r}"
         return self.builder(
             PHILOX,
@@ -99,7 +93,7 @@ class _Drawing:
             lengths,
             distribution=distribution,
             dtype=dtype,
-            sequence=_sequence(name),
+            sequence=_derive_sequence(name),
             seeded=seed is not None,
         )
 
@@ -117,7 +111,7 @@ class _Drawing:
 Write: TypeAlias = Callable[..., Result]
 
 
-def _sequence(name: str) -> int:
+def _derive_sequence(name: str) -> int:
     """Return the sequence of a name, below 2⁶³."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
     # An attribute is a signed number of 64 bits. A digest, since Python's own hash differs from
@@ -125,50 +119,50 @@ def _sequence(name: str) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def _wide(dtype: np.dtype[Any]) -> str:
-    """Return the dtype to compute in: there are no numbers of 16 bits."""
+def _widen(dtype: np.dtype[Any]) -> str:
+    """Return the dtype to compute in, which is never of 16 bits."""
     return "float64" if dtype == np.float64 else "float32"
 
 
-def _lengths(drawing: _Drawing, *like: str) -> Operand:
+def _get_lengths(drawing: _Drawing, *like: str) -> Operand:
     return drawing.builder.lengths(like[0]) if like else drawing.builder.attributes["shape"]
 
 
-def _normal(drawing: _Drawing, *like: str) -> str:
+def _write_normal(drawing: _Drawing, *like: str) -> str:
     """Mean + scale · z."""
     builder, given = drawing.builder, drawing.builder.attributes
-    z = drawing.numbers(NORMAL, _lengths(drawing, *like), _wide(drawing.output.dtype))
-    return drawing.result(_scaled(builder, z, given["scale"], given["mean"]))
+    z = drawing.numbers(NORMAL, _get_lengths(drawing, *like), _widen(drawing.output.dtype))
+    return drawing.result(_scale(builder, z, given["scale"], given["mean"]))
 
 
-def _uniform(drawing: _Drawing, *like: str) -> str:
+def _write_uniform(drawing: _Drawing, *like: str) -> str:
     """Low + (high - low) · u."""
     builder, given = drawing.builder, drawing.builder.attributes
-    u = drawing.numbers(UNIFORM, _lengths(drawing, *like), _wide(drawing.output.dtype))
-    return drawing.result(_scaled(builder, u, given["high"] - given["low"], given["low"]))
+    u = drawing.numbers(UNIFORM, _get_lengths(drawing, *like), _widen(drawing.output.dtype))
+    return drawing.result(_scale(builder, u, given["high"] - given["low"], given["low"]))
 
 
-def _scaled(builder: DecompositionBuilder, numbers: str, scale: float, offset: float) -> str:
+def _scale(builder: DecompositionBuilder, numbers: str, scale: float, offset: float) -> str:
     scaled = numbers if scale == 1 else builder("Mul", numbers, float(scale))
     return scaled if offset == 0 else builder("Add", scaled, float(offset))
 
 
-def _bernoulli(drawing: _Drawing, x: str) -> str:
+def _write_bernoulli(drawing: _Drawing, x: str) -> str:
     """1 where u < x."""
     builder = drawing.builder
-    dtype = _wide(builder.spec(x).dtype)
+    dtype = _widen(builder.spec(x).dtype)
     u = drawing.numbers(UNIFORM, builder.lengths(x), dtype)
     return drawing.result(builder("Less", u, builder.cast(x, dtype)))
 
 
-def _dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
+def _write_dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
     """Write x / (1 - ratio) where u >= ratio, else 0; outside of training the ratio is 0."""
     builder = drawing.builder
     told = builder.value(training)
     if told is not None and not told.any():
         return None
     dtype = builder.spec(x).dtype
-    wide = _wide(dtype)
+    wide = _widen(dtype)
     u = drawing.numbers(UNIFORM, builder.lengths(x), wide)
     # ONNX drops a half where no ratio is given.
     share = builder.cast(ratio, wide) if ratio else builder.constant(np.asarray(0.5, wide))
@@ -180,7 +174,7 @@ def _dropout(drawing: _Drawing, x: str, ratio: str, training: str) -> Result:
     return builder("Where", mask, scaled, builder.zero(x)), mask
 
 
-def _multinomial(drawing: _Drawing, x: str) -> str:
+def _write_multinomial(drawing: _Drawing, x: str) -> str:
     """The number of classes k with p(0) + ... + p(k) <= u, p being Softmax(x), times its sum.
 
     In double precision: the last bits of Exp, in which devices differ, then hardly ever decide.
@@ -210,26 +204,26 @@ def _multinomial(drawing: _Drawing, x: str) -> str:
     return builder("ReduceSum", builder.cast(passed, dtype), last, keepdims=False)
 
 
-def _branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
+def _write_branches(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
     """Both branches get the key."""
     node = drawing.builder.node
     given = {
-        name: _captured(branch, drawing.path) if isinstance(branch, Graph) else branch
+        name: _capture_key(branch, drawing.path) if isinstance(branch, Graph) else branch
         for name, branch in node.attributes.items()
     }
-    return _again(drawing, given, *inputs, drawing.key)
+    return _write_again(drawing, given, *inputs, drawing.key)
 
 
-def _captured(graph: Graph, path: str) -> Graph:
+def _capture_key(graph: Graph, path: str) -> Graph:
     """Return a nested graph that is handed the key as its last input."""
     name = Names(graph.tensors).take(RANDOM_KEY)
     tensors = {**graph.tensors, name: KEY_SPEC}
     # Captured tensors are a nested graph's last inputs, and those of its node.
     handed = replace(graph, inputs=(*graph.inputs, name), tensors=tensors)
-    return _written(handed, name, f"{path}/")
+    return _write_numbers(handed, name, f"{path}/")
 
 
-def _loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
+def _write_loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
     """The body gets a number that stands for the item, which with the iteration's is its key."""
     body: Graph = drawing.builder.attributes["body"]
     names = Names(body.tensors)
@@ -241,9 +235,9 @@ def _loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
     first = body.inputs[0]
     nodes = Names(node.name for node in body.nodes)
     made = (
-        _node(nodes, "Cast", (first,), number, to="uint64"),
-        _node(nodes, "Reshape", (number, one), vector),
-        _node(nodes, "Concat", (seed, vector), key, axis=0),
+        _make_node(nodes, "Cast", (first,), number, to="uint64"),
+        _make_node(nodes, "Reshape", (number, one), vector),
+        _make_node(nodes, "Concat", (seed, vector), key, axis=0),
     )
     single = TensorSpec("uint64", (1,))
     tensors = {
@@ -261,26 +255,26 @@ def _loop(drawing: _Drawing, *inputs: str) -> tuple[str, ...]:
         constants={**body.constants, one: np.ones(1, np.int64)},
     )
     given = dict(drawing.builder.attributes)
-    given["body"] = _written(keyed, key, f"{drawing.path}/")
+    given["body"] = _write_numbers(keyed, key, f"{drawing.path}/")
     given["captured"] += 1
     drawn = drawing.numbers(INTEGER, [1], "uint64")
-    # What is captured comes last, so that inputs that are left out have to be there as absent ones.
+    # Captured inputs come last, so that absent inputs before them must be explicit.
     padded = (*inputs, *[""] * (2 - len(inputs)))
-    return _again(drawing, given, *padded, drawn)
+    return _write_again(drawing, given, *padded, drawn)
 
 
-def _node(names: Names, op: str, inputs: tuple[str, ...], output: str, **given: Any) -> Node:
+def _make_node(names: Names, op: str, inputs: tuple[str, ...], output: str, **given: Any) -> Node:
     name = names.take(output)
     return Node(name, op, inputs, (output,), find_operator(op).complete(given, name))
 
 
-def _again(drawing: _Drawing, given: Mapping[str, Any], *inputs: str) -> tuple[str, ...]:
+def _write_again(drawing: _Drawing, given: Mapping[str, Any], *inputs: str) -> tuple[str, ...]:
     """Write the node anew, with other attributes and inputs."""
     builder = drawing.builder
     return tuple(builder.several(builder.n_outputs, builder.node.op, *inputs, **given))
 
 
-def _scan(drawing: _Drawing, *inputs: str) -> Result:
+def _refuse_scan(drawing: _Drawing, *inputs: str) -> Result:
     raise GraphError(
         "the body of a Scan draws random numbers, which would be the same in every step",
         at=str(drawing.builder.node),
@@ -289,14 +283,14 @@ def _scan(drawing: _Drawing, *inputs: str) -> Result:
 
 
 _RULES: Mapping[str, Write] = {
-    "Bernoulli": _bernoulli,
-    "Dropout": _dropout,
-    "If": _branches,
-    "Loop": _loop,
-    "Multinomial": _multinomial,
-    "RandomNormal": _normal,
-    "RandomNormalLike": _normal,
-    "RandomUniform": _uniform,
-    "RandomUniformLike": _uniform,
-    "Scan": _scan,
+    "Bernoulli": _write_bernoulli,
+    "Dropout": _write_dropout,
+    "If": _write_branches,
+    "Loop": _write_loop,
+    "Multinomial": _write_multinomial,
+    "RandomNormal": _write_normal,
+    "RandomNormalLike": _write_normal,
+    "RandomUniform": _write_uniform,
+    "RandomUniformLike": _write_uniform,
+    "Scan": _refuse_scan,
 }

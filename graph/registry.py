@@ -8,8 +8,8 @@ from typing import Any, Self, TypeVar
 from weakref import ref
 
 from .errors import GraphError, OperatorError, PlaitError
-from .installed import load_for, load_own, offered
-from .names import did_you_mean
+from .installed import find_offers, load_for, load_own
+from .names import suggest_names
 
 _count = 0
 
@@ -20,7 +20,7 @@ def note_registration() -> None:
     _count += 1
 
 
-def registrations() -> int:
+def count_registrations() -> int:
     """Return how many there were in this process."""
     return _count
 
@@ -29,7 +29,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _nothing() -> None: ...
+def _skip() -> None: ...
 
 
 def _get_itself(entry: object) -> object:
@@ -81,11 +81,12 @@ class Registry(dict[K, V]):
     Parameters
     ----------
     taken : str or callable, optional
-        Says of a name what is wrong with a second entry, or returns the error.
+        The text for a second entry of a name, or a function that returns the error.
     own : callable, optional
         Registers plait's own entries; called once, when one is missing or all are asked for.
     group : str, optional
-        The entry points whose modules register the entries of a name, or of its parts before a dot.
+        The entry points of modules that register the entries of a name, or of its parts before a
+        dot.
     counts : bool, default False
         Whether plans made before may not fit any more.
     function_of : callable, optional
@@ -105,7 +106,7 @@ class Registry(dict[K, V]):
         self,
         taken: str | Callable[[K], PlaitError] = "{!r} is registered twice",
         *,
-        own: Callable[[], object] = _nothing,
+        own: Callable[[], object] = _skip,
         group: str = "",
         counts: bool = False,
         function_of: Callable[[V], object] = _get_itself,
@@ -136,12 +137,9 @@ class Registry(dict[K, V]):
         return bool(names)
 
     def find(self, name: K) -> V | None:
-        """Return the entry of a name, None where there is none; what may register it is imported.
+        """Return the entry of a name, importing modules that may register it; None without one.
 
-        Raises
-        ------
-        OperatorError
-            If a package that offers it is broken.
+        Raises OperatorError if a package that offers it is broken.
         """
         if name not in self:
             self.import_own()
@@ -174,11 +172,11 @@ class Registry(dict[K, V]):
         at: str | None = None,
         also: Iterable[str] = (),
     ) -> PlaitError:
-        """Return the error for a name of nothing: it tells the closest of all, or all of them."""
-        installed = offered(self._group) if self._group else ()
+        """Return the error for an unknown name, with the closest names or all."""
+        installed = find_offers(self._group) if self._group else ()
         known = [*map(str, self), *also, *installed]
         told = otherwise or f"there are: {', '.join(known)}"
-        return kind(f"there is no {what} {name!r}", at=at, fix=did_you_mean(name, known, told))
+        return kind(f"there is no {what} {name!r}", at=at, fix=suggest_names(name, known, told))
 
 
 class ListRegistry(Registry[K, list[V]]):

@@ -1,6 +1,6 @@
 """Resampling: how long each axis of a resized tensor is, and which part of the input it shows.
 
-What Resize's shape rule and its kernels share. Source: ONNX Resize-19. Two choices where texts and
+Shared by Resize's shape rule and its kernels. Source: ONNX Resize-19. Two choices where texts and
 implementations differ: a region of interest does not enter output lengths (ONNX's documentation
 says so, but neither its own shape inference nor any runtime does it); a scale that takes a length
 to a whole number in float32 stands for that very ratio.
@@ -50,7 +50,7 @@ class Resampling:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What Resize's inputs besides the tensor say about `axes`: scales or sizes, and a region.
+    """Resize's inputs other than the tensor, for `axes`: scales or sizes, and a region.
 
     A region holds all starts, then all ends; None stands for the whole tensor.
     """
@@ -64,29 +64,26 @@ def read_target(values: Sequence[Array | None], attributes: Attributes) -> Targe
     """Return the target that values of Resize's inputs stand for; an empty one is an absent one."""
     roi, scales, sizes = (*values[1:], None, None, None)[:3]
     crops = attributes["coordinate_transformation_mode"] == CROP
-    return Target(_numbers(scales), _numbers(sizes), _numbers(roi) if crops else None)
+    return Target(_to_numbers(scales), _to_numbers(sizes), _to_numbers(roi) if crops else None)
 
 
-def resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape:
+def infer_resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape:
     """Return the output's shape.
 
-    Raises
-    ------
-    ShapeError
-        If a number is out of range, or an axis is empty.
+    Raises ShapeError if a number is out of range, or an axis is empty.
     """
-    axes = resized_axes(attributes, len(shape))
+    axes = list_resized_axes(attributes, len(shape))
     lengths = [shape[axis] for axis in axes]
     resized: list[Dim]
     if target.region is not None:
         _check(target.region, "roi", least=-math.inf)
     if target.scales is not None:
         _check(target.scales, "scales", least=math.ulp(0.0))
-        resized = list(map(_scaled, lengths, target.scales))
+        resized = list(map(_scale, lengths, target.scales))
     else:
         assert target.sizes is not None
         _check(target.sizes, "sizes", least=0)
-        resized = _fitted(lengths, target.sizes, attributes["keep_aspect_ratio_policy"])
+        resized = _fit(lengths, target.sizes, attributes["keep_aspect_ratio_policy"])
     by_axis = dict(zip(axes, resized, strict=True))
     for axis, length in by_axis.items():
         if shape[axis] == 0 and length != 0:
@@ -99,14 +96,14 @@ def resized_shape(shape: Shape, attributes: Attributes, target: Target) -> Shape
 def resample_axes(
     shape: tuple[int, ...], attributes: Attributes, target: Target
 ) -> tuple[Resampling, ...]:
-    """Return how each axis of a tensor is resized; raises as `resized_shape` does."""
-    axes = resized_axes(attributes, len(shape))
-    outputs = [int(length) for length in resized_shape(shape, attributes, target)]
+    """Return how each axis of a tensor is resized; raises as `infer_resized_shape` does."""
+    axes = list_resized_axes(attributes, len(shape))
+    outputs = [int(length) for length in infer_resized_shape(shape, attributes, target)]
     widths = [Fraction(length) for length in outputs]
     policy = attributes["keep_aspect_ratio_policy"]
     if target.scales is not None:
         for axis, scale in zip(axes, target.scales, strict=True):
-            widths[axis] = _width(shape[axis], scale)
+            widths[axis] = _scale_exactly(shape[axis], scale)
     elif target.sizes is not None and policy != "stretch":
         pairs = zip(axes, target.sizes, strict=True)
         ratio = _CHOICES[policy](Fraction(size, shape[axis]) for axis, size in pairs)
@@ -122,24 +119,24 @@ def resample_axes(
     )
 
 
-def resized_axes(attributes: Attributes, rank: int) -> tuple[int, ...]:
+def list_resized_axes(attributes: Attributes, rank: int) -> tuple[int, ...]:
     """Return the axes that scales, sizes and regions are about."""
     axes = attributes["axes"]
     return tuple(range(rank)) if axes is None else normalize_axes(axes, rank)
 
 
-def _numbers(array: Array | None) -> list[Any] | None:
+def _to_numbers(array: Array | None) -> list[Any] | None:
     numbers: list[Any] | None = None if array is None else array.tolist()
     return numbers or None
 
 
-def _width(length: int, scale: float) -> Fraction:
+def _scale_exactly(length: int, scale: float) -> Fraction:
     # Converters write 10/6 as a float32, which makes 6 cells 9.9999998: 10 is meant.
     rounded = float(np.float32(length) * np.float32(scale))
     return Fraction(rounded) if rounded.is_integer() else length * Fraction(scale)
 
 
-def _scaled(length: Dim, scale: float) -> Dim:
+def _scale(length: Dim, scale: float) -> Dim:
     if isinstance(length, int):
         return math.floor(np.float32(length) * np.float32(scale))
     ratio = Fraction(scale).limit_denominator(1024)
@@ -148,7 +145,7 @@ def _scaled(length: Dim, scale: float) -> Dim:
     return floordiv(mul(length, ratio.numerator), ratio.denominator)
 
 
-def _fitted(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]:
+def _fit(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[Dim]:
     """Return sizes, or the ones nearest to them that keep the aspect ratio."""
     if policy == "stretch":
         return list(sizes)
@@ -161,7 +158,9 @@ def _fitted(lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> list[D
 
 def _round_to_ratio(length: Dim, lengths: Sequence[Dim], sizes: Sequence[int], policy: str) -> Dim:
     """Return the least (or largest) size/other of all axes, times length, rounded half up."""
-    candidates = [_proportion(length, size, of) for size, of in zip(sizes, lengths, strict=True)]
+    candidates = [
+        _round_proportion(length, size, of) for size, of in zip(sizes, lengths, strict=True)
+    ]
     numbers = [number for number in candidates if isinstance(number, int)]
     if len(numbers) == len(candidates):
         return int(_CHOICES[policy](numbers))
@@ -170,7 +169,7 @@ def _round_to_ratio(length: Dim, lengths: Sequence[Dim], sizes: Sequence[int], p
     return f"{'min' if policy == 'not_larger' else 'max'}({','.join(map(str, candidates))})"
 
 
-def _proportion(length: Dim, size: int, of: Dim) -> Dim:
+def _round_proportion(length: Dim, size: int, of: Dim) -> Dim:
     """Return length · size / of, rounded half up."""
     if length == of:
         return size

@@ -19,7 +19,7 @@ import numpy as np
 
 from .dims import normalize_axis
 from .ir import Graph, Node
-from .nested import graphs_in
+from .nested import list_graphs
 from .operator import Call, Specs
 from .registry import Registry
 from .tensor import Array
@@ -58,7 +58,7 @@ def find_mixing_node(graph: Graph, inputs: Mapping[str, RowAxis]) -> Node | None
         found = locate_rows(graph, node, given)
         if MIXED in found:
             return node
-        for nested in graphs_in(node):
+        for nested in list_graphs(node):
             # Rows enter by rules of its own: only nodes that mix any input are found.
             inside = find_mixing_node(nested, dict.fromkeys(nested.inputs, OPEN))
             if inside is not None:
@@ -131,7 +131,7 @@ def _align(call: Call, given: Places, outputs: Specs) -> RowAxis:
 def _has_places(call: Call, index: int, axis: int) -> bool:
     """True if an input that is the same for all rows has an element for each of them.
 
-    The axis of rows is counted from behind.
+    The axis of rows is counted from the end.
     """
     shape = () if call.inputs[index] is None else call.spec(index).shape or ()
     return 0 < -axis <= len(shape) and isinstance(shape[axis], int) and shape[axis] != 1
@@ -433,7 +433,7 @@ def _multiply_at(call: Call, given: Places, left: int, right: int) -> RowAxis:
         return OPEN
     ranks = _rank(call, left), _rank(call, right)
     rank = max(*ranks, 2) - (ranks[0] == 1) - (ranks[1] == 1)
-    # Counted from behind: the last axis of the left factor and the last but one of the right are
+    # Counted from the end: the last axis of the left factor and the last but one of the right are
     # summed over. Vectors have that axis alone.
     from_behind = [
         None if not isinstance(place, int) else (place - size if size > 1 else -1 - side)

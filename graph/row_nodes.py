@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .errors import GraphError, PlaitError, ShapeError
-from .exact_number import exact_number
+from .exact_number import to_exact
 from .infer import infer_shapes
-from .ir import Graph, Node, with_renamed
+from .ir import Graph, Node, rename_tensors
 from .names import Names
-from .nested import called, result_specs
+from .nested import call_graph, infer_results
 from .operator import Operator, find_operator
 from .operators.each import EACH, check_body, check_rows
 from .operators.reduce_rows import REDUCE_ROWS, reducing_body
@@ -40,10 +40,10 @@ def add_each(
     pad: str | None,
 ) -> Any:
     """Add the nodes that run a graph for each row: see `GraphBuilder.each`."""
-    tensors = _listed(values)
+    tensors = _to_list(values)
     if batch is not None:
         check_body(body, f"node {name!r} (Each)", batch)
-        body = with_told_lengths(body, [b.spec(one) for one in tensors])
+        body = add_known_lengths(body, [b.spec(one) for one in tensors])
         if keep is not None and (keep < batch or on_error != "value"):
             raise GraphError(
                 f"{keep} rows are to be kept, of batches of {batch}, with {on_error=}",
@@ -54,7 +54,7 @@ def add_each(
         options |= {"on_error": on_error, "keep": keep or 0, "drop": drop, "queue": name}
         if pad is not None:
             options["pad"] = _find_axes(body, [b.spec(one) for one in tensors], pad, name)
-        outputs = _outputs(name, len(body.outputs) + (on_error == "value"))
+        outputs = _name_outputs(name, len(body.outputs) + (on_error == "value"))
         return b.op(EACH, *tensors, name=name, outputs=outputs, body=body, **options)
     if max_delay_s or on_error != "item" or keep is not None or pad is not None:
         raise GraphError(
@@ -72,7 +72,7 @@ def add_each(
         made = b.include(body, dict(zip(body.inputs, tensors, strict=True)), f"{name}/")
         found = tuple(made[output] for output in body.outputs)
         return found[0] if len(found) == 1 else found
-    outputs = _outputs(name, len(body.outputs))
+    outputs = _name_outputs(name, len(body.outputs))
     return b.op(
         "Scan", *tensors, name=name, outputs=outputs, body=body, num_scan_inputs=len(tensors)
     )
@@ -80,7 +80,7 @@ def add_each(
 
 def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) -> list[int]:
     """Return the axis with a length in each input and output of a graph for rows, or 0."""
-    every = [*specs, *result_specs(body, specs)]
+    every = [*specs, *infer_results(body, specs)]
     others = [(spec.shape or ())[1:] for spec in every]
     axes = [shape.index(pad) + 1 if pad in shape else 0 for shape in others]
     if not any(axes[: len(specs)]):
@@ -93,7 +93,7 @@ def _find_axes(body: Graph, specs: Sequence[TensorSpec], pad: str, name: str) ->
     return axes
 
 
-def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
+def add_known_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
     """Return a graph for rows with the lengths of results that it has for two rows.
 
     Models reshape by shapes that they compute, which are known if the number of rows is. The
@@ -101,7 +101,7 @@ def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
     """
     rows = [TensorSpec(one.dtype, one.shape and (PROBED, *one.shape[1:])) for one in specs]
     try:
-        symbolic = result_specs(body, specs)
+        symbolic = infer_results(body, specs)
         open_ones = [
             name
             for name, spec in zip(body.outputs, symbolic, strict=True)
@@ -111,7 +111,7 @@ def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
             return body
         from .passes import fold_constants
 
-        known = fold_constants(called(body, rows)).tensors
+        known = fold_constants(call_graph(body, rows)).tensors
     except PlaitError:
         return body  # inference of the node names the mistake
     for name in open_ones:
@@ -124,11 +124,11 @@ def with_told_lengths(body: Graph, specs: Sequence[TensorSpec]) -> Graph:
                     "may be written down in the graph, as in a Reshape. Or call a BlockingSession "
                     "of it in a function, for one row",
                 )
-            body = _reshaped(body, name, (0, *shape[1:]))
+            body = _reshape_output(body, name, (0, *shape[1:]))
     return body
 
 
-def _reshaped(body: Graph, output: str, shape: Shape) -> Graph:
+def _reshape_output(body: Graph, output: str, shape: Shape) -> Graph:
     """Return a graph with an output reshaped at the end; 0 keeps the number of rows."""
     if output not in body.producers or 0 in shape[1:]:
         return body
@@ -138,7 +138,7 @@ def _reshaped(body: Graph, output: str, shape: Shape) -> Graph:
     name = Names(node.name for node in body.nodes).take(f"{output}/reshape")
     attributes = find_operator("Reshape").complete({}, name)
     last = Node(name, "Reshape", (before, lengths), (output,), attributes)
-    renamed = with_renamed(body, {output: before})
+    renamed = rename_tensors(body, {output: before})
     return infer_shapes(
         replace(
             renamed,
@@ -159,30 +159,28 @@ def add_reduce(
     attributes: Mapping[str, Any],
 ) -> Any:
     """Add the nodes that fold rows by a function: see `GraphBuilder.reduce`."""
-    tensors = _listed(values)
+    tensors = _to_list(values)
     given = initial if isinstance(initial, list | tuple) else [initial]
     specs = tuple(map(b.spec, tensors))
     states = [
-        one if isinstance(one, str) else _in_dtype(one, spec.dtype, name)
+        one if isinstance(one, str) else _to_dtype(one, spec.dtype, name)
         for one, spec in zip_longest(given, operator.declared[: len(given)], fillvalue=specs[0])
     ]
     begin = tuple(b.spec(one) if isinstance(one, str) else spec_of(one) for one in states)
     body = reducing_body(name, operator, begin, specs, attributes)
-    outputs = _outputs(name, len(states))
+    outputs = _name_outputs(name, len(states))
     return b.op(REDUCE_ROWS, *states, *tensors, name=name, outputs=outputs, body=body)
 
 
-def _in_dtype(value: Any, dtype: np.dtype[Any], name: str) -> Array:
+def _to_dtype(value: Any, dtype: np.dtype[Any], name: str) -> Array:
     """Return a number in a dtype; arrays have their own."""
     plain = isinstance(value, bool | int | float)
-    return (
-        exact_number(value, dtype, f"node {name!r} ({REDUCE_ROWS})") if plain else np.array(value)
-    )
+    return to_exact(value, dtype, f"node {name!r} ({REDUCE_ROWS})") if plain else np.array(value)
 
 
-def _listed(values: str | Sequence[str]) -> list[str]:
+def _to_list(values: str | Sequence[str]) -> list[str]:
     return [values] if isinstance(values, str) else list(values)
 
 
-def _outputs(name: str, count: int) -> int | list[str]:
+def _name_outputs(name: str, count: int) -> int | list[str]:
     return 1 if count == 1 else [f"{name}.{index}" for index in range(count)]

@@ -1,7 +1,7 @@
-"""Variables of a graph: what they hold to begin with, and what is assigned to them.
+"""Variables of a graph: their initial values, and assignments.
 
-To those who build and simplify graphs, variables are nodes. Where nodes are given to devices they
-are tensors that are there before the item is: `set_aside` makes them that.
+When graphs are built and simplified, variables are nodes. When nodes are assigned to devices, they
+are tensors that exist before the item: `set_aside` converts them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .names import Names
 from .tensor import TensorSpec, spec_of
 
 
-def initial_value(value: Any, dtype: DTypeLike | None = None) -> Graph:
-    """Return the graph whose one output is a constant: an array's copy."""
+def make_initial_value(value: Any, dtype: DTypeLike | None = None) -> Graph:
+    """Return a graph with a copy of an array as its only output."""
     array = np.array(value, dtype=dtype, order="C")
     spec = spec_of(array)
     frozen = array.astype(spec.dtype, copy=False)
@@ -28,38 +28,34 @@ def initial_value(value: Any, dtype: DTypeLike | None = None) -> Graph:
     return Graph("initial", (), ("value",), (), {"value": spec}, {"value": frozen})
 
 
-def variables_of(graph: Graph) -> Mapping[str, Node]:
+def find_variables(graph: Graph) -> Mapping[str, Node]:
     """Return the variables of a graph by name."""
     found = (node for node in graph.nodes if node.op == VARIABLE)
     return {node.name: node for node in (*graph.variables.values(), *found)}
 
 
-def spec_of_variable(node: Node) -> TensorSpec:
-    """Return the spec of what a variable holds."""
+def get_variable_spec(node: Node) -> TensorSpec:
+    """Return the spec of a variable's value."""
     initial: Graph = node.attributes["initial"]
     return initial.tensors[initial.outputs[0]]
 
 
-def assigns(graph: Graph) -> bool:
+def has_assignments(graph: Graph) -> bool:
     """True when running the graph changes variables."""
     return any(node.op == ASSIGN for node in graph.nodes)
 
 
 def find_assigned(graph: Graph) -> frozenset[str]:
     """Return the names of the variables that running the graph changes."""
-    names = {node.outputs[0]: name for name, node in variables_of(graph).items()}
+    names = {node.outputs[0]: name for name, node in find_variables(graph).items()}
     return frozenset(names[node.inputs[0]] for node in graph.nodes if node.op == ASSIGN)
 
 
 def set_aside(graph: Graph, *, overlaps: bool = False) -> Graph:
-    """Return the graph with tensors in place of its variables; what is fetched is copied.
+    """Replace variables by tensors; fetched ones are copied.
 
-    Where items overlap, those that are assigned come late: from the item before, as it runs.
-
-    Raises
-    ------
-    GraphError
-        If something is assigned to an input.
+    If items overlap, assigned variables are late: they come from the previous item as it runs.
+    Raises GraphError if something is assigned to an input.
     """
     nodes = [node for node in graph.nodes if node.op == VARIABLE]
     for node in graph.nodes:
@@ -95,7 +91,7 @@ def set_aside(graph: Graph, *, overlaps: bool = False) -> Graph:
     )
 
 
-def taken_back(graph: Graph) -> Graph:
+def restore_variables(graph: Graph) -> Graph:
     """Return the graph with its variables as nodes again."""
     if not graph.variables:
         return graph
@@ -103,7 +99,7 @@ def taken_back(graph: Graph) -> Graph:
         graph,
         nodes=(*graph.variables.values(), *graph.nodes),
         tensors={
-            **{name: spec_of_variable(node) for name, node in graph.variables.items()},
+            **{name: get_variable_spec(node) for name, node in graph.variables.items()},
             **graph.tensors,
         },
         prepared=graph.prepared - graph.variables.keys(),
@@ -111,10 +107,10 @@ def taken_back(graph: Graph) -> Graph:
     )
 
 
-def without_state(graph: Graph) -> Graph:
-    """Return the graph with what its variables hold fed, and what is assigned fetched.
+def remove_state(graph: Graph) -> Graph:
+    """Return the graph with variables as inputs, and assigned values as outputs.
 
-    Only where variables are no nodes any more. What nobody reads is not fed.
+    Only for graphs without variables as nodes. Unread variables are omitted.
     """
     nodes = tuple(
         replace(node, op="Identity", inputs=node.inputs[1:]) if node.op == ASSIGN else node
@@ -131,10 +127,10 @@ def without_state(graph: Graph) -> Graph:
     )
 
 
-def reading(graph: Graph, variables: Mapping[str, Node]) -> Graph:
-    """Return the graph with variables, as nodes, in place of the inputs that are named here.
+def read_variables(graph: Graph, variables: Mapping[str, Node]) -> Graph:
+    """Replace inputs by variables, as nodes.
 
-    Those whose names nodes have already, or each other's, are fed on.
+    Inputs stay if the variable's name is in use by a node or another variable.
     """
     names = {node.name for node in graph.nodes}
     found: list[Node] = []

@@ -18,27 +18,23 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 """Bounds of slices that leave nothing out, backward and forward."""
 
 
-def subscript(x: Tensor, key: Any) -> Tensor:
-    """Return what ``x[key]`` is: a Slice, a Gather for each index, and an Unsqueeze.
+def index_tensor(x: Tensor, key: Any) -> Tensor:
+    """Return ``x[key]``: a Slice, a Gather for each index, and an Unsqueeze.
 
-    Raises
-    ------
-    ShapeError
-        If there are more indices than dimensions, or one is out of range.
-    OperatorError
-        If an index is no integer, slice, ellipsis, None or tensor of integers, or there are
-        several arrays.
+    Raises ShapeError if there are more indices than dimensions, or one is out of range;
+    OperatorError if an index is not an integer, slice, ellipsis, None or tensor of integers, or
+    there are several arrays.
     """
-    entries = _without_ellipsis(x, list(key) if isinstance(key, tuple) else [key])
+    entries = _expand_ellipsis(x, list(key) if isinstance(key, tuple) else [key])
     kept = [one for one in entries if one is not None]
     known = x.spec.shape
     lengths: list[Dim | None] = [None] * len(kept) if known is None else [*known[: len(kept)]]
     _check_places(x, entries)
-    made = _sliced(x, {axis: one for axis, one in enumerate(kept) if isinstance(one, slice)})
+    made = _slice(x, {axis: one for axis, one in enumerate(kept) if isinstance(one, slice)})
     # From the last axis on: an index takes its axis away, or puts several in its place.
     for axis in reversed(range(len(kept))):
         if not isinstance(kept[axis], slice):
-            made = _gathered(made, kept[axis], axis, lengths[axis])
+            made = _gather(made, kept[axis], axis, lengths[axis])
     added, place = [], 0
     for one in entries:
         if one is None:
@@ -47,7 +43,7 @@ def subscript(x: Tensor, key: Any) -> Tensor:
     return made.builder.op("Unsqueeze", made, added) if added else made
 
 
-def _without_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
+def _expand_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
     """Return one entry for each axis, and None where one is to be; an array stands as it is."""
     dots = [place for place, one in enumerate(entries) if one is Ellipsis]
     if len(dots) > 1:
@@ -70,7 +66,7 @@ def _without_ellipsis(x: Tensor, entries: list[Any]) -> list[Any]:
 
 
 def _check_places(x: Tensor, entries: Sequence[Any]) -> None:
-    """Refuse what numpy would put where the operators do not: several arrays, or one apart."""
+    """Refuse arrays that numpy would place differently: several, or separated ones."""
     places = [p for p, one in enumerate(entries) if not (one is None or isinstance(one, slice))]
     arrays = [p for p in places if _rank(x, entries[p])]
     if len(arrays) > 1:
@@ -90,31 +86,31 @@ def _rank(x: Tensor, index: Any) -> int:
     return int(np.ndim(index))
 
 
-def _sliced(x: Tensor, slices: dict[int, slice]) -> Tensor:
-    rows = {axis: _bounds(x, axis, one) for axis, one in slices.items() if one != slice(None)}
+def _slice(x: Tensor, slices: dict[int, slice]) -> Tensor:
+    rows = {axis: _to_bounds(x, axis, one) for axis, one in slices.items() if one != slice(None)}
     if not rows:
         return x
     starts, ends, steps = zip(*rows.values(), strict=True)
     paces = [] if steps == (1,) * len(steps) else [list(steps)]
-    vectors = [_vector(x, bounds) for bounds in (starts, ends)]
+    vectors = [_to_vector(x, bounds) for bounds in (starts, ends)]
     made: Tensor = x.builder.op("Slice", x, *vectors, list(rows), *paces)
     return made
 
 
-def _bounds(x: Tensor, axis: int, given: slice) -> tuple[Any, Any, int]:
+def _to_bounds(x: Tensor, axis: int, given: slice) -> tuple[Any, Any, int]:
     """Return start, end and step as Slice takes them."""
-    step = 1 if given.step is None else _integer(x, given.step)
+    step = 1 if given.step is None else _to_integer(x, given.step)
     if step == 0:
         raise _index_error(x, "a step is 0", "give a positive or negative step")
     bounds: list[Any] = [
-        one if one is None or _is_tensor(one) else _integer(x, one)
+        one if one is None or _is_tensor(one) else _to_integer(x, one)
         for one in (given.start, given.stop)
     ]
     shape = x.spec.shape
     length = None if shape is None else shape[axis]
     if isinstance(length, int) and not any(map(_is_tensor, bounds)):
         start, end, step = slice(bounds[0], bounds[1], step).indices(length)
-        # Slice counts what is below zero from the end, and clamps a start that Python lets be.
+        # Slice counts negative ends from the end, and clamps a start that Python accepts.
         if len(range(start, end, step)) == 0:
             return 0, 0, 1
         return start, end if end >= 0 else _FIRST, step
@@ -123,18 +119,18 @@ def _bounds(x: Tensor, axis: int, given: slice) -> tuple[Any, Any, int]:
     return start, end, step
 
 
-def _vector(x: Tensor, bounds: Sequence[Any]) -> Any:
+def _to_vector(x: Tensor, bounds: Sequence[Any]) -> Any:
     """Return integers as a vector, some of which may be tensors of one element."""
     if not any(map(_is_tensor, bounds)):
         return np.asarray(bounds, np.int64)
     parts = [
-        _checked(x, one).astype("int64").reshape(1) if _is_tensor(one) else np.array([one])
+        _check_index(x, one).astype("int64").reshape(1) if _is_tensor(one) else np.array([one])
         for one in bounds
     ]
     return parts[0] if len(parts) == 1 else x.builder.op("Concat", *parts, axis=0)
 
 
-def _gathered(x: Tensor, index: Any, axis: int, length: Dim | None) -> Tensor:
+def _gather(x: Tensor, index: Any, axis: int, length: Dim | None) -> Tensor:
     if not _is_tensor(index):
         given = np.asarray(index)
         if given.size == 0 and given.dtype.kind == "f":
@@ -148,12 +144,12 @@ def _gathered(x: Tensor, index: Any, axis: int, length: Dim | None) -> Tensor:
                 fix=f"count from {-length} to {length - 1}",
             )
     else:
-        _checked(x, index)
+        _check_index(x, index)
     made: Tensor = x.builder.op("Gather", x, index, axis=axis)
     return made
 
 
-def _checked(x: Tensor, index: Tensor) -> Tensor:
+def _check_index(x: Tensor, index: Tensor) -> Tensor:
     _check_kind(x, kind_of(index.dtype))
     return index if index.dtype in ("int32", "int64") else index.astype("int64")
 
@@ -169,7 +165,7 @@ def _check_kind(x: Tensor, kind: str) -> None:
         raise _index_error(x, "an index is not an integer", "use integers, slices, ..., or None")
 
 
-def _integer(x: Tensor, bound: Any) -> int:
+def _to_integer(x: Tensor, bound: Any) -> int:
     try:
         return int(bound.__index__())
     except AttributeError:
@@ -179,7 +175,7 @@ def _integer(x: Tensor, bound: Any) -> int:
 
 
 def _is_tensor(index: Any) -> bool:
-    """True for a tensor; other text is no index."""
+    """Return whether an index is a tensor; other text is invalid."""
     return isinstance(index, str) and hasattr(index, "builder")
 
 

@@ -29,7 +29,7 @@ LONGEST = 2**63 - 1
 
 
 _NUMBER = frozenset({int})
-"""The type of dimensions that are no symbols."""
+"""The type of static dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class TensorSpec:
     shape: Shape | None
 
     def __init__(self, dtype: DTypeLike, shape: Sequence[Dim] | None = None) -> None:
-        object.__setattr__(self, "dtype", _numeric(dtype))
-        object.__setattr__(self, "shape", None if shape is None else tuple(map(_dim, shape)))
+        object.__setattr__(self, "dtype", _check_dtype(dtype))
+        object.__setattr__(self, "shape", None if shape is None else tuple(map(_check_dim, shape)))
         check_dims(len(self.shape or ()))
 
     def __eq__(self, other: object) -> bool:
@@ -125,8 +125,8 @@ def spec_of(array: Array) -> TensorSpec:
     return TensorSpec(array.dtype, array.shape)
 
 
-def holds_bytes(spec: TensorSpec) -> bool:
-    """True for what the bytes of a file are: uint8 in one dimension."""
+def is_bytes(spec: TensorSpec) -> bool:
+    """Return whether a spec is that of a file's bytes: uint8 in one dimension."""
     return spec.dtype == np.uint8 and spec.rank == 1
 
 
@@ -137,14 +137,14 @@ def shorten_array(array: Array, shape: Sequence[int]) -> Array:
     return array.reshape(-1)[: math.prod(shape)].reshape(shape)
 
 
-def frozen_copy(array: Array) -> Array:
-    """Return a copy on the host that nobody can write to, in C order."""
+def copy_read_only(array: Array) -> Array:
+    """Return a read-only copy on the host, in C order."""
     copy = np.array(array, order="C")
     copy.flags.writeable = False
     return copy
 
 
-def _numeric(dtype: DTypeLike) -> np.dtype[Any]:
+def _check_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     try:
         known = dtype_of(dtype)
     except TypeError as error:
@@ -168,7 +168,7 @@ def check_dims(rank: int) -> None:
         )
 
 
-def _dim(dim: Dim) -> Dim:
+def _check_dim(dim: Dim) -> Dim:
     if type(dim) is int and 0 <= dim <= LONGEST:
         return dim
     if isinstance(dim, str) and dim:
@@ -183,15 +183,15 @@ def _dim(dim: Dim) -> Dim:
 
 
 def read_only(array: Array) -> Array:
-    """Return a view that nobody can write through; arrays on GPUs cannot be protected."""
+    """Return a read-only view; arrays on GPUs cannot be protected."""
     view = array.view()
     if isinstance(view, np.ndarray):
         view.flags.writeable = False
     return view
 
 
-def symbols_of(specs: Iterable[TensorSpec]) -> dict[str, None]:
-    """Return the lengths of tensors that are no numbers."""
+def list_symbols(specs: Iterable[TensorSpec]) -> dict[str, None]:
+    """Return the symbolic lengths of tensors."""
     return {dim: None for spec in specs for dim in spec.shape or () if isinstance(dim, str)}
 
 

@@ -1,8 +1,8 @@
 """Facts about operators that passes ask for, stated where an operator is defined.
 
-A trait says what holds for every node of the operator, so that a pass needs no list of names, and
-operators of packages are treated as plait's own are. What plait has for an operator is registered
-elsewhere, by its name; what it does not have is stated here, too, with the reason.
+A trait holds for every node of the operator, so that a pass needs no list of names, and operators
+of packages are treated like plait's own. Implementations of an operator are registered elsewhere,
+by its name; missing ones are stated here too, with the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Trait(Flag):
     MOVES = auto()
     """Yields each element of its first input once; other inputs say where."""
     EPILOGUE = auto()
-    """Some device computes an activation of what it yields on the way, as the end of its loop."""
+    """Some device computes an activation of its results at the end of its loop."""
     PRODUCT = auto()
     """Sums of products: most of the arithmetic of a network. They have an epilogue."""
     FULLY_CONNECTED = auto()
@@ -39,17 +39,17 @@ class Trait(Flag):
     COMMUTATIVE = auto()
     """Has two inputs, the order of which makes no difference in any bit."""
     NEVER_NEGATIVE = auto()
-    """Floats that it yields are what Relu makes of them: nan, or at least 0, and none is -0."""
+    """Relu does not change its floats: they are nan, or at least 0, and never -0."""
     MAXIMA = auto()
     """Yields the largest element of each window of its first input, integers too."""
     ROUNDS = auto()
     """Yields whole numbers; doing it again, or another such after it, changes nothing."""
     FLAT = auto()
-    """What it yields is the same where inputs change a little: no gradient flows through."""
+    """Its results do not change with small changes of inputs: no gradient flows through."""
     LENGTHS = auto()
     """Yields lengths of its first input, and reads none of its elements."""
     DECODES = auto()
-    """Yields what its inputs hold in fewer bytes: constants are not decoded ahead."""
+    """Decompresses its inputs: constants are not decoded ahead."""
     RUNTIME = auto()
     """One of ONNX Runtime's own, which `ort` devices alone run as it is."""
 

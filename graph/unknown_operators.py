@@ -1,11 +1,11 @@
-"""Advice on operators that a file calls and nobody has registered."""
+"""Advice on unregistered operators in files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from .errors import UnknownOperatorError
-from .extras import how_to_install, import_extra
+from .extras import get_install_command, import_extra
 
 RUNTIME_DOMAINS = ("com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc", "ai.onnx.ml")
 """Their operators are ONNX Runtime's: which there are, the installed release says."""
@@ -21,17 +21,19 @@ def advise(ops: Iterable[str], otherwise: str) -> str:
     ----------
     ops : iterable of str
     otherwise : str
-        What is said of operators of any other domain.
+        The advice for operators of other domains.
     """
     domains = {op.rpartition(".")[0] for op in ops}
     if EXTENSIONS_DOMAIN in domains:
-        return f"{EXTENSIONS_DOMAIN} needs a package: {how_to_install('extensions')}"
+        return f"{EXTENSIONS_DOMAIN} needs a package: {get_install_command('extensions')}"
     if domains.isdisjoint(RUNTIME_DOMAINS):
         return otherwise
     named = " and ".join(sorted(domains.intersection(RUNTIME_DOMAINS)))
     missing = f"{named} needs ONNX Runtime"
     try:
-        runtime = import_extra("onnxruntime", missing, how_to_install("ort"), UnknownOperatorError)
+        runtime = import_extra(
+            "onnxruntime", missing, get_install_command("ort"), UnknownOperatorError
+        )
     except UnknownOperatorError as error:
         return f"{error.what}: {error.fix}; or {otherwise}"
     return (

@@ -1,7 +1,7 @@
 """Nodes between which values decide lengths, as one node: a runtime finds its own memory for them.
 
 A tokenizer yields as many words as there are, and a table of counts is as wide as its vocabulary
-again. What lies between has no planned memory, and nothing has to wait for its lengths.
+again. Tensors in between have no planned memory, and nothing waits for their lengths.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def with_lengths_held(graph: Graph) -> Graph:
     The graph's inputs have to be static; else nothing is.
     """
     for node in graph.nodes:
-        if RUNTIME in node.operator.traits and node.op != WHOLE and _decides_by_values(graph, node):
-            inside = _held(graph, node)
+        if RUNTIME in node.operator.traits and node.op != WHOLE and _has_value_lengths(graph, node):
+            inside = _find_held(graph, node)
             if inside is not None:
-                return with_lengths_held(_as_one(graph, inside, f"{node.name}/whole"))
+                return with_lengths_held(_merge(graph, inside, f"{node.name}/whole"))
     return graph
 
 
-def _decides_by_values(graph: Graph, node: Node) -> bool:
-    """True for a node whose results have other lengths than follow from those of its inputs."""
+def _has_value_lengths(graph: Graph, node: Node) -> bool:
+    """Return whether results of a node have lengths that depend on values."""
     known = all(graph.tensors[name].is_static for name in node.inputs if name)
     return known and _is_open(graph, node)
 
@@ -39,13 +39,13 @@ def _is_open(graph: Graph, node: Node) -> bool:
     return not all(spec.is_static for spec in graph.output_specs(node))
 
 
-def _held(graph: Graph, start: Node) -> frozenset[str] | None:
-    """Return the names of a node and of all that is to be one with it; None if there is no end.
+def _find_held(graph: Graph, start: Node) -> frozenset[str] | None:
+    """Return the names of a node and of all nodes to merge with it; None if that has no end.
 
-    That is whoever reads a tensor of open length, and what lies between two of these.
+    These are the readers of tensors of open length, and the nodes between them.
     """
     inside, below = {start.name}, {start.name}
-    for node in graph.nodes:  # in their order: all readers come after what they read
+    for node in graph.nodes:  # in order: readers come after their inputs
         before = [graph.producers[name] for name in node.inputs if name in graph.producers]
         if below.isdisjoint(one.name for one in before):
             continue
@@ -53,7 +53,7 @@ def _held(graph: Graph, start: Node) -> frozenset[str] | None:
         if any(one.name in inside and _is_open(graph, one) for one in before):
             if node.operator.function is not None or node.operator.effects:
                 return None
-            inside |= _between(graph, node, below)
+            inside |= _find_between(graph, node, below)
     fetched = {*graph.outputs, *graph.assigned}
     written = (name for node in graph.nodes if node.name in inside for name in node.outputs)
     if any(name in fetched and not graph.tensors[name].is_static for name in written):
@@ -61,7 +61,7 @@ def _held(graph: Graph, start: Node) -> frozenset[str] | None:
     return frozenset(inside)
 
 
-def _between(graph: Graph, node: Node, below: Collection[str]) -> set[str]:
+def _find_between(graph: Graph, node: Node, below: Collection[str]) -> set[str]:
     """Return a node, and those before it that are below the first one."""
     found, left = set[str](), [node]
     while left:
@@ -72,8 +72,8 @@ def _between(graph: Graph, node: Node, below: Collection[str]) -> set[str]:
     return found
 
 
-def _as_one(graph: Graph, inside: Collection[str], name: str) -> Graph:
-    """Return the graph with some of its nodes as one, behind all that it reads."""
+def _merge(graph: Graph, inside: Collection[str], name: str) -> Graph:
+    """Return the graph with some of its nodes merged, after all inputs of these."""
     body = graph.extract((node for node in graph.nodes if node.name in inside), name)
     one = Node(name, WHOLE, body.inputs, body.outputs, {"body": body})
     below, first, last = set(body.outputs), list[Node](), list[Node]()

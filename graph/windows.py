@@ -1,4 +1,4 @@
-"""Windows that slide over spatial axes: what convolution and pooling share.
+"""Windows that slide over spatial axes, for convolution and pooling.
 
 Sources of the formulas: ONNX Conv-22, ConvTranspose-22, AveragePool-22. With the *extent* of a
 kernel e = (k - 1)·dilation + 1 and the total padding p = begin + end, along each axis
@@ -88,6 +88,9 @@ def resolve_window(
 ) -> tuple[Window | None, Shape]:
     """Return the window and the spatial output dims.
 
+    Raises ShapeError if an attribute has the wrong length, or the window does not fit in the padded
+    input.
+
     Parameters
     ----------
     spatial : sequence of Dim
@@ -104,20 +107,18 @@ def resolve_window(
     window : Window or None
         None where the padding depends on a symbolic dim.
     outputs : tuple of Dim
-
-    Raises
-    ------
-    ShapeError
-        If an attribute has the wrong length, or the window does not fit in the padded input.
     """
-    steps, pads = _steps(attributes, kernel, len(spatial)), _pads(attributes, len(spatial))
-    # What the cache looks for has to be hashable.
+    steps, pads = (
+        _read_steps(attributes, kernel, len(spatial)),
+        _read_pads(attributes, len(spatial)),
+    )
+    # Keys of the cache must be hashable.
     given = tuple(spatial), tuple(kernel), *map(tuple, steps), tuple(pads)  # some are lists
-    return _resolved(*given, attributes["auto_pad"], ceil_mode)
+    return _resolve(*given, attributes["auto_pad"], ceil_mode)
 
 
 @lru_cache(KEPT)
-def _resolved(
+def _resolve(
     spatial: Shape,
     kernel: Shape,
     strides: tuple[int, ...],
@@ -126,18 +127,18 @@ def _resolved(
     auto_pad: str,
     ceil_mode: bool,
 ) -> tuple[Window | None, Shape]:
-    """Return what follows from numbers and symbols alone: other nodes have the same."""
+    """Return the results that depend on numbers and symbols alone, cached for other nodes."""
     axes = []
     for dim, size, stride, dilation, pad in zip(
         spatial, kernel, strides, dilations, pads, strict=True
     ):
-        reach = extent(size, dilation)
+        reach = compute_extent(size, dilation)
         # Here outputs do not depend on the padding: with a symbol that alone is unknown.
         if auto_pad.startswith("SAME"):
-            axes.append(_same(dim, ceildiv(dim, stride), stride, reach, auto_pad))
+            axes.append(_pad_same(dim, ceildiv(dim, stride), stride, reach, auto_pad))
         else:
             axes.append(_Axis(*pad, _count(dim, reach, stride, *pad, ceil_mode)))
-    return _window(kernel, strides, dilations, axes)
+    return _make_window(kernel, strides, dilations, axes)
 
 
 def resolve_transposed_window(
@@ -145,37 +146,36 @@ def resolve_transposed_window(
 ) -> tuple[Window | None, Shape]:
     """Return the window and the spatial output dims of a transposed convolution.
 
-    The output is the sum of one window per input cell, cropped by `pads_begin`, then cut, or
-    filled up with cells that no window reaches, to the output dims. Besides the attributes that
+    The output is the sum of one window per input cell, cropped by `pads_begin`, then cut, or filled
+    up with cells that no window reaches, to the output dims. Besides the attributes that
     `resolve_window` reads, there are `output_padding` and `output_shape`, which replaces `pads`.
-
-    Raises
-    ------
-    ShapeError
-        If an attribute has the wrong length, or nothing is left of the output.
+    Raises ShapeError if an attribute has the wrong length, or nothing is left of the output.
     """
     rank = len(spatial)
-    strides, dilations = _steps(attributes, kernel, rank)
-    pads, extra = _pads(attributes, rank), _per_axis(attributes, "output_padding", rank, 0)
+    strides, dilations = _read_steps(attributes, kernel, rank)
+    pads, extra = (
+        _read_pads(attributes, rank),
+        _read_per_axis(attributes, "output_padding", rank, 0),
+    )
     same = attributes["auto_pad"].startswith("SAME")
     # SAME is about lengths here too: strides times those of the input. The padding follows.
     wanted: Shape | None = tuple(map(mul, spatial, strides)) if same else None
     if attributes["output_shape"] is not None:
-        wanted = _sized(attributes, "output_shape", rank)
+        wanted = _check_length(attributes, "output_shape", rank)
     axes = []
     for d, (dim, stride) in enumerate(zip(spatial, strides, strict=True)):
         # The last window reaches as far beyond the place where the next one would begin.
-        beyond = add(extent(kernel[d], dilations[d]), extra[d] - stride)
+        beyond = add(compute_extent(kernel[d], dilations[d]), extra[d] - stride)
         if wanted is not None:
             full = add(mul(dim, stride), beyond)
-            axes.append(_cropped(full, wanted[d], attributes["auto_pad"]))
+            axes.append(_crop(full, wanted[d], attributes["auto_pad"]))
         else:
             axes.append(_Axis(*pads[d], add(mul(dim, stride), add(beyond, -sum(pads[d])))))
     _check_left(axes)
-    return _window(kernel, strides, dilations, axes)
+    return _make_window(kernel, strides, dilations, axes)
 
 
-def extent(kernel: Dim, dilation: int) -> Dim:
+def compute_extent(kernel: Dim, dilation: int) -> Dim:
     """Return how many cells a dilated kernel reaches over."""
     return add(mul(add(kernel, -1), dilation), 1)
 
@@ -195,25 +195,25 @@ def _count(dim: Dim, reach: Dim, stride: int, begin: int, end: int, ceil_mode: b
     rounded, limit = ceildiv(room, stride), ceildiv(add(dim, begin), stride)
     if isinstance(rounded, int) and isinstance(limit, int):
         return min(rounded, limit)
-    # The last window starts at most stride - 1 cells behind where one still fits.
+    # The last window starts at most stride - 1 cells after the last fitting start.
     # Then it starts in the input or its begin padding, and the limit need not be written.
     safe = isinstance(reach, int) and end + stride <= reach
     return rounded if safe else f"min({rounded},{limit})"
 
 
-def _same(dim: Dim, out: Dim, stride: int, reach: Dim, auto_pad: str) -> _Axis:
+def _pad_same(dim: Dim, out: Dim, stride: int, reach: Dim, auto_pad: str) -> _Axis:
     if not (isinstance(dim, int) and isinstance(out, int) and isinstance(reach, int)):
         return _Axis(None, None, out)
-    return _halved(max(0, (out - 1) * stride + reach - dim), out, auto_pad)
+    return _halve(max(0, (out - 1) * stride + reach - dim), out, auto_pad)
 
 
-def _cropped(full: Dim, out: Dim, auto_pad: str) -> _Axis:
+def _crop(full: Dim, out: Dim, auto_pad: str) -> _Axis:
     if not (isinstance(full, int) and isinstance(out, int)):
         return _Axis(None, None, out)
-    return _halved(max(0, full - out), out, auto_pad)
+    return _halve(max(0, full - out), out, auto_pad)
 
 
-def _halved(total: int, out: int, auto_pad: str) -> _Axis:
+def _halve(total: int, out: int, auto_pad: str) -> _Axis:
     """Split the padding; without `auto_pad` an odd cell goes where SAME_LOWER puts it."""
     half = total // 2
     return (
@@ -231,7 +231,7 @@ def _check_left(axes: Sequence[_Axis]) -> None:
             )
 
 
-def _steps(
+def _read_steps(
     attributes: Attributes, kernel: Sequence[Dim], rank: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if len(kernel) != rank:
@@ -241,22 +241,26 @@ def _steps(
         )
     if 0 in kernel:
         raise ShapeError(f"a window of {list(kernel)} has no cells", fix="use sizes of at least 1")
-    return _per_axis(attributes, "strides", rank, 1), _per_axis(attributes, "dilations", rank, 1)
+    return _read_per_axis(attributes, "strides", rank, 1), _read_per_axis(
+        attributes, "dilations", rank, 1
+    )
 
 
-def _pads(attributes: Attributes, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return (begin, end) per axis; an `auto_pad` rules `pads` out, whatever they say."""
+def _read_pads(attributes: Attributes, rank: int) -> tuple[tuple[int, int], ...]:
+    """Return (begin, end) per axis; an `auto_pad` overrides `pads`."""
     if attributes["auto_pad"] != "NOTSET" or attributes["pads"] is None:
         return ((0, 0),) * rank
-    pads = _sized(attributes, "pads", 2 * rank)
+    pads = _check_length(attributes, "pads", 2 * rank)
     return tuple(zip(pads[:rank], pads[rank:], strict=True))
 
 
-def _per_axis(attributes: Attributes, name: str, rank: int, default: int) -> tuple[int, ...]:
-    return (default,) * rank if attributes.get(name) is None else _sized(attributes, name, rank)
+def _read_per_axis(attributes: Attributes, name: str, rank: int, default: int) -> tuple[int, ...]:
+    return (
+        (default,) * rank if attributes.get(name) is None else _check_length(attributes, name, rank)
+    )
 
 
-def _sized(attributes: Attributes, name: str, wanted: int) -> tuple[int, ...]:
+def _check_length(attributes: Attributes, name: str, wanted: int) -> tuple[int, ...]:
     values: tuple[int, ...] = attributes[name]
     if len(values) != wanted:
         raise ShapeError(
@@ -268,7 +272,7 @@ def _sized(attributes: Attributes, name: str, wanted: int) -> tuple[int, ...]:
     return values
 
 
-def _window(
+def _make_window(
     kernel: Sequence[Dim],
     strides: tuple[int, ...],
     dilations: tuple[int, ...],

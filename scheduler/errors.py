@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
-from ..graph.errors import InternalError, PlaitError, named_text
+from ..graph.errors import InternalError, PlaitError, describe_error
 
 
 class PlanError(PlaitError):
@@ -198,7 +198,7 @@ def forked_session_error() -> SessionError:
 def make_broken_session_error(cause: BaseException) -> InternalError:
     """Return the error for all users of a session that an exception of plait's own has broken."""
     error = InternalError(
-        f"the session broke: {named_text(cause)}",
+        f"the session broke: {describe_error(cause)}",
         fix="open another one, and please report the traceback that was logged",
     )
     error.__cause__ = cause

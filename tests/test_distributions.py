@@ -20,7 +20,7 @@ from types import ModuleType
 
 import pytest
 from patience import WAIT_S
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.version import DISTRIBUTION, VERSION
 
 for package in ("build", "twine", "check_wheel_contents", "setuptools"):
@@ -242,7 +242,7 @@ def test_hints_can_be_followed_where_the_wheel_is_installed(environment: Path) -
     here = {extra for extra in hinted_extras() if all(map(is_installed, brought_by(extra)))}
     assert {"cli", "onnx", "ort"} <= here
     for extras in (here, {"nothing-of-the-kind"}):
-        commands = [shlex.split(how_to_install(extra)) for extra in sorted(extras)]
+        commands = [shlex.split(get_install_command(extra)) for extra in sorted(extras)]
         assert {tuple(command[:2]) for command in commands} == {("pip", "install")}
         asked = [argument for command in commands for argument in command[2:]]
         followed = pip(environment, "install", "--no-index", "--dry-run", *asked)

@@ -68,7 +68,7 @@ def imports(file: Path) -> Iterator[Import]:
             # `from . import cpu` imports a module too, when cpu is one.
             for name in (module, *(f"{module}.{alias.name}" for alias in node.names)):
                 yield Import(str(where), node.lineno, name, bool(node.level))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("lazily", "later"):
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("lazily", "import_later"):
             told = ast.literal_eval(node.args[-1]) if node.args[-1:] else ()
             for key in [told.partition(":")[0]] if isinstance(told, str) else told:
                 names = key.lstrip(".")

@@ -14,7 +14,7 @@ from pathlib import Path
 from plait import Tensor
 from plait.graph.attribute import Attribute, Kind
 from plait.graph.operator import Operator, find_operator
-from plait.graph.operator_methods import Method, method_names
+from plait.graph.operator_methods import Method, list_methods
 
 STUB = Path(__file__).parents[1] / "graph" / "tensor_methods.pyi"
 LONGEST = 100
@@ -65,7 +65,7 @@ def main() -> None:
 
 def stub() -> str:
     """Return the text of the file."""
-    names = method_names()
+    names = list_methods()
     own = (name for name in sorted(names) if name not in vars(Tensor) and is_own(names[name]))
     return HEAD + "".join(text for name in own for text in method_lines(name, names[name]))
 

@@ -99,7 +99,6 @@ class Convolution:
         return index_type(*(size + (1 << 16) for size in (inputs, outputs, weights)))
 
     def code(self) -> Code:
-        """Return the code that computes it."""
         # A tile has at least 16 rows, of which these features would fill less than half.
         if self.per_group[1] < LEAST_FEATURES:
             return Code((self._cell_by_cell(),))

@@ -26,7 +26,6 @@ def sum_of(c: str) -> Fold:
 
 
 def product_of(c: str) -> Fold:
-    """Return the fold that multiplies."""
     return Fold(c, literal(1, c), lambda a, b: f"{a} * {b}")
 
 

@@ -66,7 +66,6 @@ def first_input(call: Call) -> Sequence[Operand]:
 
 
 def register_formula(op: str, rule: Rule) -> None:
-    """Have an operator computed by a formula."""
     _rules.register(op, rule)
 
 
@@ -93,7 +92,6 @@ class Member:
 
     @property
     def rule(self) -> Rule:
-        """How it is computed."""
         return _rules[self.op]
 
     @cached_property
@@ -121,6 +119,5 @@ def has_formula(op: str, call: Call) -> bool:
 
 
 def number_of(call: Call, index: int) -> float | int | bool | None:
-    """Return the value of an input that is one constant number."""
     value = call.value(index)
     return None if value is None or value.size != 1 else value.item()

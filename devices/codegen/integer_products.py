@@ -61,7 +61,6 @@ def _parameters(op: str) -> dict[str, int]:
 
 @cache
 def _inputs(op: str) -> dict[str, int]:
-    """Return the inputs of an operator, by their names in its definition."""
     names = find_operator(op).inputs.split()
     return {name.rstrip("?*+"): index for index, name in enumerate(names)}
 
@@ -93,7 +92,6 @@ class NodeScales:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """The inputs that they are."""
         return [input_of(self._call.spec(i), name, i) for name, i in self._known.items()]
 
     def has(self, name: str) -> bool:
@@ -101,7 +99,6 @@ class NodeScales:
         return name in self._known
 
     def number(self, name: str) -> int | None:
-        """Return which input one of them is."""
         return self._known.get(name)
 
     def is_single(self, name: str) -> bool:
@@ -109,7 +106,6 @@ class NodeScales:
         return name not in self._known or self._spec(name).size == 1
 
     def read(self, name: str, place: ElementPlace) -> str:
-        """Return one of them, by the place of an element of the product."""
         spec, of = self._spec(name), name[0]
         vector = place.column if of == "b" else place.row
         stack = {"a": place.of_a, "b": place.of_b, "y": place.of_y}[of]

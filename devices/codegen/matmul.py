@@ -99,7 +99,6 @@ class Matrices:
         return index_type(*(size + margin for size in (*sizes, result)))
 
     def code(self) -> Code:
-        """Return the code that computes it."""
         rows, columns = self.left.rows, self.right.columns
         # A product with a vector reads each element of the matrix once: nothing to keep in a tile,
         # and sums along lines keep more threads busy. Unless the matrix is broadcast, and read
@@ -192,7 +191,6 @@ def stretched(left: Stack, right: Stack, batch: tuple[int, ...]) -> tuple[Stack,
 
 
 def product_batch(left: Stack, right: Stack) -> tuple[int, ...]:
-    """Return the shape of the stack that a product is."""
     rank = max(len(left.batch), len(right.batch))
     padded = [(1,) * (rank - len(stack.batch)) + stack.batch for stack in (left, right)]
     return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))

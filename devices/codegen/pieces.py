@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from ...graph.aliasing import only_copies, runs_of
+from ...graph.aliasing import find_runs, is_copy
 from ...graph.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
-from ..program import is_in_place, lies
+from ..program import is_in_place, is_placed
 from .kernel import Code, Kernel, Parameter
 from .registry import generate, why_not
 
@@ -86,10 +86,10 @@ def transfers_of(
 
     There are none where all its outputs lie where they belong before it runs, or are empty.
     """
-    runs = runs_of(graph, node)
-    if not only_copies(node, runs):
+    runs = find_runs(graph, node)
+    if not is_copy(node, runs):
         return None
-    left = [run for run in runs if run.nbytes and not lies(run, views)]
+    left = [run for run in runs if run.nbytes and not is_placed(run, views)]
     return tuple(Transfer(run.source, run.target, run.start, run.begin, run.nbytes) for run in left)
 
 
@@ -131,7 +131,6 @@ def launches(
 
 
 def working_nodes(graph: Graph, views: Mapping[str, View]) -> tuple[Node, ...]:
-    """Return the nodes that have something to do."""
     return tuple(node for node in graph.nodes if not is_in_place(graph, node, views))
 
 

@@ -30,12 +30,10 @@ from .types import computed_type, ctype, is_float, literal, load, store
 
 
 def input_of(spec: TensorSpec, name: str = "x", index: int = 0) -> Parameter:
-    """Return the parameter of an input."""
     return Parameter(name, ctype(spec.dtype), "input", index)
 
 
 def output_of(spec: TensorSpec, name: str = "y", index: int = 0) -> Parameter:
-    """Return the parameter of an output."""
     return Parameter(name, ctype(spec.dtype), "output", index)
 
 
@@ -77,7 +75,6 @@ def _reduce(call: Call, outputs: Specs, folds: tuple[LineFold, ...], result: str
 
 
 def _fold_sums(way: Callable[[np.dtype[Any], int], _Way], call: Call, outputs: Specs) -> Code:
-    """Return the code of a reduction that adds up."""
     dtype = call.spec(0).dtype
     c = sum_type(dtype)
     count = Lines(call.spec(0).static_shape, _axes(call)).length
@@ -162,7 +159,6 @@ def reduce_l2(call: Call, outputs: Specs) -> Code:
 
 @generates("ReduceProd", unless=_unless)
 def reduce_product(call: Call, outputs: Specs) -> Code:
-    """Y = the product."""
     dtype = call.spec(0).dtype
     line_fold = LineFold("total", product_of(sum_type(dtype)), lambda at: load(dtype, "x", at))
     return _reduce(call, outputs, (line_fold,), "total")

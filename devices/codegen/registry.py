@@ -45,14 +45,10 @@ def generates(
 ) -> Callable[[Generator], Generator]:
     """Register a generator for operators.
 
-    `unless` says of a node whether the generator does not take it, and why; dtypes without a C
-    type are refused in any case. `float64` says whether the code takes arithmetic in double
-    precision, which some devices lack, though none of the node's tensors is of that.
-
-    Raises
-    ------
-    GraphError
-        If there is one already.
+    `unless` says of a node whether the generator does not take it, and why; dtypes without a C type
+    are refused in any case. `float64` says whether the code takes arithmetic in double precision,
+    which some devices lack, though none of the node's tensors is of that. Raises GraphError if
+    there is one already.
     """
 
     def decorate(generator: Generator) -> Generator:

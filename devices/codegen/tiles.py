@@ -89,7 +89,6 @@ class Product:
         return self.batch * self.rows * self.columns
 
     def code(self) -> Code:
-        """Return the code that computes it."""
         tile, splits = choose(self)
         if splits == 1:
             return Code((_Tiled(self, tile).kernel(),))

@@ -37,7 +37,6 @@ def ctype(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_name(c: str) -> str:
-    """Return the dtype of elements of a C type."""
     return next(name for name, known in CTYPES.items() if known == c and name != "bool")
 
 

@@ -111,7 +111,6 @@ class Sliding:
         return [*statements, *self._origins(tag, c)]
 
     def begin_phase(self, index: str, c: str) -> list[str]:
-        """Return the declarations for a phase, by its number."""
         statements = coordinates(index, self.phases, "phase", c)
         return statements + [
             f"const {c} first{axis.number} = {self._first(axis, f'phase{axis.number}')};"

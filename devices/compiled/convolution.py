@@ -187,7 +187,6 @@ class CompiledConvolution:
 
 @lru_cache(maxsize=1024)
 def plan_convolution(conv: Geometry) -> CompiledConvolution:
-    """Return how to compute a convolution of given shapes."""
     return CompiledConvolution(conv)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.operator_lifecycle import OperatorLifecycle
@@ -17,7 +17,7 @@ from ..device import Program
 from ..errors import DeviceUnavailableError
 from ..memory import View
 
-FIX = how_to_install("compiled")
+FIX = get_install_command("compiled")
 
 
 class CompiledDevice(CpuDevice):
@@ -75,9 +75,6 @@ class CompiledDevice(CpuDevice):
     def _import(self) -> None:
         """Import Numba, which takes half a second, now that it is needed.
 
-        Raises
-        ------
-        DeviceUnavailableError
-            If it does not load.
+        Raises DeviceUnavailableError if it does not load.
         """
         import_extra("numba", self._missing, FIX, DeviceUnavailableError)

@@ -51,11 +51,9 @@ class Writer:
         self.builder = builder
 
     def index(self, number: int) -> Value:
-        """Return an integer constant."""
         return ir.Constant(INT, number)
 
     def constant(self, number: float) -> Value:
-        """Return a vector of equal constants."""
         return ir.Constant(VECTOR, [ir.Constant(FLOAT, float(number))] * LANES)
 
     def advance(self, address: Value, count: Value, size: int = 4) -> Value:
@@ -68,7 +66,6 @@ class Writer:
         return self.builder.load(pointer, align=8 if kind is INT else 4)
 
     def store(self, value: Value, address: Value) -> None:
-        """Store a vector."""
         pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
         self.builder.store(value, pointer, align=4)
 

@@ -1,4 +1,4 @@
-"""CuPy as kernels see it: numpy's way of calling, where CuPy's is narrower."""
+"""CuPy with numpy's calling conventions, where CuPy's are narrower."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from .driver import CuPy
 
 
 class CupyArrays:
-    """The array module of kernels on CUDA devices; what is not defined here is CuPy's own."""
+    """The array module of kernels on CUDA devices; other attributes are CuPy's."""
 
     def __init__(self, cupy: CuPy) -> None:
         self._cupy = cupy
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._cupy, name)
-        setattr(self, name, found)  # this is not asked for twice
+        setattr(self, name, found)  # avoids later look-ups
         return found
 
     def matmul(self, a: Array, b: Array, out: Array | None = None) -> Array:
-        """Return a · b; CuPy takes no `out` by position."""
+        """Return a · b; CuPy's `out` is keyword-only."""
         return self._cupy.matmul(a, b, out=out)
 
     def vecdot(self, a: Array, b: Array, out: Array) -> Array:
         """Return Σ aᵢbᵢ along the last axis, of real numbers; CuPy lacks it.
 
-        As many products of a row and a column, which cuBLAS computes as one batch, without a
-        temporary for all the products.
+        A batch of products of a row and a column in cuBLAS, without a temporary for all products.
         """
         self._cupy.matmul(a[..., None, :], b[..., None], out=out[..., None, None])
         return out

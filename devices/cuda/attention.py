@@ -1,8 +1,8 @@
-"""Attention as products that cuBLAS computes on tensor cores, and how heads lie for it.
+"""Attention as products that cuBLAS computes on tensor cores, with the layout of heads for it.
 
-Scores are written to memory, for as many heads at a time as there is room for, and a generated
-kernel makes weights of them. That takes less time than one kernel without tensor cores, which never
-writes scores, where there is much to multiply.
+Scores of as many heads as fit are written to memory, and a generated kernel converts them to
+weights. For large products that takes less time than one kernel that never writes scores but has
+no tensor cores.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from ..codegen.registry import why_not
 from .products import ALIGNMENT, Factor, Product, Result
 
 LEAST = 10_000_000
-"""Operations from which libraries are considered: below, launches take longer than the work.
+"""Fewest operations for libraries: below, launches take longer than the work.
 
-16 heads of 64 over 197 keys, 159 million operations, took 46 µs by the generated kernel and 7.4 by
-flash attention in PyTorch (H200, float16, 2026-11-28).
+16 heads of 64 over 197 keys, 159 million operations, took 46 µs with the generated kernel and 7.4
+with flash attention in PyTorch (H200, float16, 2026-11-28).
 """
 MOST_NBYTES = 128 << 20
-"""Of scores and weights at a time."""
+"""Limit of scores and weights at a time."""
 MOST_PRODUCTS = 64
-"""Of scores: where heads lie apart, each takes one, and each of these is a launch."""
+"""Limit of products of scores: each is a launch, and separated heads need one each."""
 SCORE_NBYTES = 4
-"""They are float32: rounded to less, those that are large would make weights that are wrong."""
+"""Float32: rounding large scores would make weights wrong."""
 QUANTUM = 8
-"""Rows of scores are filled up to a multiple of that many, which tensor cores read fastest."""
+"""Rows of scores are padded to a multiple of this, which tensor cores read fastest."""
 
 
 class HeadBlock(NamedTuple):
-    """Some heads that are multiplied at once.
+    """Heads that are multiplied at once.
 
     Attributes
     ----------
     head : int
-        The first, counted through all samples.
+        The first head, counted over all samples.
     q, k, v, y, scores, weights : int
-        Bytes from the beginning of each tensor to where theirs are.
+        Offsets in bytes of their parts in each tensor.
     """
 
     head: int
@@ -70,10 +70,11 @@ class StaticAttention(NamedTuple):
     mask : TensorSpec or None
     scale : float
     softcap : float
-        Which scores stay below; 0 for none.
+        Limit of scores; 0 for none.
     is_stacked : bool
-        Whether heads are an axis of their own, so that all of them are one stack of matrices; else
-        they lie side by side in each row, and those of one sample are a stack.
+        Whether heads are an axis, so that all are one stack of matrices. Otherwise they are
+        adjacent
+        in each row, and each sample is a stack.
     """
 
     dtype: str
@@ -86,45 +87,45 @@ class StaticAttention(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """How many products and sums there are."""
+        """Count of multiplications and additions."""
         s = self.shape
         return 2 * s.batch * s.heads * s.queries * s.keys * (s.depth + s.width)
 
     @property
     def workspace_nbytes(self) -> int:
-        """How much memory libraries are given to work with, besides scores and weights."""
+        """Size of the libraries' workspace, without scores and weights."""
         return max(each.workspace_nbytes for each in (self.scores, self.values))
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether tensor cores may multiply, as for a convolution: that is what this is for."""
+        """Whether tensor cores may multiply, as for a convolution; always true here."""
         return True
 
     @property
     def row(self) -> int:
-        """Elements from one query's scores to the next one's."""
+        """Elements between the scores of consecutive queries."""
         return -(-self.shape.keys // QUANTUM) * QUANTUM
 
     @property
     def scratch(self) -> tuple[TensorSpec, ...]:
-        """The workspace, scores, and weights if they are of another dtype."""
+        """The workspace, the scores, and weights of another dtype."""
         room = (self.at_once * self.shape.queries, self.row)
         scores = TensorSpec("uint8", (self.workspace_nbytes,)), TensorSpec("float32", room)
         return scores if self.dtype == "float32" else (*scores, TensorSpec(self.dtype, room))
 
     @property
     def products(self) -> frozenset[Product]:
-        """What cuBLAS may refuse."""
+        """All products for cuBLAS."""
         return frozenset({self.scores, self.values})
 
     @property
     def at_once(self) -> int:
-        """Heads whose scores there is room for."""
+        """Count of heads with scores in memory at once."""
         stack = self._per_product
         if stack < self._stack:
             return stack * self._merged
         stacks = self.shape.batch * self.shape.heads // (stack * self._merged)
-        return stack * self._merged * _most(stacks, stack * self._merged * self._nbytes)
+        return stack * self._merged * _find_divisor(stacks, stack * self._merged * self._nbytes)
 
     @property
     def scores(self) -> Product:
@@ -141,7 +142,6 @@ class StaticAttention(NamedTuple):
 
     @property
     def values(self) -> Product:
-        """Weights by values."""
         s = self.shape
         rows = self._merged * s.queries
         weights = Factor(0, stride=rows * self.row, row=self.row)
@@ -153,7 +153,7 @@ class StaticAttention(NamedTuple):
         return Product(self.dtype, weights, v, *sizes, result=made, alignment=alignment)
 
     def blocks(self) -> Iterator[HeadBlock]:
-        """Yield what is multiplied, in order."""
+        """Yield blocks in order of multiplication."""
         s, room, size = self.shape, self.at_once, dtype_of(self.dtype).itemsize
         for head in range(0, s.batch * s.heads, self._per_product * self._merged):
             sample, own = divmod(head, s.heads)
@@ -165,7 +165,7 @@ class StaticAttention(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        """Whether its scores fit into memory and registers, by not too many products."""
+        """Whether its scores fit into memory and registers, with a limited number of products."""
         s = self.shape
         lengths = s.batch, s.heads, s.queries, s.keys, s.depth, s.width
         tensors = (s.batch * each[0] for each in (s.q, s.k, s.v, s.y))
@@ -177,12 +177,12 @@ class StaticAttention(NamedTuple):
 
     @property
     def _merged(self) -> int:
-        """Heads of queries that share keys, and lie behind one another: one matrix."""
+        """Heads of queries that share keys and are adjacent: one matrix."""
         return self.shape.group if self.is_stacked else 1
 
     @property
     def _stack(self) -> int:
-        """Matrices that are equally far apart."""
+        """Count of matrices with a constant stride."""
         s = self.shape
         if self.is_stacked:
             return s.batch * s.heads // s.group
@@ -190,11 +190,11 @@ class StaticAttention(NamedTuple):
 
     @property
     def _per_product(self) -> int:
-        return _most(self._stack, self._merged * self._nbytes)
+        return _find_divisor(self._stack, self._merged * self._nbytes)
 
     @property
     def _nbytes(self) -> int:
-        """How much memory scores and weights of one head take."""
+        """Size of scores and weights of one head."""
         of_weights = 0 if self.dtype == "float32" else dtype_of(self.dtype).itemsize
         return self.shape.queries * self.row * (SCORE_NBYTES + of_weights)
 
@@ -202,15 +202,17 @@ class StaticAttention(NamedTuple):
         return strides[1] if self.is_stacked or self.shape.group == 1 else 0
 
 
-def attention_of(node: Node, call: Call, outputs: Specs, *, tf32: bool) -> StaticAttention | None:
-    """Return a node of static shapes as an attention for tensor cores, None if it is none.
+def match_attention(
+    node: Node, call: Call, outputs: Specs, *, tf32: bool
+) -> StaticAttention | None:
+    """Match a node of static shapes as an attention for tensor cores.
 
-    With `tf32`, tensor cores may multiply float32.
+    `tf32` allows tensor cores to multiply float32.
     """
     dtypes = ("float16", "bfloat16", *(["float32"] if tf32 else []))
     if node.op != "Attention" or call.spec(0).dtype.name not in dtypes:
         return None
-    if why_not(node, call) is not None:  # what cuBLAS refuses is generated
+    if why_not(node, call) is not None:  # generated kernels replace refused products
         return None
     shape, mask = attention_shape(call), call.spec(MASK) if call.has(MASK) else None
     found = StaticAttention(
@@ -221,6 +223,6 @@ def attention_of(node: Node, call: Call, outputs: Specs, *, tf32: bool) -> Stati
     return found if found.fits else None
 
 
-def _most(count: int, nbytes: int) -> int:
-    """Return the greatest divisor of a count of which so many bytes each have room together."""
+def _find_divisor(count: int, nbytes: int) -> int:
+    """Return the greatest divisor of `count` for which that many times `nbytes` fit."""
     return next(n for n in range(count, 0, -1) if count % n == 0 and n * nbytes <= MOST_NBYTES)

@@ -1,7 +1,6 @@
-"""Rows that are added to products, and what is cut off below zero, where cuBLAS does both itself.
+"""Biases and activations that cuBLAS computes with a product.
 
-A kernel that does so afterwards reads and writes the result once more, which takes longer than
-many a product.
+A separate kernel reads and writes the result once more, which takes longer than many products.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from ..memory import View
 from .products import Product
 
 DTYPES = ("float16", "bfloat16", "float32")
-"""What cuBLAS adds rows of."""
+"""Dtypes of biases in cuBLAS."""
 
 
 class Biased(NamedTuple):
-    """A product, and the nodes behind it that cuBLAS computes along with it.
+    """A product with the following nodes that cuBLAS computes along with it.
 
     Attributes
     ----------
     product : Product
     nodes : tuple of Node
-        The product's comes first.
+        Starting with the product's.
     bias, y : str
-        The row, and where the last node's results belong.
+        The bias row, and the last node's output.
     """
 
     product: Product
@@ -37,8 +36,10 @@ class Biased(NamedTuple):
     y: str
 
 
-def biased(graph: Graph, node: Node, product: Product, behind: Sequence[Node]) -> Biased | None:
-    """Return a product with its row and the nodes behind it; None unless cuBLAS adds it.
+def match_bias(
+    graph: Graph, node: Node, product: Product, following: Sequence[Node]
+) -> Biased | None:
+    """Match a product with a bias row and following nodes that cuBLAS can compute together.
 
     Parameters
     ----------
@@ -46,16 +47,16 @@ def biased(graph: Graph, node: Node, product: Product, behind: Sequence[Node]) -
     node : Node
         The product's.
     product : Product
-    behind : sequence of Node
-        All of those that are computed together right behind it, if there are any.
+    following : sequence of Node
+        All nodes that are computed together after it.
     """
     if product.dtype not in DTYPES or product.batch > 1:
         return None
-    nodes = (node, *behind)
-    bias = _own_row(node, product)
+    nodes = (node, *following)
+    bias = _find_own_row(node, product)
     last = nodes[1:]
-    if bias is None and product.added is None and behind and behind[0].op == "Add":
-        bias, last = _other_row(graph, node, behind[0], product), nodes[2:]
+    if bias is None and product.added is None and following and following[0].op == "Add":
+        bias, last = _find_other_row(graph, node, following[0], product), nodes[2:]
     if bias is None or [each.op for each in last] not in ([], ["Relu"]):
         return None
     if not all(_is_passed_on(graph, *pair) for pair in pairwise(nodes)):
@@ -64,8 +65,8 @@ def biased(graph: Graph, node: Node, product: Product, behind: Sequence[Node]) -
     return Biased(found, nodes, bias, nodes[-1].outputs[0])
 
 
-def meets(y: str, names: Iterable[str], views: Mapping[str, View]) -> bool:
-    """Say whether a tensor shares bytes with others; constants share none."""
+def overlaps(y: str, names: Iterable[str], views: Mapping[str, View]) -> bool:
+    """Return whether a tensor shares bytes with others; constants share none."""
     first = views[y]
     for view in (views[name] for name in names if name in views):
         begin, end = first.offset, first.offset + first.spec.nbytes
@@ -78,15 +79,14 @@ def meets(y: str, names: Iterable[str], views: Mapping[str, View]) -> bool:
     return False
 
 
-def _own_row(node: Node, product: Product) -> str | None:
-    """Return the row that a node adds to its product itself."""
+def _find_own_row(node: Node, product: Product) -> str | None:
+    """Return the row that a node adds to its product."""
     if product.added is None or product.beta != 1 or not _is_row(product.added, product):
         return None
     return node.inputs[2]
 
 
-def _other_row(graph: Graph, node: Node, add: Node, product: Product) -> str | None:
-    """Return the row that another node adds to a product."""
+def _find_other_row(graph: Graph, node: Node, add: Node, product: Product) -> str | None:
     made = node.outputs[0]
     others = [name for name in add.inputs if name != made]
     if len(others) != 1 or graph.tensors[add.outputs[0]].shape != graph.tensors[made].shape:
@@ -100,6 +100,6 @@ def _is_row(shape: tuple[int, ...], product: Product) -> bool:
 
 
 def _is_passed_on(graph: Graph, node: Node, follower: Node) -> bool:
-    """Say whether nobody but the next node reads the result of one."""
+    """Return whether only `follower` reads the result of a node."""
     name = node.outputs[0]
     return name not in graph.fetched and list(graph.consumers.get(name, ())) == [follower]

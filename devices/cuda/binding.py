@@ -1,4 +1,4 @@
-"""Parts of a subgraph bound to addresses and a stream: what is left to do is to queue them."""
+"""Parts of a subgraph bound to addresses and a stream, ready for queueing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .parts import Execute, Multiply, Part, Queued
 from .shares import MakeStream
 
 Launcher = Callable[[Step], object]
-"""How a kernel of CuPy's gets onto the current stream: by calling it, unless a test says else."""
+"""Launches a kernel of CuPy's on the current stream; tests replace it."""
 
 WORD_NBYTES = 8
 DEVICE_TO_DEVICE = 3
@@ -38,7 +38,7 @@ DEVICE_TO_DEVICE = 3
 
 
 class Bound(NamedTuple):
-    """What a subgraph was bound to: steps, what must live as long as they do, and traps."""
+    """Steps, objects that must live as long, and traps of a bound subgraph."""
 
     steps: Steps
     held: list[Any]
@@ -46,13 +46,13 @@ class Bound(NamedTuple):
 
 
 class Libraries(NamedTuple):
-    """What there is to compute with.
+    """The software of an open device.
 
     Attributes
     ----------
     cupy : module
     modules : Modules or None
-        None where no kernels are generated.
+        None without generated kernels.
     cublas : Cublas or None
     cudnn : Cudnn or None
     launcher : callable, optional
@@ -66,7 +66,7 @@ class Libraries(NamedTuple):
 
 
 class Binder:
-    """Binds subgraphs on an open device, which is current, as is its compute stream."""
+    """Binds subgraphs on an open device; the device and its compute stream must be current."""
 
     def __init__(self, device: str, libraries: Libraries, make_stream: MakeStream) -> None:
         self._device = device
@@ -83,19 +83,18 @@ class Binder:
         *,
         capture: bool = False,
     ) -> Bound:
-        """Return a step for each part of a subgraph.
+        """Bind each part of a subgraph to a step.
 
-        With `capture`, neighbouring parts that can be captured have one step together, which
-        launches them as a CUDA graph.
+        With `capture`, adjacent parts that can be captured share a step that launches a CUDA graph.
         """
         binding = _Binding(self._libraries, graph, views, constants, parts)
         steps: Steps = []
-        # What CuPy computes may allocate or wait for the host, which no recording may.
+        # CuPy's kernels may allocate or wait for the host, which recordings forbid.
         for _, run in groupby(parts, lambda part: part.queued is None):
             group = list(run)
             if capture and sum(len(part.queued or ()) for part in group) > 1:
                 recorded = self._recorder.record(partial(binding.steps, group))
-                recorded.upload(stream)  # not when the first item comes
+                recorded.upload(stream)  # rather than with the first item
                 steps.append((group[-1].node, partial(recorded.launch, stream)))
             else:
                 nodes = (part.node for part in group)
@@ -104,7 +103,7 @@ class Binder:
 
 
 class Recorder:
-    """Records what is queued on a stream of its own as a CUDA graph, one at a time."""
+    """Records work on its own stream as a CUDA graph, one at a time."""
 
     def __init__(self, make_stream: MakeStream) -> None:
         self._make_stream = make_stream
@@ -112,10 +111,11 @@ class Recorder:
         self._stream: Any = None
 
     def record(self, bind: Callable[[int], Sequence[Step]]) -> Any:
-        """Return a graph of the steps that `bind` gives for a stream."""
+        """Record the steps that `bind` returns for a stream."""
         with self._lock:
-            # A stream of its own: what others queue meanwhile would be recorded, too. Of the
-            # device's share: kernels stay on that of the stream that they were recorded on.
+            # On its own stream, or other threads' work would be recorded. It must belong to the
+            # device's
+            # share: kernels stay on the share of the stream that recorded them.
             if self._stream is None:
                 self._stream = self._make_stream()
             steps = bind(self._stream.ptr)
@@ -124,14 +124,14 @@ class Recorder:
                 for step in steps:
                     step()
             except BaseException:
-                with suppress(Exception):  # it can only say that the recording is of no use
+                with suppress(Exception):  # it can only report that the recording is useless
                     self._stream.end_capture()
                 raise
             return self._stream.end_capture()
 
 
 class _Binding:
-    """One subgraph: its arrays by name, its kernels, and what must live as long as its steps."""
+    """One subgraph: its arrays by name, its kernels, and the objects that its steps need."""
 
     def __init__(
         self,
@@ -143,23 +143,22 @@ class _Binding:
     ) -> None:
         self._cupy, _, self._cublas, self._cudnn, self._launcher = libraries
         self._graph, self._views, self._constants = graph, views, constants
-        # Kept alive with the program: a recording has addresses, and no hold on what is there.
+        # Kept alive with the program: a recording has addresses, but no references.
         self._arrays = {name: view.array for name, view in views.items()} | dict(constants)
-        self._loaded = _load(libraries.modules, parts)
+        self._loaded = _load_kernels(libraries.modules, parts)
         self._traps = traps_in(item for part in parts for item in part.queued or ())
-        self._words = _words(self._cupy, len(self._traps))
+        self._words = _allocate_words(self._cupy, len(self._traps))
         self.held: list[Any] = [self._loaded, self._arrays, self._words]
 
     def traps(self, device: str) -> Traps | None:
-        """Return the traps of the generated kernels; None where none can fail."""
+        """Return the traps of the generated kernels, if any."""
         if not self._traps:
             return None
         return Traps(device, self._traps, self._words, partial(self._words.fill, 0))
 
     def steps(self, parts: Sequence[Part], stream: int) -> list[Step]:
-        """Return what queues parts on a stream."""
         return [
-            self._cupys(part.node)
+            self._bind_cupy(part.node)
             if part.queued is None
             else in_order([self._queue(item, stream) for item in part.queued])
             for part in parts
@@ -202,7 +201,7 @@ class _Binding:
         workspace = self._address(item.workspace)
         return self._cudnn.bind(item.work, item.engine, tensors, workspace, stream)
 
-    def _cupys(self, node: Node) -> Step:
+    def _bind_cupy(self, node: Node) -> Step:
         arrays = CupyArrays(self._cupy)
         step = programs.bind_node(arrays, "cuda", self._graph, node, self._views, self._constants)
         return step if self._launcher is None else partial(self._launcher, step)
@@ -214,11 +213,11 @@ class _Binding:
         return int(self._arrays[name].data.ptr)
 
 
-def _words(cupy: CuPy, count: int) -> Array:
+def _allocate_words(cupy: CuPy, count: int) -> Array:
     """Return the words of traps, (count,) int64, in page-locked memory.
 
-    Kernels write there as to their own memory, if slowly. So a run in which nothing is wrong costs
-    the GPU nothing: the host, which reads the words after each run, has them already.
+    Kernels write there as to their own memory, if slowly. So a run without errors costs the GPU
+    nothing: the host, which reads the words after each run, has them already.
     """
     if not count:
         return np.zeros(0, np.int64)
@@ -227,8 +226,7 @@ def _words(cupy: CuPy, count: int) -> Array:
     return words
 
 
-def _load(modules: Modules | None, parts: Sequence[Part]) -> dict[str, Module]:
-    """Load all generated kernels of a subgraph."""
+def _load_kernels(modules: Modules | None, parts: Sequence[Part]) -> dict[str, Module]:
     queued = [item for part in parts for item in part.queued or ()]
     kernels = [item.kernel for item in queued if isinstance(item, Launch)]
     assert modules is not None or not kernels

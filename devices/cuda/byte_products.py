@@ -1,10 +1,9 @@
-"""Products of bytes, around zero points of any kind, and how they look to cuBLAS.
+"""Products of bytes with zero points of any kind, in the form of cuBLAS.
 
-Tensor cores multiply bytes with a sign whose rows, and columns, are a multiple of four long and lie
-one behind the other: that is "TN" (cuBLAS, cublasLtMatmul), all matrices being what they are to it,
-columns first. So factors that are not like this are packed first, and what zero points have added
-to the sums is taken off behind the product, by the kernel that goes on with them. Of constants that
-is done once.
+Tensor cores multiply signed bytes in rows and columns of a length that is a multiple of four, in
+the layout "TN" (cuBLAS, cublasLtMatmul; its matrices are column-major). Other factors are packed
+first, and the kernel that processes the sums subtracts the contribution of zero points. Constants
+are packed once.
 """
 
 from __future__ import annotations
@@ -41,15 +40,14 @@ from .parts import Multiply, Queued
 from .products import Factor, Product, fits
 
 LEAST = 100_000_000
-"""Operations, as an estimate: for less, the time is that of three launches. Not measured yet."""
+"""Fewest operations, an estimate: less work takes the time of three launches. Not measured yet."""
 MOST_DEPTH = (1 << 31) // (128 * 128) - 1
-"""So many products of bytes with a sign can be added up in 32 bits, so that it makes no difference
-what cuBLAS does with sums that cannot."""
+"""Greatest depth at which sums of products of signed bytes fit into 32 bits, without overflow."""
 MOST_NBYTES = 128 << 20
-"""Of cells of windows, each of which is written as often as windows have it."""
+"""Limit of the cells of windows, each written as often as windows contain it."""
 ROWS, DEPTH = 4, 16
-"""Rows of b, and the depth, are filled up to a multiple of that many: cuBLAS takes rows of results,
-and of bytes, that are a multiple of four long, and is faster where they begin at 16 bytes."""
+"""Padding of the rows of b and of the depth: cuBLAS requires rows of results and of bytes to be a
+multiple of four long, and is faster if they are aligned to 16 bytes."""
 
 
 class ByteFactor(NamedTuple):
@@ -58,18 +56,18 @@ class ByteFactor(NamedTuple):
     Attributes
     ----------
     side : {"a", "b"}
-        The left or the right one; columns of that are to become rows.
+        Left or right; columns of the right one become rows.
     operand : int
-        Which input of the node it is.
+        Index of the node's input.
     stack, rows, depth : int
-        How many matrices there are, how many rows the product takes of each, how long they are.
+        Count of matrices, rows of each, and length of the rows.
     is_unsigned, is_constant : bool
     is_summed : bool
-        Whether its rows are added up, as the other factor's zero point is not known to be 0.
+        Whether its rows are summed, because the other factor's zero point may not be 0.
     sliding : Sliding or None
-        Whose windows' cells are the rows, where they are not an image's.
+        The windows that are its rows, unless those are an image's.
     zero : int or None
-        Which input is what cells outside of an image are.
+        Index of the input with the value of cells outside of an image.
     """
 
     side: str
@@ -86,32 +84,31 @@ class ByteFactor(NamedTuple):
     @property
     def room(self) -> tuple[int, int]:
         """Rows and depth of a matrix for cuBLAS."""
-        rows = self.rows if self.side == "a" else _filled(self.rows, ROWS)
-        return rows, _filled(self.depth, DEPTH)
+        rows = self.rows if self.side == "a" else _round_up(self.rows, ROWS)
+        return rows, _round_up(self.depth, DEPTH)
 
     @property
     def is_packed(self) -> bool:
-        """Whether it has to be written once more, for cuBLAS to read it."""
+        """Whether cuBLAS needs a packed copy."""
         return self.side == "b" or self.is_unsigned or self.depth % DEPTH != 0
 
     @property
     def stride(self) -> int:
-        """Elements from one matrix to the next; 0 when all products share it."""
+        """Elements between matrices; 0 if all products share one."""
         return math.prod(self.room) if self.stack > 1 else 0
 
     @property
     def sums(self) -> str:
-        """What sums of its rows are called."""
         return f"{SUMS}_{self.side}"
 
     @property
     def made(self) -> tuple[str, ...]:
-        """What is made of it: matrices that cuBLAS reads instead, and sums of rows."""
+        """Names of its derived arrays: packed matrices, and sums of rows."""
         return ((self.side,) if self.is_packed else ()) + ((self.sums,) if self.is_summed else ())
 
     @property
     def codes(self) -> dict[str, tuple[TensorSpec, Code]]:
-        """What is made of it for each item, by name, and how."""
+        """Derived arrays of each item by name, with their specs and code."""
         if self.is_constant:
             return {}
         shape, turns = (self.stack, self.rows, self.depth), self.side == "b"
@@ -133,7 +130,7 @@ class ByteFactor(NamedTuple):
         return {name: found[name] for name in self.made}
 
     def prepared(self, array: Array) -> dict[str, Array]:
-        """Return the same of a constant."""
+        """Return the derived arrays of a constant."""
         rows = array.reshape(self.stack, self.rows, self.depth)
         if self.side == "b":
             rows = array.reshape(self.stack, self.depth, self.rows).swapaxes(1, 2)
@@ -153,7 +150,7 @@ class ByteProduct(NamedTuple):
     a, b : ByteFactor
     batch : int
     is_final : bool
-        Whether the sums are the node's results, as they lie.
+        Whether the sums are the node's results in place.
     """
 
     op: str
@@ -164,12 +161,12 @@ class ByteProduct(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """How many products and sums there are."""
+        """Count of multiplications and additions."""
         return 2 * self.batch * self.a.rows * self.b.rows * self.a.depth
 
     @property
     def product(self) -> Product:
-        """What cuBLAS computes."""
+        """The product for cuBLAS."""
         (m, k), (n, _) = self.a.room, self.b.room
         left = Factor(self.a.operand, stride=self.a.stride)
         right = Factor(self.b.operand, transposed=True, stride=self.b.stride)
@@ -177,12 +174,12 @@ class ByteProduct(NamedTuple):
 
     @property
     def products(self) -> frozenset[Product]:
-        """What cuBLAS may refuse."""
+        """All products for cuBLAS."""
         return frozenset({self.product})
 
     @property
     def scratch(self) -> tuple[TensorSpec, ...]:
-        """The workspace, what is made of factors, and the sums."""
+        """The workspace, derived arrays of factors, and the sums."""
         return tuple(self._buffers.values())
 
     @property
@@ -196,7 +193,7 @@ class ByteProduct(NamedTuple):
         return found
 
     def multiply(self, node: Node, first: int) -> Iterator[Queued]:
-        """Yield what is queued up to the sums; scratch buffers are those from a number on."""
+        """Yield the queued work up to the sums; its scratch buffers begin with number `first`."""
         names = self._names(node, first)
         for name, (_, code) in self._codes.items():
             parts = names.get(f"{name}/{PARTS}", "")
@@ -208,7 +205,7 @@ class ByteProduct(NamedTuple):
     def finish(
         self, node: Node, call: Call, outputs: Specs, first: int, chain: Chain | None = None
     ) -> tuple[Launch, ...]:
-        """Return what makes results of the sums, and goes on with a chain of nodes."""
+        """Return the epilogue, which converts the sums to outputs and applies a chain of nodes."""
         if self.is_final:
             return ()
 
@@ -222,7 +219,7 @@ class ByteProduct(NamedTuple):
         return launches(node, code, {**names, **chain.tensors})
 
     def constants(self, node: Node) -> Iterator[tuple[str, ByteFactor]]:
-        """Yield the factors that are constants of which something is made, and their names."""
+        """Yield the names and factors of constants with derived arrays."""
         for factor in (self.a, self.b):
             if factor.is_constant and factor.made:
                 yield node.inputs[factor.operand], factor
@@ -232,16 +229,16 @@ class ByteProduct(NamedTuple):
         return self.a.codes | self.b.codes
 
     def _names(self, node: Node, first: int) -> dict[str, str]:
-        """Return tensors, scratch buffers and what constants become, by what they are here."""
+        """Return tensors, scratch buffers and derived constants by their roles."""
         names = {each.side: node.inputs[each.operand] for each in (self.a, self.b)}
         for name, factor in self.constants(node):
-            names |= {what: made_of(name, what) for what in factor.made}
+            names |= {what: name_derived(name, what) for what in factor.made}
         buffers = enumerate(self._buffers, first)
         return names | {name: scratch_name(node, number) for number, name in buffers}
 
 
 class PreparedConstants:
-    """What is made of constants, once for as long as somebody uses it."""
+    """Derived arrays of constants, kept while in use."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakValueDictionary[tuple[int, ByteFactor, str], Array] = (
@@ -249,7 +246,6 @@ class PreparedConstants:
         )
 
     def of(self, name: str, array: Array, factor: ByteFactor) -> dict[str, Array]:
-        """Return what a product reads of a constant, by the names of that."""
         keys = {what: (id(array), factor, what) for what in factor.made}
         found = {what: self._made.get(key) for what, key in keys.items()}
         made = {what: one for what, one in found.items() if one is not None}
@@ -257,20 +253,20 @@ class PreparedConstants:
             made = factor.prepared(array)
             for what, key in keys.items():
                 self._made[key] = made[what]
-                # Another array may get the identity of this one, once that is gone.
+                # A later array may get the same id.
                 weakref.finalize(array, self._made.pop, key, None).atexit = False
-        return {made_of(name, what): one for what, one in made.items()}
+        return {name_derived(name, what): one for what, one in made.items()}
 
 
-def made_of(name: str, what: str) -> str:
-    """Return the name of what is made of a constant; no tensor has it."""
+def name_derived(name: str, what: str) -> str:
+    """Return the name of a derived array, which no tensor has."""
     return f"{name}\0{what}"
 
 
-def byte_product_of(node: Node, call: Call, outputs: Specs) -> ByteProduct | None:
-    """Return a node of static shapes as cuBLAS sees it, None if it is nothing for cuBLAS."""
+def match_byte_product(node: Node, call: Call, outputs: Specs) -> ByteProduct | None:
+    """Match a node of static shapes as a product of bytes in cuBLAS."""
     factors = factors_of(node.op)
-    if factors is None or why_not(node, call) is not None:  # what it refuses is generated
+    if factors is None or why_not(node, call) is not None:  # generated kernels replace refused ones
         return None
     m = byte_matrices(node.op, call, outputs, storing(outputs[0]))
     if m is None or m.ctype != "u32" or not 0 < m.left.columns <= MOST_DEPTH:
@@ -309,5 +305,5 @@ def byte_product_of(node: Node, call: Call, outputs: Specs) -> ByteProduct | Non
     return found
 
 
-def _filled(length: int, quantum: int) -> int:
+def _round_up(length: int, quantum: int) -> int:
     return -(-length // quantum) * quantum

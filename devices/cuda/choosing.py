@@ -1,10 +1,10 @@
-"""The choice, by measured time, of what computes a node: cuDNN, cuBLAS or our own kernels.
+"""The choice by measured time between cuDNN, cuBLAS and generated kernels.
 
-Convolutions, attention and products of bytes have one.
+It applies to convolutions, attention and products of bytes.
 
-They are timed as they run later, as recordings, when a plan is first opened; what is found is kept
-with the compiled kernels, for this hardware and these versions. So choices, and with them the last
-bits of results, are the same for later processes.
+They are timed as they run later, as recordings, when a plan is first opened. The results are kept
+with the compiled kernels, for this hardware and these versions. So choices, and the last bits of
+results, are the same in later processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..constants import ConstantStore
 from .agreement import check_agreement
 from .attention import StaticAttention
 from .convolutions import StaticConvolution
-from .cubins import kept
+from .cubins import load_or_make
 from .cudnn import Cudnn
 from .cudnn_graphs import Computable, is_attention_for_cudnn
 from .libraries import RefusedError
@@ -28,19 +28,19 @@ from .lowering import BY_CUDNN, GENERATED, Choosable, Lowering, Way
 from .trials import Trials
 
 FIGURES = "PLAIT_FIGURES"
-"""The variable of the environment that is ``off`` where nothing is to be measured."""
+"""The environment variable that turns measuring ``off``."""
 MOST_ENGINES = 3
-"""How many of cuDNN's are tried: on an H200 its first guess was within 4 % of the best of six
-(2026-11-26), which need not hold elsewhere."""
+"""Limit of cuDNN's engines to try: on an H200 its first guess was within 4 % of the best of six
+(2026-11-26), which may differ elsewhere."""
 
 WORTH_MEASURING = 200_000_000
-"""Operations from which ways of computing a convolution or product are timed. Timing from 5 million
-on changed what PP-OCRv4 detection takes by less than 4 % in float32, TF32 and float16, and opening
-it took 3 to 9 s more (H200, 2026-11-28)."""
+"""Fewest operations of a convolution or product that is timed. With 5 million instead, PP-OCRv4
+detection changed by less than 4 % in float32, TF32 and float16, and opening took 3 to 9 s longer
+(H200, 2026-11-28)."""
 
 
 class Chooser:
-    """Chooses for a lowering, once for nodes that are alike.
+    """Chooses for a lowering, once for equal nodes.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class Chooser:
     cudnn : Cudnn or None
     trials : Trials
     versions : str
-        Of all that times depend on.
+        Describes all that times depend on.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Chooser:
         self._cudnn = cudnn
         self._trials = trials
         self._versions = versions
-        self._lock = threading.Lock()  # two that measure at once would measure each other
+        self._lock = threading.Lock()  # concurrent measurements would disturb each other
 
     def choose(self, graph: Graph, constants: ConstantStore, stream: Any) -> None:
         """Choose for the nodes of a static subgraph, unless measuring is off."""
@@ -72,12 +72,12 @@ class Chooser:
                     way = next(iter(self._lowering.others(*asked)), BY_CUDNN)
                     self._lowering.choose(found, way)
                 elif found is not None:
-                    measure = partial(self._measured, found, node, graph, constants, stream)
-                    told = kept(f"{self._versions}: {found}", measure).decode()
-                    library, engine = told.split()
+                    measure = partial(self._measure, found, node, graph, constants, stream)
+                    stored = load_or_make(f"{self._versions}: {found}", measure).decode()
+                    library, engine = stored.split()
                     self._lowering.choose(found, Way(library, int(engine)))
 
-    def _measured(
+    def _measure(
         self,
         found: Choosable,
         node: Node,
@@ -85,7 +85,7 @@ class Chooser:
         constants: ConstantStore,
         stream: Any,
     ) -> bytes:
-        """Return the fastest way of computing a node, as it is kept."""
+        """Return the fastest way of computing a node, serialized."""
         alone = graph.extract([node], node.name)
         spent: dict[Way, float] = {}
         given = {**alone.constants, **self._lowering.constants(alone)}  # as either way reads them

@@ -1,7 +1,6 @@
-"""Convolutions that cuDNN computes, and how they look to it.
+"""Convolutions in the form of cuDNN.
 
-Images lie as ONNX has them, channel by channel; cuDNN turns them in its workspace to where tensor
-cores want them.
+Images are channel-first, as in ONNX; cuDNN converts them in its workspace for tensor cores.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from ...graph.windows import resolve_window
 from ..codegen.indexing import INDEX_LIMIT
 
 FLOATS = ("float16", "bfloat16", "float32")
-"""What cuDNN convolves faster than others, on tensor cores or, in some shapes, without them."""
+"""Dtypes that cuDNN convolves faster than other kernels, mostly on tensor cores."""
 AXES = (2, 3)
-"""Spatial axes that cuDNN takes; it is given lines as images of one row."""
+"""Counts of spatial axes in cuDNN; lines are passed as images of one row."""
 QUANTUM = 8
-"""Channels are filled up to a multiple of that many where they are turned."""
+"""Channels are padded to a multiple of this by conversions."""
 SPARE_NBYTES = 1 << 20
-"""For what else may be in the workspace, such as partial sums."""
+"""Additional workspace, such as for partial sums."""
 
 
 class StaticConvolution(NamedTuple):
@@ -35,7 +34,7 @@ class StaticConvolution(NamedTuple):
     x, w, y : tuple of int
         Shapes: images, channels and cells; features, channels of a group and cells; the result.
     begins, ends, strides, dilations : tuple of int
-        Of the window, one number per spatial axis; the first two are cells of padding.
+        Of the window, one number per spatial axis; `begins` and `ends` are padding.
     on_tensor_cores : bool
         Whether tensor cores may multiply; they round float32 to 10 bits.
     """
@@ -57,24 +56,24 @@ class StaticConvolution(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """How many products and sums there are."""
+        """Count of multiplications and additions."""
         return 2 * math.prod(self.y) * math.prod(self.w[1:])
 
     @property
     def workspace_nbytes(self) -> int:
-        """How much memory cuDNN is given to work with: for all tensors, turned if need be."""
+        """Size of cuDNN's workspace, with room to convert all tensors."""
         if not self.on_tensor_cores:
             return SPARE_NBYTES
-        cells = sum(map(_turned_size, (self.x, self.w, self.y)))
+        cells = sum(map(_count_padded, (self.x, self.w, self.y)))
         return dtype_of(self.dtype).itemsize * cells + SPARE_NBYTES
 
 
-def convolution_of(
+def match_convolution(
     node: Node, call: Call, outputs: Specs, *, tf32: bool
 ) -> StaticConvolution | None:
-    """Return a node of static shapes as cuDNN sees it, None if it is nothing for cuDNN.
+    """Match a node of static shapes as a convolution for cuDNN.
 
-    With `tf32`, tensor cores may multiply float32.
+    `tf32` allows tensor cores to multiply float32.
     """
     if node.op != "Conv" or call.spec(0).dtype.name not in FLOATS:
         return None
@@ -84,7 +83,7 @@ def convolution_of(
     assert window is not None, "static shapes"
     moves = window.pads_begin, window.pads_end, window.strides, window.dilations
     if len(x) == 3:
-        x, w, y = (_as_image(shape) for shape in (x, w, y))
+        x, w, y = (_to_image(shape) for shape in (x, w, y))
         moves = (0, *moves[0]), (0, *moves[1]), (1, *moves[2]), (1, *moves[3])
     sizes = tuple(map(math.prod, (x, w, y)))
     if len(x) - 2 not in AXES or min(sizes) < 1 or max(sizes) >= INDEX_LIMIT:
@@ -93,10 +92,10 @@ def convolution_of(
     return StaticConvolution(dtype, x, w, y, *moves, tf32 or dtype != "float32")
 
 
-def _as_image(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _to_image(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:-1], 1, shape[-1])
 
 
-def _turned_size(shape: tuple[int, ...]) -> int:
+def _count_padded(shape: tuple[int, ...]) -> int:
     first, channels, *cells = shape
     return first * -(-channels // QUANTUM) * QUANTUM * math.prod(cells)

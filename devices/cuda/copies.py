@@ -22,7 +22,7 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, WITHIN_DEVICE = 1, 2, 3
 
 
 class StagedDownload(Event):
-    """A download whose last part, out of staging, is done by the host: no stream can see it end.
+    """A download from staging, which the host finishes: no stream sees its end.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Copies:
     Attributes
     ----------
     timed : bool
-        Whether the GPU notes when they begin and end.
+        Whether the GPU records their begin and end.
     """
 
     def __init__(self, cupy: CuPy, queues: Queues) -> None:
@@ -53,7 +53,7 @@ class Copies:
     def queue(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy behind its waits; the target is on this device, or the source is."""
+        """Queue a copy after its waits; its target or source is on this device."""
         if isinstance(source, HostView):
             return self._copy_in(target, source, waits, on_done)
         if isinstance(target, HostView):
@@ -63,7 +63,7 @@ class Copies:
         return self._copy_over(target, source, waits, on_done)
 
     def upload(self, view: View, array: Array) -> None:
-        """Copy a constant to the GPU and wait for it: nothing need keep the source then."""
+        """Copy a constant to the GPU, and wait."""
         source, stream = np.ascontiguousarray(array), self._queues.stream(COMPUTE)
         address = view.array.data.ptr, source.ctypes.data
         self._cupy.cuda.runtime.memcpyAsync(*address, source.nbytes, HOST_TO_DEVICE, stream.ptr)
@@ -72,14 +72,14 @@ class Copies:
     def _copy_in(
         self, target: View, source: HostView, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        landing = _landing(source, waits)
-        if landing is not None:  # not blocking: this may be the thread that lands it
-            begin = landing.address + source.offset - landing.offset
+        staged = _find_staged(source, waits)
+        if staged is not None:  # not blocking: this may be the thread that finishes it
+            begin = staged.address + source.offset - staged.offset
         else:
             begin = source.address
             if source.staging is not None:
                 np.copyto(source.staging, source.array)
-        job = StreamJob(Event(on_done), waits, held=(target, source, landing))
+        job = StreamJob(Event(on_done), waits, held=(target, source, staged))
         address = target.array.data.ptr, begin
         return self._memcpy(UPLOAD, job, *address, source.array.nbytes, HOST_TO_DEVICE)
 
@@ -96,18 +96,17 @@ class Copies:
     def _copy_inside(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy from an array of a caller's, or to one, or between two of this device's."""
+        """Queue a copy from or to a caller's array, or between arrays of this device."""
         lane = DOWNLOAD if isinstance(target.arena, ArrayArena) else UPLOAD
         job = StreamJob(Event(on_done), waits, held=(target, source))
-        if not source.spec.nbytes:  # such arrays of CuPy's have no address
-            return self._queues.put(lane, job, _nothing, timed=self.timed)
+        if not source.spec.nbytes:  # CuPy's empty arrays have no address
+            return self._queues.put(lane, job, _skip, timed=self.timed)
         address = target.array.data.ptr, source.array.data.ptr
         return self._memcpy(lane, job, *address, source.spec.nbytes, WITHIN_DEVICE)
 
     def _copy_over(
         self, target: View, source: View, waits: tuple[Event, ...], on_done: OnDone | None
     ) -> Event:
-        """Queue a copy from another device's memory into this one's."""
         assert isinstance(target.arena, CudaArena)
         assert isinstance(source.arena, CudaArena)
         there, here = source.arena.index, target.arena.index
@@ -128,12 +127,12 @@ class Copies:
         return self._queues.put(lane, job, copy, timed=self.timed)
 
 
-def _nothing() -> None:
+def _skip() -> None:
     pass
 
 
-def _landing(source: HostView, waits: Sequence[Event]) -> HostView | None:
-    """Return what is downloaded just now and has the source in its staging, not beneath it yet."""
+def _find_staged(source: HostView, waits: Sequence[Event]) -> HostView | None:
+    """Return the view with the source in its staging, if its download is unfinished."""
     for wait in waits:
         if isinstance(wait, StagedDownload) and not wait.done and source.lies_in(wait.target):
             return wait.target

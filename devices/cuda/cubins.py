@@ -1,6 +1,6 @@
-"""Compiled programs and measured choices in a folder: NVRTC takes 10 ms a kernel, a file nothing.
+"""Compiled programs and measured choices in a folder: NVRTC takes 10 ms per kernel, a file nothing.
 
-What is kept is only ever a shortcut: whatever goes wrong with it, it is made again.
+Files are only a shortcut: after any failure they are made again.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from pathlib import Path
 
 from ...graph.errors import ParseError
 from ...graph.formats.files import read_file
-from ..cache_folder import cache_folder
+from ..cache_folder import find_cache_folder
 
 FOLDER = "PLAIT_KERNEL_CACHE"
-"""The variable of the environment that names another folder, or ``off``."""
+"""The environment variable that names another folder, or ``off``."""
 SUFFIX = ".cubin"
 MOST_BYTES = 256 << 20
-"""How large the folder may grow: some thousand programs of 16 kernels."""
+"""Limit of the folder: some thousand programs of 16 kernels."""
 
 _DIGEST_NBYTES = sha256().digest_size
 
 
-def cubin_folder() -> Path | None:
-    """Return where programs are kept; None where that is off, or there is no place for it."""
-    return cache_folder(FOLDER, "cubins")
+def find_cubin_folder() -> Path | None:
+    """Return the folder; None if it is turned off or has no place."""
+    return find_cache_folder(FOLDER, "cubins")
 
 
-def kept(name: str, make: Callable[[], bytes]) -> bytes:
-    """Return what has a name from the folder, or make it and keep it there.
+def load_or_make(name: str, make: Callable[[], bytes]) -> bytes:
+    """Load a file from the folder, or make and store it.
 
     Parameters
     ----------
     name : str
-        Says all that it depends on.
+        Describes all that the content depends on.
     make : callable
     """
-    folder = cubin_folder()
+    folder = find_cubin_folder()
     if folder is None:
         return make()
     path = folder / f"{sha256(name.encode()).hexdigest()}{SUFFIX}"
     found = _read(path)
     if found is None:
         found = make()
-        with suppress(OSError):  # a full disk, a folder that cannot be written: a slow start
+        with suppress(OSError):  # such as a full disk or a read-only folder
             _write(path, found)
             _trim(folder)
     return found
 
 
 def _read(path: Path) -> bytes | None:
-    """Return what was written, None if that is not there, or not all of it."""
+    """Return the content of a file; None if it is missing or damaged."""
     try:
         content = read_file(path)
     except ParseError:
@@ -62,15 +62,15 @@ def _read(path: Path) -> bytes | None:
     if digest != sha256(program).digest():
         return None
     with suppress(OSError):
-        os.utime(path)  # those that were not used for longest go first
+        os.utime(path)  # the least recently used files are deleted first
     return bytes(program)
 
 
 def _write(path: Path, program: bytes) -> None:
-    """Write a file that other processes see in full or not at all.
+    """Write a file atomically.
 
-    Unlike `replace_file`, for users' files, it does not wait for the disk: what a crash cuts has
-    another digest, and is compiled again.
+    Unlike `replace_file`, for users' files, it does not wait for the disk: a file that a crash cuts
+    has another digest, and is compiled again.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, unfinished = tempfile.mkstemp(dir=path.parent, suffix=f"{SUFFIX}.part")
@@ -85,7 +85,7 @@ def _write(path: Path, program: bytes) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """Delete what was not used for longest, until the rest is small enough."""
+    """Delete the least recently used files above the limit."""
     known = []
     for path in folder.glob(f"*{SUFFIX}*"):
         with suppress(OSError):  # another process deletes as well

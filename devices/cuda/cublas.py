@@ -1,7 +1,7 @@
-"""cuBLAS, by the functions of its part cublasLt.
+"""cuBLAS, through its library cublasLt.
 
-CuPy's own way to it refuses to be captured in CUDA graphs and allocates on the way. Here the
-workspace is memory that the plan owns, and nothing is allocated when products are queued.
+CuPy's interface cannot be captured in CUDA graphs, and allocates. Here the plan owns the workspace,
+and queueing a product allocates nothing.
 """
 
 from __future__ import annotations
@@ -39,32 +39,31 @@ STATUS = {
     15: "CUBLAS_STATUS_NOT_SUPPORTED",
 }
 REFUSED = frozenset({7, 8, 15})
-"""Of a product in itself: nothing was queued, and the library goes on working."""
+"""Statuses of refused products: nothing was queued, and the library still works."""
 AS_STORED, TRANSPOSED = 0, 1
 """cublasOperation_t."""
 TF32 = 77
-"""CUBLAS_COMPUTE_32F_FAST_TF32: float32 factors are rounded to 10 bits, sums are not."""
+"""CUBLAS_COMPUTE_32F_FAST_TF32: factors of float32 are rounded to 10 bits, sums are not."""
 
 TRANSPOSE_LEFT, TRANSPOSE_RIGHT, EPILOGUE, BIAS = 3, 4, 7, 8
 """cublasLtMatmulDescAttributes_t."""
 ADD_BIAS, ADD_BIAS_AND_RELU = 4, 6
 """cublasLtEpilogue_t."""
 COUNT, STRIDE = 5, 6
-"""cublasLtMatrixLayoutAttribute_t, of stacks."""
+"""cublasLtMatrixLayoutAttribute_t, for stacks."""
 MOST_WORKSPACE, REDUCTIONS, ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 """cublasLtMatmulPreferenceAttributes_t."""
 EXACT_SUMS = 2
-"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: partial sums of halves stay float32, and are added up in
-the workspace."""
+"""CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: partial sums of halves stay float32 in the workspace."""
 
 
 class Arithmetic(NamedTuple):
-    """How products of a dtype are computed.
+    """The arithmetic of a dtype.
 
     Attributes
     ----------
     factors, sums, scales : int
-        cudaDataType_t of what is multiplied, of the result, and of alpha and beta.
+        cudaDataType_t of the factors, of the result, and of alpha and beta.
     compute : int
         cublasComputeType_t.
     scale : ctypes type
@@ -88,7 +87,7 @@ ARITHMETIC = {
 
 
 class Places(NamedTuple):
-    """Addresses on the GPU: of the factors, the result, the workspace, and the bias if any."""
+    """Addresses on the GPU of the factors, the result, the workspace, and the bias if any."""
 
     a: int
     b: int
@@ -98,7 +97,7 @@ class Places(NamedTuple):
 
 
 class HeuristicResult(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t: an algorithm, and what is to be known of it."""
+    """cublasLtMatmulHeuristicResult_t: an algorithm with its properties."""
 
     _fields_ = (
         ("algorithm", c_uint64 * 8),
@@ -110,24 +109,24 @@ class HeuristicResult(ctypes.Structure):
 
 
 def find_cublas() -> Any:
-    """Return the library, None where it is not installed."""
+    """Load the library; None if it is not installed."""
     return load_library("cublasLt")
 
 
-def version_of(library: Any) -> str:
-    """Return its version, such as ``"13.1.0"``."""
+def read_version(library: Any) -> str:
+    """Return the version, such as ``"13.1.0"``."""
     library.cublasLtGetVersion.restype = c_size_t
     number = int(library.cublasLtGetVersion())
     return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
 
 
 class Cublas:
-    """A handle of cuBLAS on the device that is current when it is made; threads may share it.
+    """A handle of cuBLAS on the current device; threads may share it.
 
     Parameters
     ----------
     library : object
-        Has cublasLt's functions.
+        With cublasLt's functions.
     tf32 : bool
         Multiply float32 with tensor cores, which round the factors to 10 bits.
     """
@@ -140,23 +139,20 @@ class Cublas:
         _check(library.cublasLtCreate(byref(self._handle)), "cublasLtCreate")
 
     def close(self) -> None:
-        """Give the handle back, once all that used it has ended."""
+        """Destroy the handle; all work that uses it must have ended."""
         self._library.cublasLtDestroy(self._handle)
 
     def bind(self, product: Product, places: Places, stream: int) -> Callable[[], None]:
         """Return a step that queues a product on a stream.
 
-        Raises
-        ------
-        RefusedError
-            If cuBLAS does not compute it, in its workspace.
+        Raises RefusedError if cuBLAS does not support it in its workspace.
         """
         by = ARITHMETIC[product.dtype]
-        operation, right, left, result = self._described(product, places.bias)
-        # A race only makes two of them find the same.
+        operation, right, left, result = self._describe(product, places.bias)
+        # A race only makes two threads find the same algorithm.
         algorithm = self._algorithms.get(product)
         if algorithm is None:
-            algorithm = self._algorithm(product, operation, right, left, result)
+            algorithm = self._find_algorithm(product, operation, right, left, result)
             self._algorithms[product] = algorithm
         number = int if by.scale is c_int32 else float
         alpha, beta = (byref(by.scale(number(scale))) for scale in (product.alpha, product.beta))
@@ -174,8 +170,8 @@ class Cublas:
 
         return queue
 
-    def _described(self, product: Product, bias: int) -> tuple[_Made, ...]:
-        """Return the operation and the matrices. They lie column by column: yᵀ = bᵀ · aᵀ."""
+    def _describe(self, product: Product, bias: int) -> tuple[_Descriptor, ...]:
+        """Describe the operation and the matrices, which are column-major: yᵀ = bᵀ · aᵀ."""
         by = ARITHMETIC[product.dtype]
         a, b, m, n, k = product.a, product.b, product.m, product.n, product.k
         compute = TF32 if self._tf32 and product.dtype == "float32" else by.compute
@@ -192,14 +188,18 @@ class Cublas:
         batch, right, left = product.batch, (n, k), (k, m)
         return (
             operation,
-            self._matrix(by.factors, right[:: -1 if b.transposed else 1], batch, b.stride, b.row),
-            self._matrix(by.factors, left[:: -1 if a.transposed else 1], batch, a.stride, a.row),
-            self._matrix(sums, (n, m), batch, stride, row),
+            self._describe_matrix(
+                by.factors, right[:: -1 if b.transposed else 1], batch, b.stride, b.row
+            ),
+            self._describe_matrix(
+                by.factors, left[:: -1 if a.transposed else 1], batch, a.stride, a.row
+            ),
+            self._describe_matrix(sums, (n, m), batch, stride, row),
         )
 
-    def _matrix(
+    def _describe_matrix(
         self, kind: int, shape: tuple[int, ...], batch: int, stride: int, row: int
-    ) -> _Made:
+    ) -> _Descriptor:
         length, count = shape
         lengths = c_uint64(length), c_uint64(count), c_int64(row or length)
         matrix = self._make("MatrixLayout", c_int(kind), *lengths)
@@ -208,8 +208,10 @@ class Cublas:
             matrix.set(STRIDE, c_int64(stride))
         return matrix
 
-    def _algorithm(self, product: Product, operation: _Made, *matrices: _Made) -> Any:
-        """Return what should be fastest of what adds up as it should."""
+    def _find_algorithm(
+        self, product: Product, operation: _Descriptor, *matrices: _Descriptor
+    ) -> Any:
+        """Return the fastest algorithm with exact sums, by cuBLAS's guess."""
         wanted = self._make("MatmulPreference")
         wanted.set(MOST_WORKSPACE, c_uint64(product.workspace_nbytes))
         wanted.set(REDUCTIONS, c_int(EXACT_SUMS))
@@ -226,12 +228,12 @@ class Cublas:
             raise RefusedError(f"cuBLAS has nothing that computes {product}")
         return found.algorithm
 
-    def _make(self, kind: str, *given: Any) -> _Made:
-        return _Made(self._library, kind, *given)
+    def _make(self, kind: str, *given: Any) -> _Descriptor:
+        return _Descriptor(self._library, kind, *given)
 
 
-class _Made:
-    """A description for cublasLt, destroyed when nobody holds it."""
+class _Descriptor:
+    """A descriptor of cublasLt, destroyed with this object."""
 
     __slots__ = ("__weakref__", "_set", "value")
 
@@ -244,7 +246,6 @@ class _Made:
         weakref.finalize(self, destroy, self.value).atexit = False
 
     def set(self, attribute: int, value: Any) -> None:
-        """Set an attribute."""
         nbytes = c_size_t(ctypes.sizeof(value))
         status = self._set(self.value, c_int(attribute), byref(value), nbytes)
         _check(status, f"setting attribute {attribute}")

@@ -1,7 +1,7 @@
-"""Graphs of operations, in the form in which cuDNN takes them: a convolution, or attention.
+"""Graphs of operations in the form of cuDNN: a convolution, or attention.
 
-cuDNN looks for attention by its form: two products, and between them the steps of a softmax with
-what it calls statistics, though nobody reads them. Scores are virtual, so they are never in memory.
+cuDNN recognizes attention by its form: two products, and between them the steps of a softmax with
+its statistics, though they are unused. Scores are virtual, so they are never in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .convolutions import StaticConvolution
 from .descriptors import Descriptor, DescriptorKind, Name, Type
 
 Computable: TypeAlias = StaticConvolution | StaticAttention
-"""What cuDNN is asked for."""
+"""Computations for cuDNN."""
 
 DATA_TYPES = {"float32": 0, "float16": 2, "int32": 4, "bfloat16": 9, "bool": 11}
 """cudnnDataType_t."""
@@ -29,22 +29,23 @@ ADD, MUL, DIV, SUB, EXP, LOG, AT_LEAST, INDEX, SELECT = 0, 1, 6, 9, 13, 15, 303,
 TOTAL, PEAK = 0, 3
 """cudnnReduceTensorOp_t."""
 ALIGNMENT = 16
-"""Of tensors in memory, in bytes, as far as cuDNN is told."""
+"""Promised alignment of tensors in memory, in bytes."""
 QUANTUM = 8
-"""Elements that rows of queries, keys and values have a multiple of, for cuDNN."""
+"""cuDNN requires rows of queries, keys and values of a multiple of this many elements."""
 
 
 class Operations(NamedTuple):
-    """What a graph consists of.
+    """The operations of a graph.
 
     Attributes
     ----------
     descriptors : list of Descriptor
     tensors : list of int
-        The numbers of those in memory, in the order of their addresses: inputs, then the output.
+        Numbers of the tensors in memory, in the order of their addresses: inputs, then the output.
     values : dict of int to c_float
-        The numbers of those that are given by value, and where they are, to be kept as long as
-        anything that reads them.
+        Numbers of values that are passed by reference, with their storage, which must live as long
+        as
+        its readers.
     """
 
     descriptors: list[Descriptor]
@@ -53,9 +54,9 @@ class Operations(NamedTuple):
 
 
 def is_attention_for_cudnn(attention: StaticAttention) -> bool:
-    """Say whether cuDNN computes attention like this.
+    """Return whether cuDNN computes this attention.
 
-    Masks of truth values are not for it: a graph with one ends the process (cuDNN 9.19).
+    Boolean masks are excluded: a graph with one ends the process (cuDNN 9.19).
     """
     left, right = attention.window
     if left is not None or right not in (None, 0) or attention.softcap:
@@ -66,17 +67,17 @@ def is_attention_for_cudnn(attention: StaticAttention) -> bool:
     return mask is None or (mask.dtype.name == attention.dtype and mask.static_shape[-1] == s.keys)
 
 
-def operations_of(library: Any, work: Computable) -> Operations:
-    """Return the operations that cuDNN knows a computation by."""
+def describe_operations(library: Any, work: Computable) -> Operations:
+    """Describe a computation as cuDNN's operations."""
     writer = _Writer(library)
     if isinstance(work, StaticConvolution):
-        _convolve(writer, work)
+        _append_convolution(writer, work)
     else:
-        _attend(writer, work)
+        _append_attention(writer, work)
     return Operations(writer.operations, writer.tensors, writer.values)
 
 
-def _convolve(writer: _Writer, convolution: StaticConvolution) -> None:
+def _append_convolution(writer: _Writer, convolution: StaticConvolution) -> None:
     window = writer.new(DescriptorKind.CONVOLUTION)
     window.set(Name.CONVOLUTION_COMP_TYPE, Type.DATA_TYPE, DATA_TYPES["float32"])
     window.set(Name.CONVOLUTION_CONV_MODE, Type.CONVOLUTION_MODE, CROSS_CORRELATION)
@@ -102,7 +103,7 @@ def _convolve(writer: _Writer, convolution: StaticConvolution) -> None:
     writer.operations.append(operation.finalize())
 
 
-def _attend(writer: _Writer, attention: StaticAttention) -> None:
+def _append_attention(writer: _Writer, attention: StaticAttention) -> None:
     s, dtype, mask = attention.shape, attention.dtype, attention.mask
     shared = s.heads // s.group
     scored, rows = (s.batch, s.heads, s.queries, s.keys), (s.batch, s.heads, s.queries, 1)
@@ -131,7 +132,7 @@ def _attend(writer: _Writer, attention: StaticAttention) -> None:
 
 
 class _Writer:
-    """Makes descriptors of tensors and operations, in order."""
+    """Creates descriptors of tensors and operations, in order."""
 
     def __init__(self, library: Any) -> None:
         self.operations: list[Descriptor] = []
@@ -144,19 +145,19 @@ class _Writer:
         return Descriptor(self._library, kind)
 
     def tensor(self, dtype: str, shape: Sequence[int], strides: Sequence[int] = ()) -> Descriptor:
-        """Return a tensor in memory; without strides, it has no gaps."""
+        """Describe a tensor in memory; without strides, it has no gaps."""
         number, made = self._tensor(dtype, shape, strides, ALIGNMENT)
         self.tensors.append(number)
         return made.finalize()
 
     def value(self, value: float) -> Descriptor:
-        """Return a number that is given by value."""
+        """Describe a scalar that is passed by value."""
         number, made = self._tensor("float32", (1, 1, 1, 1), (), 4)
         self.values[number] = c_float(value)
         return made.set(Name.TENSOR_IS_BY_VALUE, Type.BOOLEAN, True).finalize()
 
     def virtual(self, shape: Sequence[int], dtype: str = "float32") -> Descriptor:
-        """Return a tensor that is nowhere in memory."""
+        """Describe a tensor that is never in memory."""
         _, made = self._tensor(dtype, shape, (), ALIGNMENT)
         return made.set(Name.TENSOR_IS_VIRTUAL, Type.BOOLEAN, True).finalize()
 
@@ -172,7 +173,7 @@ class _Writer:
         dtype: str = "float32",
         computed: str = "float32",
     ) -> Descriptor:
-        """Return what an operation makes of the elements of one or two tensors."""
+        """Return the result of an elementwise operation on one or two tensors."""
         how = self.new(DescriptorKind.POINTWISE)
         how.set(Name.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
         how.set(Name.POINTWISE_MATH_PREC, Type.DATA_TYPE, DATA_TYPES[computed])
@@ -192,7 +193,7 @@ class _Writer:
         return y
 
     def reduced(self, operator: int, shape: Sequence[int], x: Descriptor) -> Descriptor:
-        """Return one number for each row."""
+        """Return the reduction of each row to one number."""
         how = self.new(DescriptorKind.REDUCTION)
         how.set(Name.REDUCTION_OPERATOR, Type.REDUCTION_OPERATOR_TYPE, operator)
         how.set(Name.REDUCTION_COMP_TYPE, Type.DATA_TYPE, DATA_TYPES["float32"])
@@ -206,7 +207,7 @@ class _Writer:
         return y
 
     def product(self, a: Descriptor, b: Descriptor, y: Descriptor) -> Descriptor:
-        """Return y, which is made the product of stacks of matrices."""
+        """Return y, the product of stacks of matrices."""
         how = self.new(DescriptorKind.MATMUL)
         how.set(Name.MATMUL_COMP_TYPE, Type.DATA_TYPE, DATA_TYPES["float32"])
         given = {

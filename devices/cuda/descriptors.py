@@ -1,4 +1,4 @@
-"""Descriptors of cuDNN's graph API: objects whose attributes are set by number, then finalized.
+"""Descriptors of cuDNN's graph API: objects with attributes by number, then finalized.
 
 Names and numbers are those of its header, cudnn_graph.h.
 """
@@ -15,12 +15,12 @@ from .libraries import RefusedError
 
 SUCCESS = 0
 REFUSED = range(2000, 5000)
-"""Statuses of what is wrong in itself, not supported or not compiled: nothing was queued."""
+"""Statuses of invalid, unsupported or uncompiled work: nothing was queued."""
 MESSAGE_NBYTES = 512
 
 
 class DescriptorKind(IntEnum):
-    """What a descriptor is: cudnnBackendDescriptorType_t."""
+    """cudnnBackendDescriptorType_t."""
 
     POINTWISE = 0
     CONVOLUTION = 1
@@ -40,7 +40,7 @@ class DescriptorKind(IntEnum):
 
 
 class Type(IntEnum):
-    """What the elements of an attribute are: cudnnBackendAttributeType_t."""
+    """cudnnBackendAttributeType_t, the type of an attribute's elements."""
 
     HANDLE = 0
     DATA_TYPE = 1
@@ -57,7 +57,7 @@ class Type(IntEnum):
 
 
 class Name(IntEnum):
-    """What an attribute is called: cudnnBackendAttributeName_t."""
+    """cudnnBackendAttributeName_t."""
 
     POINTWISE_MODE = 0
     POINTWISE_MATH_PREC = 1
@@ -126,16 +126,16 @@ IN_C: dict[Type, Any] = {
     Type.BACKEND_DESCRIPTOR: c_void_p,
     Type.REDUCTION_OPERATOR_TYPE: c_int,
 }
-"""What an element is to ctypes."""
+"""The ctypes type of an element."""
 
 
 class Descriptor:
-    """A descriptor, destroyed when nobody holds it, or what was made from it.
+    """A descriptor, destroyed with this object and all descriptors made from it.
 
     Attributes
     ----------
     value : ctypes.c_void_p
-        What the library calls it.
+        The library's handle.
     """
 
     __slots__ = ("__weakref__", "_held", "_library", "value")
@@ -149,29 +149,26 @@ class Descriptor:
         weakref.finalize(self, library.cudnnBackendDestroyDescriptor, self.value).atexit = False
 
     def set(self, name: Name, kind: Type, *values: Any) -> Descriptor:
-        """Set an attribute: descriptors, or what ctypes takes."""
         self._held += [value for value in values if isinstance(value, Descriptor)]
-        elements = (IN_C[kind] * len(values))(*map(_bare, values))
+        elements = (IN_C[kind] * len(values))(*map(_unwrap, values))
         given = c_int(name), c_int(kind), c_int64(len(values)), elements
         status = self._library.cudnnBackendSetAttribute(self.value, *given)
         check(self._library, status, f"setting {name.name}")
         return self
 
     def finalize(self) -> Descriptor:
-        """Have the library check it; it can be used from now on."""
+        """Validate the descriptor for use."""
         status = self._library.cudnnBackendFinalize(self.value)
         check(self._library, status, "cudnnBackendFinalize", queues=False)
         return self
 
     def get(self, name: Name, kind: Type, most: int) -> list[Any]:
-        """Return the elements of an attribute."""
         elements = (IN_C[kind] * most)()
         return list(elements[: self._get(name, kind, elements)])
 
     def get_descriptors(self, name: Name, kind: DescriptorKind, most: int) -> list[Descriptor]:
-        """Return the descriptors that an attribute consists of."""
         made = [Descriptor(self._library, kind) for _ in range(most)]
-        elements = (c_void_p * most)(*map(_bare, made))
+        elements = (c_void_p * most)(*map(_unwrap, made))
         count = self._get(name, Type.BACKEND_DESCRIPTOR, elements)
         for each in made:
             each._held.append(self)
@@ -186,14 +183,14 @@ class Descriptor:
 
 
 def check(library: Any, status: int, what: str, *, queues: bool = True) -> None:
-    """Raise an error of a status of cuDNN's, unless it is none.
+    """Raise an error for a status of cuDNN, unless it is success.
 
-    Without `queues`, nothing that may have failed was queued: a kernel was not loaded, say.
+    Without `queues`, a failure means that nothing was queued, such as a kernel that was not loaded.
 
     Raises
     ------
     RefusedError
-        If nothing is wrong but with what was asked for.
+        If cuDNN only refuses this work.
     DeviceError
     """
     if status == SUCCESS:
@@ -207,6 +204,6 @@ def check(library: Any, status: int, what: str, *, queues: bool = True) -> None:
     )
 
 
-def _bare(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     handle = value.value if isinstance(value, Descriptor) else value
     return handle.value if isinstance(handle, c_void_p) else handle

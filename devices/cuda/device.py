@@ -1,7 +1,7 @@
 """CUDA devices through CuPy: kernels, uploads and downloads on three streams.
 
-Nothing inside a plan waits on the host: `queued.queues` keeps the order between streams on the GPU,
-and the threads of `queued.waiter` tell when events have happened.
+Inside a plan the host never waits: `streams.queues` keeps the order between streams on the GPU, and
+the threads of `streams.waiter` report events.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from ..exchange import Loan
 from ..memory import HOST, SHARED, Arena, View
 from ..program import BoundProgram
 from ..streams.device import QueuedDevice
-from ..streams.program import QueuedProgram, marked
+from ..streams.program import QueuedProgram, mark_steps
 from ..streams.queues import Queues
 from .binding import Binder, Launcher, Libraries
 from .choosing import Chooser
 from .copies import Copies
 from .cublas import Cublas, find_cublas
-from .cublas import version_of as cublas_version
+from .cublas import read_version as cublas_version
 from .cudnn import Cudnn, find_cudnn
-from .cudnn import version_of as cudnn_version
-from .driver import CuPy, cuda_names, find_device, start_error
+from .cudnn import read_version as cudnn_version
+from .driver import CuPy, find_device, list_gpus, start_error
 from .exchange import CudaExchange, is_on_device
 from .ipc import describe
 from .lowering import Lowering
 from .memory import ALIGNMENT, CudaArena, HostPins
 from .modules import Compiler, Modules
-from .names import parsed, share_of
+from .names import parse_name, parse_share
 from .nvrtc import compile_cubin
 from .parts import fits_in_queue
-from .peers import Peers, is_direct, peer_memories
+from .peers import Peers, is_direct, list_peer_memories
 from .queues import open_queues
-from .shares import CudaCore, MakeStream, Share, find_share, load_core, stream_maker
+from .shares import CudaCore, MakeStream, Share, find_share, get_stream_maker, load_core
 from .trials import Trials
 from .warming import Warmer
 
-__all__ = ["CudaDevice", "cuda_names"]
+__all__ = ["CudaDevice", "list_gpus"]
 
 FindLibrary: TypeAlias = Callable[[], Any]
 
 
 class _Opened(NamedTuple):
-    """What there is only while a device is open."""
+    """The resources of an open device."""
 
     cupy: CuPy
     queues: Queues
@@ -73,34 +73,35 @@ class CudaDevice(QueuedDevice[_Opened]):
     Parameters
     ----------
     name : str
-        ``"cuda:N"``; N is CuPy's number of the device. ``"cuda:N/A-B"`` is a share of it: of its
-        multiprocessors those from A to B percent.
+        ``"cuda:N"``, with CuPy's number of the device. ``"cuda:N/A-B"`` is a share: its
+        multiprocessors
+        from A to B percent.
     cupy : module, optional
-        What to use for CuPy; imported when the device is first looked at, if left out.
+        A replacement of CuPy, which is imported at first use.
     core : module, optional
-        What to use for `cuda.core`, which makes shares; imported for those, if left out.
+        A replacement of `cuda.core`, which creates shares and is imported for them.
     launch : callable, optional
-        How a kernel of CuPy's gets onto the current stream; it is called, if left out.
+        Launches a kernel of CuPy's on the current stream; by default, calls it.
     compiler : callable or None
         Compiles generated kernels; with ``functools.partial(compile_cubin, fast_math=True)`` for
         speed at the expense of the last bits. With None there are CuPy's kernels only.
     cublas : callable or None
-        Returns cuBLAS, or None where there is none; products of matrices are left to generated
-        kernels then, and with None.
+        Returns cuBLAS, or None if it is missing. Without it, generated kernels compute products of
+        matrices.
     cudnn : callable or None
-        The same of cuDNN and convolutions.
+        Returns cuDNN for convolutions, likewise.
     tf32 : bool, default False
-        Have tensor cores multiply float32: several times faster, factors rounded to 10 bits.
+        Let tensor cores multiply float32: several times faster, factors rounded to 10 bits.
     graphs : bool, default True
-        Launch what a program queues as CUDA graphs, where it can be captured.
+        Launch programs as CUDA graphs, as far as they can be captured.
 
     Notes
     -----
     Programs that measure, and all copies once there is such a program, have the GPU's own times,
-    mapped onto the host's clock. Other work is timed from its submission until it is known to be
-    complete.
+    mapped onto the host's clock. Other work is timed from its submission until its completion is
+    noticed.
 
-    What was submitted cannot be cancelled: it is queued on the GPU already.
+    Submitted work cannot be cancelled: it is in the GPU's queue.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         graphs: bool = True,
     ) -> None:
         super().__init__(name)
-        self._name = parsed(name)
+        self._name = parse_name(name)
         self._index = self._name.index
         self._memory = self._name.gpu
         self._cupy = cupy
@@ -132,11 +133,11 @@ class CudaDevice(QueuedDevice[_Opened]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it is like; looks for the device when first asked."""
+        """The device's properties; the first access looks for the device."""
         if self._capabilities is None:
             cupy = self._find()
             try:
-                # What needs no context, which takes memory and time: most who ask only plan.
+                # Without a context, which takes memory and time: most callers only plan.
                 properties = cupy.cuda.runtime.getDeviceProperties(self._index)
             except Exception as error:
                 raise start_error(error, cupy, self.name) from error
@@ -147,25 +148,24 @@ class CudaDevice(QueuedDevice[_Opened]):
                 memory_bytes=int(properties["totalGlobalMem"]),
                 native_waits=True,
                 software=", ".join(self._software(cupy)),
-                copies_from=peer_memories(cupy, self._index),
+                copies_from=list_peer_memories(cupy, self._index),
             )
         return self._capabilities
 
     def way_from(self, memory: str) -> str:
-        """Say whether copies from another GPU's memory are made by the hardware alone."""
-        direct = is_direct(self._find(), self._index, parsed(memory).index)
+        """Describe the route of copies from another GPU's memory."""
+        direct = is_direct(self._find(), self._index, parse_name(memory).index)
         return "directly" if direct else "staged by the driver in host memory"
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether there is a kernel; needs no device."""
+        """Return whether there is a kernel; needs no device."""
         return self._lowering.supports(node, call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the kernel's scratch buffers."""
         return self._lowering.scratch(node, call, outputs)
 
     def open(self, cores: int | None = None) -> None:
-        """Make the streams and start the threads that wait for them."""
+        """Create the streams and start the threads that wait for them."""
         with self._life:
             if self._open is not None:
                 return
@@ -179,7 +179,7 @@ class CudaDevice(QueuedDevice[_Opened]):
             try:
                 self._open = self._equip(cupy, queues, make_stream)
             except Exception as error:
-                # Half opened, it would keep threads that nobody ends.
+                # Otherwise the threads of a half-opened device would remain.
                 queues.close()
                 raise start_error(error, cupy, self.name) from error
             self.generation += 1
@@ -187,7 +187,7 @@ class CudaDevice(QueuedDevice[_Opened]):
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate on the GPU."""
         assert memory == self._memory, memory
-        opened = self._opened()
+        opened = self._get_open()
         with opened.queues.current():
             return CudaArena(memory, nbytes, opened.cupy)
 
@@ -195,48 +195,46 @@ class CudaDevice(QueuedDevice[_Opened]):
         """Return a view of a GPU's memory, or of host memory, which becomes page-locked."""
         if isinstance(arena, CudaArena):
             if arena.index != self._index:
-                opened = self._opened()
+                opened = self._get_open()
                 with opened.queues.current():
-                    # When first viewed, not for all: many pairs of GPUs never meet.
+                    # At the first view, and not for all devices: many pairs of GPUs never meet.
                     opened.peers.reach(arena.index)
             return arena.view(offset, spec)
         assert arena.memory in (HOST, SHARED), arena.memory
-        opened = self._opened()
+        opened = self._get_open()
         with opened.queues.current():
             return opened.pins.view(arena, offset, spec)
 
     def describe(self, arena: Arena) -> bytes:
-        """Return what another process opens an arena by: see `ipc`."""
+        """Return a description by which another process opens an arena; see `ipc`."""
         assert isinstance(arena, CudaArena)
-        opened = self._opened()
+        opened = self._get_open()
         with opened.queues.current():
             return describe(arena, opened.cupy)
 
     def takes(self, value: object) -> bool:
-        """Say whether a value is an array on this GPU, of CuPy, PyTorch, or any other library."""
+        """Return whether a value is an array on this GPU, of CuPy, PyTorch or any library."""
         return is_on_device(value, self._index)
 
     def borrow(self, value: Any) -> Loan:
         """Return an array on this GPU; copies of it wait for its producer's current stream."""
-        return self._opened().exchange.borrow(value)
+        return self._get_open().exchange.borrow(value)
 
     def stage(self, array: Array) -> View:
-        """Return a page-locked copy of a host's array."""
-        return self._opened().exchange.stage(array)
+        return self._get_open().exchange.stage(array)
 
     def room(self, spec: TensorSpec) -> View:
-        """Return an array of CuPy's."""
-        return self._opened().exchange.room(spec)
+        return self._get_open().exchange.room(spec)
 
     def follow(self) -> None:
-        """Have all streams wait for those that are current in CuPy and PyTorch."""
-        self._opened().exchange.follow()
+        """Make all streams wait for those that are current in CuPy and PyTorch."""
+        self._get_open().exchange.follow()
 
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
         """Upload constants, compile and bind kernels, and record them as CUDA graphs."""
-        opened = self._opened()
+        opened = self._get_open()
         with opened.queues.current() as stream:
             if opened.chooser is not None:
                 opened.chooser.choose(subgraph, opened.constants, stream)
@@ -250,10 +248,10 @@ class CudaDevice(QueuedDevice[_Opened]):
                 subgraph, parts, views, constants, stream, capture=capture
             )
             if any(part.queued is None for part in parts):
-                stream.synchronize()  # CuPy's kernels may have computed while they were bound
+                stream.synchronize()  # binding may have launched CuPy's kernels
         if measure:
             opened.copies.timed = True
-            steps = marked(steps, opened.queues.mark)
+            steps = mark_steps(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
         starts_whole = measure and fits_in_queue(parts) and len(parts) > 1
         return QueuedProgram(subgraph, run, measure, (*batches, *held), traps, starts_whole)
@@ -265,33 +263,33 @@ class CudaDevice(QueuedDevice[_Opened]):
         waits: Sequence[Event] = (),
         on_done: OnDone | None = None,
     ) -> Event:
-        """Queue on the stream of that direction; from another GPU, on that of uploads."""
-        return self._opened().copies.queue(target, source, tuple(waits), on_done)
+        """Queue on the stream of the direction; copies from another GPU are uploads."""
+        return self._get_open().copies.queue(target, source, tuple(waits), on_done)
 
     def attend(self, attendant: Callable[[], bool]) -> None:
-        """Call `attendant` whenever this thread queues work; True if it will poll for that."""
-        self._opened().queues.attend(attendant)
+        """Call `attendant` whenever this thread queues work; it returns whether it will poll."""
+        self._get_open().queues.attend(attendant)
 
     def leave(self, attendant: Callable[[], bool]) -> None:
-        """Call an attendant no more, and have threads wait for what it was to poll."""
+        """Remove an attendant; threads wait for the work that it was to poll."""
         if self._open is not None:
             self._open.queues.leave(attendant)
 
     def poll(self) -> bool:
-        """Complete what is over, without waiting; say whether something is under way."""
+        """Complete all finished work without waiting; return whether any is in flight."""
         return self._open is not None and self._open.queues.poll()
 
     def watch(self) -> None:
-        """Have threads wait for what is under way."""
+        """Make threads wait for the work in flight."""
         if self._open is not None:
             self._open.queues.watch()
 
     def close(self) -> None:
-        """Finish what is queued, end the threads, release streams and page-locked memory."""
+        """Finish the queued work, end the threads, release streams and page-locked memory."""
         with self._life:
             opened = self._open
             if opened is not None:
-                # First: what is queued uses all that is let go of below.
+                # First: the queued work uses all that is released below.
                 opened.queues.close()
                 opened.pins.close()
                 with opened.cupy.cuda.Device(self._index):
@@ -310,9 +308,9 @@ class CudaDevice(QueuedDevice[_Opened]):
         binder = Binder(self.name, libraries, make_stream)
         trials = Trials(cupy, self._memory, binder)
         chooser = None
-        if self._graphs and (cublas is not None or cudnn is not None):  # what is timed is recorded
+        if self._graphs and (cublas is not None or cudnn is not None):  # timed work is recorded
             chooser = Chooser(self._lowering, cudnn, trials, self._hardware(cupy))
-        # Kernels are loaded when a plan is opened, not when the first item comes.
+        # Kernels are loaded when a plan is opened, not with the first item.
         warmer = Warmer(self._lowering, trials)
         copies = Copies(cupy, queues)
         constants = ConstantStore(self, self._memory, ALIGNMENT, copies.upload)
@@ -324,8 +322,8 @@ class CudaDevice(QueuedDevice[_Opened]):
 
     @cached_property
     def _share(self) -> Share | None:
-        """Its multiprocessors; None for all of them."""
-        if share_of(self.name) is None:
+        """Its multiprocessors; None for all."""
+        if parse_share(self.name) is None:
             return None
         self._core = self._core or load_core()
         return find_share(self.name, self._name, self._core)
@@ -333,11 +331,11 @@ class CudaDevice(QueuedDevice[_Opened]):
     def _stream_maker(self, cupy: CuPy, share: Share | None) -> MakeStream:
         if share is None:
             return partial(cupy.cuda.Stream, non_blocking=True)
-        return stream_maker(cupy, self._core, self._index, share)
+        return get_stream_maker(cupy, self._core, self._index, share)
 
     @cached_property
     def _lowering(self) -> Lowering:
-        """How nodes are computed: known before there is a GPU, to plan for one."""
+        """The choice of kernels, known before there is a GPU, for planning."""
         return Lowering(
             generates=self._compiler is not None,
             multiplies=self._cublas is not None,
@@ -358,7 +356,7 @@ class CudaDevice(QueuedDevice[_Opened]):
         return self._find_cudnn()
 
     def _hardware(self, cupy: CuPy) -> str:
-        """Return what times depend on: the GPU, the driver, and versions of software."""
+        """Describe the GPU, the driver and versions of software, which times depend on."""
         name = cupy.cuda.runtime.getDeviceProperties(self._index)["name"].decode()
         driver = cupy.cuda.runtime.driverGetVersion()
         return f"plait {VERSION}, {name}, CUDA {driver}, {', '.join(self._software(cupy))}"

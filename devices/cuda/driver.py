@@ -1,63 +1,50 @@
-"""CuPy and the driver under it: finding them, and what their errors mean.
+"""CuPy and the driver: finding them, and translating their errors.
 
-Nothing here imports CuPy before a CUDA device is asked for.
+CuPy is imported only when a CUDA device is used.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..kinds import WORKER_ON_GPU
 from ..streams import failures
 from ..streams.failures import (
-    cause_of,
-    first_line,
+    get_cause,
+    get_first_line,
     lost_device_error,
     memory_error,
     refused_call_error,
 )
-from .names import parsed
+from .names import parse_name
 
 CuPy: TypeAlias = Any
-"""The module `cupy`, or what stands in for it in tests."""
+"""The module `cupy`, or its double in tests."""
 
 OUT_OF_MEMORY = 2
 STICKY = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 911})
 """Codes after which each further call returns the same one until the process ends (CUDA Runtime
-API, data types, cudaError), and of memory or links that lost bits.
+API, data types, cudaError), or which mean that memory or links lost bits.
 
-All others are of calls that did nothing: what is given to them is wrong, often by a caller, whose
-item fails alone. Codes that a later CUDA may add are told by asking the device (`_is_broken`).
+Other codes are of calls without effect, with wrong arguments, often a caller's, so that only the
+item fails. For codes of a later CUDA the device is asked (`_is_broken`).
 """
 
 
 def load_cupy() -> CuPy:
-    """Import CuPy.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If it is missing or does not load.
-    """
-    fix = f"{how_to_install('cuda')}, on a machine with an NVIDIA GPU"
+    """Import CuPy; raises DeviceUnavailableError if it is missing or does not load."""
+    fix = f"{get_install_command('cuda')}, on a machine with an NVIDIA GPU"
     return import_extra("cupy", "CuPy is not installed", fix, DeviceUnavailableError)
 
 
 def count_devices(cupy: CuPy) -> int:
-    """Return how many CUDA devices there are.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If there is no driver, or no device.
-    """
     try:
         count = int(cupy.cuda.runtime.getDeviceCount())
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise DeviceUnavailableError(
-            f"CUDA does not start: {first_line(error)}",
+            f"CUDA does not start: {get_first_line(error)}",
             fix="install or update the NVIDIA driver; nvidia-smi should list the GPU",
         ) from error
     if count == 0:
@@ -67,8 +54,8 @@ def count_devices(cupy: CuPy) -> int:
     return count
 
 
-def cuda_names(cupy: CuPy | None = None) -> tuple[str, ...]:
-    """Return the names of the CUDA devices found; ``cuda:0`` where none is, to say why."""
+def list_gpus(cupy: CuPy | None = None) -> tuple[str, ...]:
+    """Return the names of the CUDA devices; ``cuda:0`` if there are none, to report the reason."""
     try:
         count = count_devices(cupy or load_cupy())
     except DeviceUnavailableError:
@@ -76,8 +63,8 @@ def cuda_names(cupy: CuPy | None = None) -> tuple[str, ...]:
     return tuple(f"cuda:{index}" for index in range(count))
 
 
-def worker_names(cupy: CuPy | None = None) -> tuple[str, ...]:
-    """Return a worker on each CUDA device found; none where none is, as `cuda:0` says why."""
+def list_workers(cupy: CuPy | None = None) -> tuple[str, ...]:
+    """Return a worker for each CUDA device, which may be none."""
     try:
         count = count_devices(cupy or load_cupy())
     except DeviceUnavailableError:
@@ -86,21 +73,17 @@ def worker_names(cupy: CuPy | None = None) -> tuple[str, ...]:
 
 
 def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
-    """Return CuPy once it is certain that it has that device.
+    """Return CuPy after checking that it finds the device.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If CuPy, the driver or the device is missing.
-    DeviceLostError
-        If it was broken in this process.
+    Raises DeviceUnavailableError if CuPy, the driver or the device is missing; DeviceLostError if
+    it was broken in this process.
     """
     cupy = cupy or load_cupy()
     try:
         count = count_devices(cupy)
     except DeviceUnavailableError as error:
         cause = error.__cause__
-        if cause is not None and _code(cause, cupy) in STICKY:
+        if cause is not None and _get_code(cause, cupy) in STICKY:
             raise lost_error(cause, name) from cause
         raise
     if index >= count:
@@ -112,17 +95,17 @@ def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
 
 
 def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
-    """Return what an exception from CuPy means for an open device; its cause is the exception.
+    """Translate an exception of CuPy for an open device; it becomes the cause.
 
     ==================================  ============================================
-    OutOfMemoryError, code 2            DeviceMemoryError: the device lives on
+    OutOfMemoryError, code 2            DeviceMemoryError: the device still works
     sticky codes, and others after      DeviceLostError
-    which the device answers no more
+    which the device fails
     anything else                       KernelError, or DeviceError outside a kernel
     ==================================  ============================================
     """
-    cause = cause_of(error)
-    code, at = _code(cause, cupy), getattr(error, "at", None)
+    cause = get_cause(error)
+    code, at = _get_code(cause, cupy), getattr(error, "at", None)
     if isinstance(cause, cupy.cuda.memory.OutOfMemoryError) or code == OUT_OF_MEMORY:
         return memory_error(cause, device, at)
     if code is not None and (code in STICKY or _is_broken(cupy, device)):
@@ -131,32 +114,32 @@ def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
 
 
 def lost_error(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
-    """Return the error of all work on a device after one that broke it."""
+    """Return the error for all work after `error` broke the device."""
     return lost_device_error(error, device, at, "compute-sanitizer finds the kernel that broke it")
 
 
 def start_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
-    """Return the error of a device that was found but does not start.
+    """Return the error for a device that exists but does not start.
 
-    Its kernels may have broken it, for all of this process, before anybody opened it again.
+    Its kernels may have broken it for this process before it was opened again.
     """
-    if _code(error, cupy) in STICKY:
+    if _get_code(error, cupy) in STICKY:
         return lost_error(error, device)
     fix = "look at nvidia-smi; the driver must be new enough for the CuPy installed"
     return failures.unavailable_error(error, device, fix)
 
 
 def _is_broken(cupy: CuPy, device: str) -> bool:
-    """Ask a device for something harmless: one that is broken answers with its error again."""
+    """Return whether a harmless call fails, as every call on a broken device does."""
     try:
-        with cupy.cuda.Device(parsed(device).index):
+        with cupy.cuda.Device(parse_name(device).index):
             cupy.cuda.runtime.memGetInfo()
     except cupy.cuda.runtime.CUDARuntimeError:
         return True
     return False
 
 
-def _code(error: BaseException, cupy: CuPy) -> int | None:
-    """Return the CUDA error code that an exception carries, if any."""
+def _get_code(error: BaseException, cupy: CuPy) -> int | None:
+    """Return the CUDA error code of an exception, if any."""
     kinds = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
     return int(getattr(error, "status", -1)) if isinstance(error, kinds) else None

@@ -1,8 +1,8 @@
-"""Arrays of other libraries on a GPU, in the order of the streams that callers use.
+"""Arrays of other libraries on a GPU, in the order of the callers' streams.
 
-A stream of plait's waits for the caller's by an event on the GPU. The caller's is the one that is
-current in the library that an array is of, on the thread of the call; for results, of which nobody
-knows who reads them, those that are current in CuPy and, if it is loaded, in PyTorch.
+Plait's streams wait for the caller's by an event on the GPU. The caller's stream is the current one
+of the array's library on the calling thread. The readers of results are unknown, so for these it is
+the current streams of CuPy and, if loaded, PyTorch.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ CUDA, MANAGED = 2, 13
 
 
 class ArrayArena(Arena):
-    """The memory of one array outside any plan: borrowed from a caller, or made for one.
+    """The memory of one array outside any plan, borrowed from or made for a caller.
 
     Attributes
     ----------
     original : object
-        The array that `buffer` is a contiguous copy of. The copying kernel is only queued and
-        does not keep its source alive.
+        The source of which `buffer` is a contiguous copy. The queued copying kernel does not keep
+        its
+        source alive.
     """
 
     def __init__(self, memory: str, nbytes: int, buffer: Any, original: Any = None) -> None:
@@ -42,19 +43,19 @@ class ArrayArena(Arena):
 
 
 class CudaExchange:
-    """Borrows arrays and makes some on an open device.
+    """Borrows and creates arrays on an open device.
 
     Parameters
     ----------
     cupy : CuPy
     queues : Queues
     index : int
-        The device's.
+        Of the device.
     memory : str
 
     Notes
     -----
-    Made with the device current.
+    The device must be current at creation.
     """
 
     def __init__(self, cupy: CuPy, queues: Queues, index: int, memory: str) -> None:
@@ -63,10 +64,10 @@ class CudaExchange:
         self._index = index
         self._memory = memory
         self._marking = threading.Lock()
-        self._event = cupy.cuda.Event(disable_timing=True)  # waits are for what it marks just then
+        self._event = cupy.cuda.Event(disable_timing=True)  # waits refer to its latest recording
 
     def borrow(self, value: Any) -> Loan:
-        """Return an array whose copies come behind what its producer has queued."""
+        """Return an array; copies of it wait for its producer's queued work."""
         if hasattr(value, "__dlpack__"):
             # Not with a stream of plait's current: CuPy's arrays would wait for nothing.
             capsule = value.__dlpack__(stream=self._queues.stream(UPLOAD).ptr)
@@ -86,7 +87,6 @@ class CudaExchange:
         return Loan(self._view(array, TensorSpec(array.dtype, array.shape), original))
 
     def stage(self, array: Array) -> HostView:
-        """Return a page-locked copy of a host's array."""
         spec = TensorSpec(array.dtype, array.shape)
         with self._queues.current(UPLOAD):
             pinned = self._cupy.cuda.alloc_pinned_memory(max(spec.nbytes, 1))
@@ -98,8 +98,9 @@ class CudaExchange:
     def room(self, spec: TensorSpec) -> View:
         """Return an array of CuPy's memory pool.
 
-        The pool may give what the caller freed while its stream still used it, since what the
-        caller does with it next comes after that. Results that are copied to it have to wait, too.
+        The pool may return memory that the caller freed while its stream still used it, which is
+        safe
+        for the caller's later work. Results that are copied to it must wait as well.
         """
         try:
             with self._cupy.cuda.Device(self._index):
@@ -110,7 +111,7 @@ class CudaExchange:
         return self._view(array, spec)
 
     def follow(self, lanes: Iterable[str] = LANES) -> None:
-        """Have lanes wait for what is queued on the streams that are current for the caller."""
+        """Make lanes wait for the work on the caller's current streams."""
         self._wait_for({*self._current()}, lanes)
 
     def _current(self) -> Iterable[int]:
@@ -128,9 +129,9 @@ class CudaExchange:
                     self._queues.stream(lane).wait_event(event)
 
     def _wait_for_producer(self, stream: int) -> None:
-        """Have uploads wait for the stream that an array names; raise DeviceError if there is none.
+        """Make uploads wait for the stream that an array names.
 
-        It may be gone: an array does not keep alive the stream that it was written on.
+        It may be deleted: an array does not keep alive the stream that wrote it.
         """
         try:
             self._wait_for([stream], [UPLOAD])
@@ -145,7 +146,7 @@ class CudaExchange:
     def _check_place(self, address: int) -> None:
         """Raise DeviceError for memory on another device; empty arrays have no address.
 
-        The stream that goes with it would not take an event of this device.
+        Its stream could not record an event of this device.
         """
         there = self._cupy.cuda.runtime.pointerGetAttributes(address).device if address else None
         if there not in (None, self._index):
@@ -159,7 +160,6 @@ class CudaExchange:
 
 
 def is_on_device(value: object, index: int) -> bool:
-    """Say whether a value is an array on a GPU."""
     if hasattr(value, "__dlpack_device__"):
         kind, number = value.__dlpack_device__()
         return bool(kind == MANAGED or (kind == CUDA and number == index))
@@ -167,7 +167,7 @@ def is_on_device(value: object, index: int) -> bool:
 
 
 class _Ordered:
-    """An array as its library describes it, but for the stream: that is waited for already."""
+    """An array's description without the stream, which has been waited for."""
 
     def __init__(self, array: Any, described: dict[str, Any]) -> None:
         self.array = array

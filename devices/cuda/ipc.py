@@ -1,7 +1,7 @@
 """Memory of a GPU that two processes use: one allocates it, the other opens it by a handle.
 
-The handle is CUDA's (cudaIpcGetMemHandle): the memory stays where it is. It is the one who
-allocated it that frees it, after the other has closed it.
+The handle is CUDA's (cudaIpcGetMemHandle), and nothing is copied. The allocating process frees the
+memory after the other has closed it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,18 @@ import weakref
 from typing import Any
 
 from ..errors import DeviceMemoryError, DeviceUnavailableError
-from ..streams.failures import first_line
+from ..streams.failures import get_first_line
 from .driver import CuPy
 from .memory import CudaArena
 
 HANDLE_NBYTES = 64
-"""sizeof(cudaIpcMemHandle_t); what follows in a description is the arena's size."""
+"""sizeof(cudaIpcMemHandle_t); the arena's size follows it in a description."""
 
 
 def describe(arena: CudaArena, cupy: CuPy) -> bytes:
-    """Return what another process opens an arena by.
+    """Return a description by which another process opens an arena.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If this system shares no memory of GPUs between processes.
+    Raises DeviceUnavailableError if processes cannot share memory of GPUs on this system.
     """
     try:
         handle: bytes = cupy.cuda.runtime.ipcGetMemHandle(arena.buffer.ptr)
@@ -34,19 +31,16 @@ def describe(arena: CudaArena, cupy: CuPy) -> bytes:
 
 
 def open_arena(description: bytes, memory: str, cupy: CuPy) -> CudaArena:
-    """Return an arena of another process; it is closed when the last array on it goes.
+    """Open an arena of another process; it is closed with the last array on it.
 
-    Raises
-    ------
-    DeviceMemoryError
-        If it cannot be opened.
+    Raises DeviceMemoryError if it cannot be opened.
     """
     nbytes = int.from_bytes(description[HANDLE_NBYTES:], "little")
     try:
         opened = _Opened(cupy, description[:HANDLE_NBYTES])
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise DeviceMemoryError(
-            f"memory of {memory!r} cannot be opened in another process: {first_line(error)}",
+            f"memory of {memory!r} cannot be opened in another process: {get_first_line(error)}",
             fix="use a system on which CUDA shares memory between processes (CUDA IPC)",
         ) from error
     buffer = cupy.cuda.UnownedMemory(opened.address, max(nbytes, 1), opened)
@@ -54,16 +48,16 @@ def open_arena(description: bytes, memory: str, cupy: CuPy) -> CudaArena:
 
 
 def unshared_error(error: Exception, memory: str) -> DeviceUnavailableError:
-    """Return the error of a system where processes share no memory of a GPU."""
+    """Return the error for a system on which processes cannot share memory of a GPU."""
     return DeviceUnavailableError(
-        f"memory of {memory!r} cannot be shared with another process: {first_line(error)}",
+        f"memory of {memory!r} cannot be shared with another process: {get_first_line(error)}",
         fix="use a system with CUDA IPC, such as Linux without WSL; or let functions take numpy's "
         "arrays, on 'worker:0' or 'cpu'",
     )
 
 
 class _Opened:
-    """Memory of another process, open for as long as this lives.
+    """Memory of another process, open while this object lives.
 
     Attributes
     ----------

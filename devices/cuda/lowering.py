@@ -22,28 +22,28 @@ from ..codegen.kernel import Code
 from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
 from ..device import Support, scratch_name
 from ..memory import View
-from .attention import StaticAttention, attention_of
-from .biases import biased, meets
-from .byte_products import ByteProduct, PreparedConstants, byte_product_of
-from .convolutions import StaticConvolution, convolution_of
+from .attention import StaticAttention, match_attention
+from .biases import match_bias, overlaps
+from .byte_products import ByteProduct, PreparedConstants, match_byte_product
+from .convolutions import StaticConvolution, match_convolution
 from .parts import Execute, Multiply, Part, Queued
-from .products import Product, product_of
-from .support import why_no_array, why_not
+from .products import Product, match_product
+from .support import explain_missing_dtype, explain_refusal
 
 Choosable: TypeAlias = StaticConvolution | StaticAttention | ByteProduct
-"""What several can compute, of whom the fastest is chosen."""
+"""Nodes with several implementations, of which the fastest is chosen."""
 ByProducts: TypeAlias = StaticAttention | ByteProduct
-"""What cuBLAS computes with generated kernels around its products."""
+"""Nodes that cuBLAS computes with generated kernels around its products."""
 
 
 class Way(NamedTuple):
-    """What computes a convolution, an attention, or a product of bytes.
+    """An implementation of a convolution, an attention, or a product of bytes.
 
     Attributes
     ----------
     library : {"cudnn", "cublas", "generated"}
     engine : int, default 0
-        Which one of cuDNN's.
+        Index of cuDNN's engine.
     """
 
     library: str
@@ -54,7 +54,7 @@ GENERATED, BY_CUBLAS, BY_CUDNN = map(Way, ("generated", "cublas", "cudnn"))
 
 
 class Lowering:
-    """Decides; planning and compiling ask the same one, so that they agree on scratch buffers.
+    """Chooses implementations; planning and compiling share it, and so agree on scratch buffers.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class Lowering:
         self._prepared = PreparedConstants()
 
     def refuse(self, item: Multiply | Execute) -> None:
-        """Leave what is like this to others from now on."""
+        """Exclude a library's refused work from now on."""
         if isinstance(item, Execute):
             self._refused.add(item.work)
             self._chosen.pop(item.work, None)
@@ -86,57 +86,57 @@ class Lowering:
             self._refused.add(item.product if item.product.is_biased else item.product.bare)
 
     def choose(self, found: Choosable, way: Way) -> None:
-        """Have what is like this computed in a way from now on."""
+        """Fix the implementation of such nodes."""
         self._chosen[found] = way
 
     def choosing(self, found: Choosable, way: Way) -> Lowering:
-        """Return what decides as this does, except for what is like this."""
+        """Return a copy with another implementation of such nodes."""
         other = copy(self)
         other._chosen = {**self._chosen, found: way}
         return other
 
     def undecided(self, node: Node, call: Call, outputs: Specs) -> Choosable | None:
-        """Return what a node is, while what computes it is still to be chosen."""
+        """Return a node's form if its implementation is still to be chosen."""
         found = self._convolution(node, call, outputs) or self._by_products(node, call, outputs)
         return None if found in self._chosen or found in self._refused else found
 
     def others(self, node: Node, call: Call, outputs: Specs) -> tuple[Way, ...]:
-        """Return what computes a node besides cuDNN."""
+        """Return the implementations of a node other than cuDNN."""
         by_product = self._product(node, call, outputs) or self._by_products(node, call, outputs)
         products = () if by_product is None else (BY_CUBLAS,)
         return products if generated.why_not(node, call) else (*products, GENERATED)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether a node runs, and by what; its shapes may be symbolic."""
-        has_arrays = why_no_array(node, call) is None
+        """Return whether a node is supported, and the library; its shapes may be symbolic."""
+        has_arrays = explain_missing_dtype(node, call) is None
         if self.generates and has_arrays and generated.why_not(node, call) is None:
             return Support(True, self._library(node, call) or "has a generated kernel")
         support = programs.supports(node, "cuda", runs_python=False, call=call)
-        reason = why_not(node, call) if support.ok else support.reason
+        reason = explain_refusal(node, call) if support.ok else support.reason
         return Support(reason is None, reason or "CuPy has a kernel")
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
         """Return the scratch buffers of a node of static shapes."""
-        # What libraries take comes last, whether they have refused the node or not: plans that were
-        # made before have room for what takes its place, and plans made later fit other devices.
+        # Those of libraries come last, and stay after a refusal: earlier plans then have room for
+        # the replacement, and later plans fit other devices.
         own = self.own_scratch(node, call, outputs)
-        product = product_of(node, call, outputs) if self.multiplies else None
+        product = match_product(node, call, outputs) if self.multiplies else None
         convolution = self._convolution(node, call, outputs)
         if convolution is None:
             library = product or self._by_products(node, call, outputs)
             return own if library is None else (*own, *library.scratch)
         nbytes = [each.workspace_nbytes for each in (product, convolution) if each is not None]
-        return (*own, TensorSpec("uint8", (max(nbytes),)))  # for whichever it will be
+        return (*own, TensorSpec("uint8", (max(nbytes),)))  # for either library
 
     def parts(self, graph: Graph, views: Mapping[str, View]) -> tuple[Part, ...]:
-        """Return what there is to do for a subgraph, in order."""
+        """Return the parts of a subgraph, in order."""
         if not self.generates:
             return tuple(Part((node,), None) for node in working_nodes(graph, views))
 
         return tuple(_Assembly(self, graph, views).parts())
 
     def constants(self, graph: Graph) -> dict[str, Array]:
-        """Return the constants that the parts of a subgraph read, and what is made of them."""
+        """Return the constants that the parts of a subgraph read, with derived arrays."""
         made: dict[str, Array] = {}
         readers = Counter(name for node in graph.nodes for name in node.inputs)
         for node in graph.nodes:
@@ -149,13 +149,12 @@ class Lowering:
         return {n: one for n, one in kept if readers[n] or n in graph.fetched} | made
 
     def own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the scratch buffers of a node that no library computes."""
         if self.generates and generated.why_not(node, call) is None:
             return generated.scratch(node, call, outputs)
         return programs.scratch(node, "cuda", call, outputs)
 
     def work(self, node: Node, call: Call, outputs: Specs) -> Product | Choosable | None:
-        """Return what a library has to do for a node; None where a kernel is generated."""
+        """Return a library's work for a node; None for a generated kernel."""
         found = self._by_products(node, call, outputs)
         if found is not None:
             way = self._chosen.get(found, BY_CUBLAS)
@@ -165,21 +164,21 @@ class Lowering:
         convolution = self._convolution(node, call, outputs)
         if convolution is None or convolution in self._refused:
             return product
-        way = self._chosen.get(convolution) or _usual(convolution, product)
+        way = self._chosen.get(convolution) or _choose_default(convolution, product)
         return {GENERATED: None, BY_CUBLAS: product}.get(way, convolution)
 
     def engine(self, work: Choosable) -> int | None:
-        """Return which of cuDNN's engines computes something; None where cuBLAS does."""
+        """Return the index of cuDNN's engine for work; None if cuBLAS computes it."""
         usual = BY_CUDNN if isinstance(work, StaticConvolution) else BY_CUBLAS
         way = self._chosen.get(work, usual)
         return way.engine if way.library == BY_CUDNN.library else None
 
     def takes(self, product: Product) -> bool:
-        """Say whether cuBLAS has not refused a product, with all that is added to it."""
+        """Return whether cuBLAS has not refused a product."""
         return product not in self._refused
 
     def _library(self, node: Node, call: Call) -> str | None:
-        """Say which library computes a node, or may; None where that is none, or not known yet."""
+        """Return the sentence about the library of a node, if it is known."""
         outputs = infer_node(node, call)
         if not all(spec.is_static for spec in (*call.inputs, *outputs) if spec is not None):
             return None
@@ -192,19 +191,19 @@ class Lowering:
     def _by_products(self, node: Node, call: Call, outputs: Specs) -> ByProducts | None:
         if not self.multiplies:
             return None
-        attention = attention_of(node, call, outputs, tf32=self._tf32)
-        return attention or byte_product_of(node, call, outputs)
+        attention = match_attention(node, call, outputs, tf32=self._tf32)
+        return attention or match_byte_product(node, call, outputs)
 
     def _convolution(self, node: Node, call: Call, outputs: Specs) -> StaticConvolution | None:
-        return convolution_of(node, call, outputs, tf32=self._tf32) if self.convolves else None
+        return match_convolution(node, call, outputs, tf32=self._tf32) if self.convolves else None
 
     def _product(self, node: Node, call: Call, outputs: Specs) -> Product | None:
-        product = product_of(node, call, outputs) if self.multiplies else None
+        product = match_product(node, call, outputs) if self.multiplies else None
         return None if product is None or product.bare in self._refused else product
 
 
 class _Assembly:
-    """The parts of a subgraph, as they are put together."""
+    """Assembles the parts of a subgraph."""
 
     def __init__(self, lowering: Lowering, graph: Graph, views: Mapping[str, View]) -> None:
         self._lowering = lowering
@@ -213,44 +212,43 @@ class _Assembly:
         self._items = fused(
             *(graph, views),
             epilogues=self._takes_epilogue,
-            begun=self._rest,
+            begun=self._match_rest,
             launching=self._finish,
         )
         pieces = [item for item in self._items if isinstance(item, Piece)]
-        self._gone_on_with = {node.name for piece in pieces for node in piece.nodes[:-1]}
+        self._continued = {node.name for piece in pieces for node in piece.nodes[:-1]}
 
     def parts(self) -> Iterator[Part]:
-        """Yield the parts in order."""
         is_done = False
         for item, following in zip_longest(self._items, self._items[1:]):
-            if is_done:  # with the one before
+            if is_done:  # with the previous one
                 is_done = False
                 continue
             node = item if isinstance(item, Node) else item.nodes[-1]
-            behind = following.nodes if isinstance(following, Piece) else ()
-            others = [each for each in behind if each is not node]
-            joined = self._joined(node, others) if others else None
+            following_nodes = following.nodes if isinstance(following, Piece) else ()
+            others = [each for each in following_nodes if each is not node]
+            joined = self._join(node, others) if others else None
             is_done = joined is not None
-            if joined is None and node.name not in self._gone_on_with:
-                joined = self._joined(node, ())
+            if joined is None and node.name not in self._continued:
+                joined = self._join(node, ())
             yield joined or self._part(item)
 
     def _work(self, node: Node) -> Product | Choosable | None:
-        return self._lowering.work(node, *self._asked(node))
+        return self._lowering.work(node, *self._describe(node))
 
     def _takes_epilogue(self, node: Node) -> bool:
         found = self._work(node)
         return found is None or (isinstance(found, ByteProduct) and not found.is_final)
 
-    def _rest(self, node: Node) -> Member | None:
+    def _match_rest(self, node: Node) -> Member | None:
         found = self._work(node)
         if isinstance(found, Product | StaticConvolution):
-            return _added(self._graph, node, found)
+            return _match_addition(self._graph, node, found)
         return None
 
     def _finish(self, node: Node, chain: Chain | None = None) -> tuple[Launch, ...] | None:
-        """Return what goes on with the sums of bytes; None where a node is something else."""
-        found, (call, outputs) = self._work(node), self._asked(node)
+        """Return the epilogue for sums of bytes; None for other nodes."""
+        found, (call, outputs) = self._work(node), self._describe(node)
         if not isinstance(found, ByteProduct):
             return None
         return found.finish(node, call, outputs, self._scratch_from(node), chain)
@@ -259,61 +257,63 @@ class _Assembly:
         nodes, queued = item if isinstance(item, Piece) else ((item,), None)
         sums = self._sums(nodes)
         if sums is not None:
-            behind = queued if len(nodes) > 1 else self._finish(nodes[0])
-            return Part(nodes, (*sums, *(behind or ())))
+            following_nodes = queued if len(nodes) > 1 else self._finish(nodes[0])
+            return Part(nodes, (*sums, *(following_nodes or ())))
         node, found = nodes[-1], self._work(nodes[-1])
         if found is None:
-            return Part(nodes, None if queued is None else tuple(map(_in_place, queued)))
-        is_begun, scratch = node.name in self._gone_on_with, self._scratch_from(node)
+            return Part(nodes, None if queued is None else tuple(map(_read_in_place, queued)))
+        is_begun, scratch = node.name in self._continued, self._scratch_from(node)
         if isinstance(found, Product):
             return Part(nodes, _multiply(node, found.bare if is_begun else found, scratch))
         engine = self._lowering.engine(found)
         if engine is None:
             assert isinstance(found, StaticAttention), "no other library convolves"
-            return Part(nodes, tuple(_attend(node, self._graph.call(node), found, scratch)))
+            return Part(
+                nodes, tuple(_queue_attention(node, self._graph.call(node), found, scratch))
+            )
         workspace, y = scratch_name(node, scratch), node.outputs[0]
         if isinstance(found, StaticAttention):
             tensors = (*filter(None, node.inputs), y)
             return Part(nodes, (Execute(found, engine, tensors, workspace),))
         assert isinstance(found, StaticConvolution)
-        # The bias is added by the kernel behind it.
+        # The next kernel adds the bias.
         call = Execute(found, engine, (*node.inputs[:2], y), workspace)
-        added = None if is_begun else _added(self._graph, node, found)
-        return Part(nodes, (call,) if added is None else (call, _alone(added)))
+        added = None if is_begun else _match_addition(self._graph, node, found)
+        return Part(nodes, (call,) if added is None else (call, _launch_alone(added)))
 
     def _sums(self, nodes: Sequence[Node]) -> tuple[Queued, ...] | None:
-        """Return what multiplies bytes for one of the nodes; None where none does."""
+        """Return the multiplication of bytes in nodes, if there is one."""
         for node in nodes:
             found, first = self._work(node), self._scratch_from(node)
             if isinstance(found, ByteProduct):
                 return tuple(found.multiply(node, first))
         return None
 
-    def _joined(self, node: Node, behind: Sequence[Node]) -> Part | None:
-        """Return a product with what cuBLAS computes of the nodes behind it, if that is all."""
+    def _join(self, node: Node, following_nodes: Sequence[Node]) -> Part | None:
+        """Return a product with all following nodes, if cuBLAS can compute them together."""
         product = self._work(node)
         if not isinstance(product, Product):
             return None
-        found = biased(self._graph, node, product, behind)
+        found = match_bias(self._graph, node, product, following_nodes)
         if found is None or not self._lowering.takes(found.product):
             return None
         (call,) = _multiply(node, found.product, self._scratch_from(node))
         assert isinstance(call, Multiply)
-        # The last node's results are written sooner than planned.
-        if meets(found.y, (call.a, call.b, found.bias, call.workspace), self._views):
+        # The last node's results are written earlier than planned.
+        if overlaps(found.y, (call.a, call.b, found.bias, call.workspace), self._views):
             return None
         return Part(found.nodes, (call._replace(y=found.y, bias=found.bias),))
 
     def _scratch_from(self, node: Node) -> int:
-        """Return how many scratch buffers of a node come before those of libraries."""
-        return len(self._lowering.own_scratch(node, *self._asked(node)))
+        """Return the number of a node's scratch buffers before those of libraries."""
+        return len(self._lowering.own_scratch(node, *self._describe(node)))
 
-    def _asked(self, node: Node) -> tuple[Call, Specs]:
+    def _describe(self, node: Node) -> tuple[Call, Specs]:
         return self._graph.call(node), self._graph.output_specs(node)
 
 
-def _usual(convolution: StaticConvolution, product: Product | None) -> Way:
-    """Return what should be fast, as long as nobody has measured it."""
+def _choose_default(convolution: StaticConvolution, product: Product | None) -> Way:
+    """Return the implementation that is likely to be fast, before any measurement."""
     if product is not None:
         return BY_CUBLAS
     if convolution.is_by_channel or not convolution.on_tensor_cores:
@@ -321,14 +321,14 @@ def _usual(convolution: StaticConvolution, product: Product | None) -> Way:
     return BY_CUDNN
 
 
-def _added(graph: Graph, node: Node, found: Product | StaticConvolution) -> Member | None:
-    """Return the addition that kernels behind a product can begin with; None where there is none.
+def _match_addition(graph: Graph, node: Node, found: Product | StaticConvolution) -> Member | None:
+    """Return the bias add that the epilogue can start with, if any.
 
-    By cuBLAS itself, it would take a kernel that writes the output ahead of it, and cuBLAS would
-    read that. By cuDNN, it takes as long as this kernel, or longer.
+    In cuBLAS it would need a kernel that writes the output first, for cuBLAS to read. In cuDNN it
+    takes as long as this kernel, or longer.
     """
     y = graph.tensors[node.outputs[0]]
-    shape = _bias_shape(node, y) if isinstance(found, StaticConvolution) else found.added
+    shape = _get_bias_shape(node, y) if isinstance(found, StaticConvolution) else found.added
     if shape is None or (isinstance(found, Product) and found.beta != 1):
         return None
     call = Call((y, TensorSpec(graph.tensors[node.inputs[2]].dtype, shape)), (None, None), {})
@@ -336,40 +336,40 @@ def _added(graph: Graph, node: Node, found: Product | StaticConvolution) -> Memb
     return Member("Add", call, inputs, node.outputs[0], y) if has_formula("Add", call) else None
 
 
-def _bias_shape(node: Node, y: TensorSpec) -> tuple[int, ...] | None:
-    """Return the shape from which a convolution's bias is broadcast; None where it has none."""
+def _get_bias_shape(node: Node, y: TensorSpec) -> tuple[int, ...] | None:
+    """Return the shape from which a convolution's bias is broadcast, if it has one."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return None
     return (y.static_shape[1], *(1 for _ in y.static_shape[2:]))
 
 
-def _alone(member: Member) -> Launch:
-    """Return the kernel that goes on with what a library has left, where no nodes follow."""
+def _launch_alone(member: Member) -> Launch:
+    """Return the kernel that applies a member to a library's output."""
     kernel, tensors = compose([member], [member.output])
-    launch = _in_place(Launch(kernel, tensors))
+    launch = _read_in_place(Launch(kernel, tensors))
     assert isinstance(launch, Launch)
     return launch
 
 
-def _in_place(item: Transfer | Launch) -> Transfer | Launch:
-    """Return a launch whose buffers are tensors, where it goes on with what lies in one."""
+def _read_in_place(item: Transfer | Launch) -> Transfer | Launch:
+    """Return a launch that reads a library's output in place."""
     if isinstance(item, Transfer):
         return item
     return item._replace(buffers=tuple(name.removesuffix(LEFT) for name in item.buffers))
 
 
 def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
-    """Return what multiplies; its scratch buffers are those from a number on."""
+    """Return the multiplication; its scratch buffers begin with number `scratch`."""
     a, b = (node.inputs[factor.operand] for factor in (product.a, product.b))
     before = () if product.fill is None else launches(node, Code((product.fill,)))
     workspace = scratch_name(node, scratch)
     return (*before, Multiply(product, a, b, node.outputs[0], workspace))
 
 
-def _attend(
+def _queue_attention(
     node: Node, call: Call, attention: StaticAttention, scratch: int
 ) -> Iterator[Multiply | Launch]:
-    """Yield what is queued for attention: the scores of some heads, their weights, the results."""
+    """Yield the work for attention: scores of some heads, their weights, then results."""
     q, k, v = node.inputs[:3]
     buffers = range(scratch, scratch + len(attention.scratch))
     workspace, scores, *apart = (scratch_name(node, number) for number in buffers)

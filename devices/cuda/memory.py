@@ -1,4 +1,4 @@
-"""Memory as a CUDA device sees it: arenas of its own, and host memory made fit for its copies."""
+"""Memory of a CUDA device: its arenas, and host memory prepared for its copies."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import numpy as np
 from ...graph.tensor import Array, TensorSpec
 from ..memory import Arena, View, check_fits, host_view
 from .driver import OUT_OF_MEMORY, CuPy
-from .names import parsed
+from .names import parse_name
 
 ALIGNMENT = 512
-"""Bytes; what CuPy itself rounds to, and enough for cuBLAS and vector loads."""
+"""Bytes; CuPy's own rounding, and enough for cuBLAS and vector loads."""
 PORTABLE = 1
-"""cudaHostRegisterPortable: page-locked in the eyes of all devices."""
+"""cudaHostRegisterPortable: page-locked for all devices."""
 
 
 class CudaArena(Arena):
-    """One cudaMalloc, and the arrays made on it.
+    """A cudaMalloc, with its arrays.
 
     Attributes
     ----------
     index : int
-        CuPy's number of the device that it is on.
+        CuPy's number of the device.
 
     Notes
     -----
-    `buffer`, where it is given, is another process's memory.
+    A given `buffer` is another process's memory.
     """
 
     def __init__(self, memory: str, nbytes: int, cupy: CuPy, buffer: Any = None) -> None:
-        self.index = parsed(memory).index
+        self.index = parse_name(memory).index
         super().__init__(memory, nbytes, buffer or _allocate(cupy, max(nbytes, 1)))
         self._cupy = cupy
         # Weak: a session that is fed many shapes has many views, of which it keeps the last ones.
@@ -43,10 +43,11 @@ class CudaArena(Arena):
         self._arrays = weakref.WeakValueDictionary()
 
     def view(self, offset: int, spec: TensorSpec) -> View:
-        """Return a view; those of one place and spec that live at a time have one array.
+        """Return a view; live views of one place and spec share an array.
 
-        A ufunc that writes over its input must be given the same object for both: CuPy copies an
-        input first that shares bytes with the output but is another object.
+        A ufunc in place must get the same object for both: CuPy first copies an input that shares
+        bytes
+        with the output but is another object.
         """
         check_fits(self, offset, spec, ALIGNMENT)
         array = self._arrays.get((offset, spec))
@@ -57,13 +58,13 @@ class CudaArena(Arena):
         return View(self, offset, spec, array)
 
     def close(self) -> None:
-        """Drop the arrays; the memory goes with the last program that uses it."""
+        """Drop the arrays; the memory is freed with the last program that uses it."""
         self._arrays.clear()
         super().close()
 
 
 def _allocate(cupy: CuPy, nbytes: int) -> Any:
-    """Return memory of the current device, once CuPy has given back what it keeps unused."""
+    """Allocate on the current device, freeing CuPy's cache if necessary."""
     try:
         return cupy.cuda.Memory(nbytes)
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -80,39 +81,39 @@ class HostView(View):
     Attributes
     ----------
     address : int
-        Where copies read and write: in the tensor itself, or in `staging`.
+        The address for copies: the tensor, or `staging`.
     staging : array or None
-        Page-locked memory that stands in where the tensor's own could not be page-locked.
+        Page-locked memory that replaces the tensor's if that cannot be page-locked.
     """
 
     address: int = 0
     staging: Array | None = None
 
     def lies_in(self, other: View) -> bool:
-        """Return True where all its bytes are the other's, too."""
+        """Return whether all its bytes are in another view."""
         end, others_end = self.offset + self.spec.nbytes, other.offset + other.spec.nbytes
         return self.arena is other.arena and other.offset <= self.offset and end <= others_end
 
 
 class _Pin:
-    """Page-locks a buffer for as long as somebody holds the pin."""
+    """Page-locks a buffer while this object lives."""
 
     def __init__(self, runtime: Any, buffer: Array) -> None:
         address = buffer.ctypes.data
         runtime.hostRegister(address, buffer.nbytes, PORTABLE)
-        # The finalizer holds the buffer: memory must not be freed while it is page-locked.
+        # The finalizer holds the buffer: page-locked memory must not be freed.
         weakref.finalize(self, _unlock, runtime, address, buffer).atexit = False
 
 
 _pins: weakref.WeakValueDictionary[tuple[int, int], _Pin] = weakref.WeakValueDictionary()
 """Live pins of all devices by runtime and address: no range can be page-locked twice."""
-_pins_lock = threading.RLock()  # freeing a pin may interrupt whoever holds it
+_pins_lock = threading.RLock()  # freeing a pin may interrupt its holder
 
 
 class HostPins:
-    """Page-locks host arenas when they are first viewed, so that copies are asynchronous.
+    """Page-locks host arenas at their first view, so that copies are asynchronous.
 
-    An arena is released when it is garbage or when `close` is called, whichever is first.
+    An arena is released by garbage collection or `close`.
     """
 
     def __init__(self, cupy: CuPy) -> None:
@@ -120,7 +121,7 @@ class HostPins:
         self._held: weakref.WeakKeyDictionary[Arena, _Pin | None] = weakref.WeakKeyDictionary()
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> HostView:
-        """Return a view of a host arena, with staging where the arena cannot be page-locked."""
+        """Return a view of a host arena, with staging if the arena cannot be page-locked."""
         array = host_view(arena, offset, spec).array
         if self._pin(arena) is not None:
             return HostView(arena, offset, spec, array, array.ctypes.data)
@@ -129,7 +130,6 @@ class HostPins:
         return HostView(arena, offset, spec, array, staging.ctypes.data, staging)
 
     def close(self) -> None:
-        """Release all arenas."""
         self._held.clear()
 
     def _pin(self, arena: Arena) -> _Pin | None:
@@ -145,7 +145,7 @@ class HostPins:
         if pin is None and buffer.nbytes:
             try:
                 pin = _pins[key] = _Pin(runtime, buffer)
-            except runtime.CUDARuntimeError:  # unsupported here, or a neighbour's page is locked
+            except runtime.CUDARuntimeError:  # unsupported, or an adjacent page is locked
                 return None
         return pin
 

@@ -16,19 +16,19 @@ from ..codegen.kernel import Kernel
 from .driver import CuPy
 
 Compiler: TypeAlias = Callable[[str, str], bytes]
-"""Turns CUDA C, and the name of an architecture, into what a driver loads."""
+"""Compiles CUDA C for an architecture into a loadable program."""
 
 
 KERNELS_PER_PROGRAM = 16
-"""Programs are compiled side by side; each takes about as long to begin as a kernel to compile
-(20 ms and 10 ms, NVRTC 13.3)."""
+"""Programs are compiled in parallel; starting one takes about as long as compiling a kernel (20 ms
+and 10 ms, NVRTC 13.3)."""
 
 
 class Module:
-    """A program on the GPU; whoever holds it keeps it loaded.
+    """A program on the GPU, loaded while this object lives.
 
-    The device must be current when it is made. Whichever thread drops it, the device is current
-    when it is unloaded: the driver unloads from the current context only.
+    The device must be current at creation. The finalizer makes it current on any thread: the driver
+    unloads from the current context only.
     """
 
     __slots__ = ("__weakref__", "_functions")
@@ -41,18 +41,18 @@ class Module:
         weakref.finalize(self, _unload, cupy, index, self._functions).atexit = False
 
     def address(self, kernel: Kernel) -> int:
-        """Return what the driver calls a kernel."""
+        """Return the driver's handle of a kernel."""
         return int(self._functions[kernel.name].ptr)
 
 
 def _unload(cupy: CuPy, index: int, functions: dict[str, Any]) -> None:
-    with suppress(Exception), cupy.cuda.Device(index) as device:  # a lost one has nothing loaded
+    with suppress(Exception), cupy.cuda.Device(index) as device:  # a lost device has no modules
         device.use()  # see `queues.CudaBackend.current`
         functions.clear()
 
 
 class Modules:
-    """What is loaded on one GPU.
+    """The modules that are loaded on one GPU.
 
     Parameters
     ----------
@@ -72,12 +72,12 @@ class Modules:
         self._loaded: weakref.WeakValueDictionary[str, Module] = weakref.WeakValueDictionary()
 
     def load(self, kernels: Iterable[Kernel]) -> dict[str, Module]:
-        """Return what has these kernels, by their names; the device must be current.
+        """Return the modules that define `kernels`, by name, compiling new ones.
 
-        A kernel that a live program has is not compiled again.
+        The device must be current. A kernel of a live program is not compiled again.
         """
         wanted = {kernel.name: kernel for kernel in kernels}
-        with self._lock:  # the slots of a plan come one after the other, with the same kernels
+        with self._lock:  # the slots of a plan follow each other with the same kernels
             found = {name: self._loaded.get(name) for name in wanted}
             missing = [kernel for name, kernel in wanted.items() if found[name] is None]
             for module, compiled in self._compile(missing):
@@ -99,7 +99,7 @@ class Modules:
 
 
 class Arguments:
-    """The buffers of a launch as the driver takes them: an array of pointers to pointers."""
+    """The buffers of a launch in the driver's form: an array of pointers to pointers."""
 
     __slots__ = ("_cells", "_pointers")
 
@@ -111,5 +111,5 @@ class Arguments:
 
     @property
     def address(self) -> int:
-        """Where the array is, for as long as this object lives."""
+        """The address of the array, valid while this object lives."""
         return ctypes.addressof(self._pointers)

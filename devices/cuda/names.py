@@ -18,14 +18,14 @@ _SHARE = re.compile(rf"{KIND}:(\d+)/(\d{{1,3}})-(\d{{1,3}})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CudaName:
-    """What a name says.
+    """A parsed name.
 
     Attributes
     ----------
     index : int
         CUDA's number of the GPU.
     first, last : int
-        Where its share begins and ends, in percent of the GPU's multiprocessors.
+        Begin and end of its share, in percent of the GPU's multiprocessors.
     """
 
     index: int
@@ -39,18 +39,14 @@ class CudaName:
 
     @property
     def fraction(self) -> float:
-        """How much of the GPU it is."""
         return (self.last - self.first) / ALL
 
 
 @lru_cache
-def parsed(name: str) -> CudaName:
-    """Return what a name says; ``cuda`` is ``cuda:0``.
+def parse_name(name: str) -> CudaName:
+    """Parse a name; ``cuda`` is ``cuda:0``.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If it is not the name of a CUDA device.
+    Raises DeviceUnavailableError if it is not the name of a CUDA device.
     """
     if (found := _GPU.fullmatch(name)) is not None:
         return CudaName(int(found[1] or 0))
@@ -68,8 +64,8 @@ def parsed(name: str) -> CudaName:
     )
 
 
-def share_of(name: str) -> CudaName | None:
-    """Return what the name of a share says, None for any other device, of any kind."""
+def parse_share(name: str) -> CudaName | None:
+    """Parse the name of a share; None for any other device."""
     if not name.startswith(f"{KIND}:") or "/" not in name:
         return None
-    return parsed(name)
+    return parse_name(name)

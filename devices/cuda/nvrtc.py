@@ -1,7 +1,6 @@
-"""NVRTC, NVIDIA's compiler as a library: it needs neither a GPU nor a driver nor a toolkit.
+"""NVRTC, NVIDIA's compiler library, which needs neither a GPU nor a driver nor a toolkit.
 
-CuPy's own way to it always flushes denormal numbers to zero, and compiles for the GPU that is
-there only.
+CuPy's interface always flushes denormal numbers to zero, and compiles only for the present GPU.
 """
 
 from __future__ import annotations
@@ -11,24 +10,24 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from ..errors import DeviceUnavailableError, KernelError
-from .cubins import kept
+from .cubins import load_or_make
 from .libraries import load_library
 
 EXACT = ("--fmad=false",)
-"""Products and sums round as they do on other devices; denormals and IEEE division are the
-default (NVRTC, supported compile options)."""
+"""Products and sums round as on other devices; denormals and IEEE division are the default (NVRTC,
+supported compile options)."""
 FAST = ("--use_fast_math",)
 
 KEPT = 64
-"""How many programs are remembered: the next session in this process may want them again."""
+"""Programs in the process's cache, for later sessions."""
 
 MAX_LINES = 12
-"""How much of what the compiler says is worth showing."""
+"""Lines of the compiler's output in an error."""
 
 
 @lru_cache(KEPT)
 def compile_cubin(source: str, arch: str, *, fast_math: bool = False) -> bytes:
-    """Compile CUDA C to a program for one kind of GPU, or find what was compiled before.
+    """Compile CUDA C to a program for one kind of GPU, or load it from the cache.
 
     Parameters
     ----------
@@ -47,32 +46,32 @@ def compile_cubin(source: str, arch: str, *, fast_math: bool = False) -> bytes:
         If the compiler refuses the source, or does not know the architecture.
     """
     options = (f"--gpu-architecture={arch}", "--std=c++17", "-w", *(FAST if fast_math else EXACT))
-    name = "\0".join((_version(), *options, source))
-    return kept(name, partial(_compile, source, arch, options))
+    name = "\0".join((_read_version(), *options, source))
+    return load_or_make(name, partial(_compile, source, arch, options))
 
 
 def _compile(source: str, arch: str, options: tuple[str, ...]) -> bytes:
-    nvrtc, program = _nvrtc(), ctypes.c_void_p()
+    nvrtc, program = _load_nvrtc(), ctypes.c_void_p()
     name = ctypes.c_char_p(b"plait.cu")
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name, 0, None, None))
     try:
         listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         if nvrtc.nvrtcCompileProgram(program, len(options), listed):
-            raise _refused_error(_text(program, "ProgramLog").decode(errors="replace"), arch)
-        return _text(program, "CUBIN")
+            raise _refused_error(_read_text(program, "ProgramLog").decode(errors="replace"), arch)
+        return _read_text(program, "CUBIN")
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
 
 @cache
-def _version() -> str:
+def _read_version() -> str:
     major, minor = ctypes.c_int(), ctypes.c_int()
-    _check(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    _check(_load_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return f"NVRTC {major.value}.{minor.value}"
 
 
 @cache
-def _nvrtc() -> Any:
+def _load_nvrtc() -> Any:
     library = load_library("nvrtc")
     if library is None:
         raise DeviceUnavailableError(
@@ -83,9 +82,9 @@ def _nvrtc() -> Any:
     return library
 
 
-def _text(program: ctypes.c_void_p, what: str) -> bytes:
-    """Return what a program holds, by the middle of the names of the two functions to ask."""
-    nvrtc, size = _nvrtc(), ctypes.c_size_t()
+def _read_text(program: ctypes.c_void_p, what: str) -> bytes:
+    """Read a property of a program, by the middle part of the names of its two functions."""
+    nvrtc, size = _load_nvrtc(), ctypes.c_size_t()
     _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)
     _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
@@ -94,7 +93,7 @@ def _text(program: ctypes.c_void_p, what: str) -> bytes:
 
 def _check(status: int) -> None:
     if status:
-        text = _nvrtc().nvrtcGetErrorString(status).decode()
+        text = _load_nvrtc().nvrtcGetErrorString(status).decode()
         raise KernelError(f"NVRTC fails: {text}", fix="report this, with the version of NVRTC")
 
 
@@ -102,7 +101,7 @@ def _refused_error(log: str, arch: str) -> KernelError:
     lines = [line for line in log.rstrip("\0").splitlines() if line.strip()]
     shown = "\n  ".join(lines[:MAX_LINES])
     fix = "report this: a generated kernel is wrong"
-    if "builtins" in log:  # a library of its own, which it opens when it is used
+    if "builtins" in log:  # a library that NVRTC opens when it is used
         fix = "pip install cuda-pathfinder, which finds all parts of NVRTC, or a newer NVRTC"
     if "gpu-architecture" in log:
         fix = f"install an NVRTC that knows {arch}"

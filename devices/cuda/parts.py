@@ -1,4 +1,4 @@
-"""Parts of a subgraph, and what a stream is given for each."""
+"""Parts of a subgraph, with the work that is queued for each."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .cudnn_graphs import Computable
 from .products import Product
 
 HELD_AT_MOST = 512
-"""Kernels and marks in a stream that is held up: CUDA takes 1024 before it blocks the queue."""
+"""Kernels and marks on a held stream: CUDA takes 1024 before it blocks the queue."""
 MOST_KERNELS = 6
-"""Of a call of a library: cuDNN turns three tensors, and may add up parts of sums."""
+"""Limit for a library's call: cuDNN converts three tensors, and may sum partial sums."""
 
 
 class Multiply(NamedTuple):
-    """A product, and the tensors, the workspace and the bias it is given, by name.
+    """A product with its tensors, workspace and bias, by name.
 
-    `starts` are the bytes before what it reads in `a` and `b`, and writes in `y`.
+    `starts` are offsets in bytes in `a`, `b` and `y`.
     """
 
     product: Product
@@ -32,7 +32,7 @@ class Multiply(NamedTuple):
 
 
 class Execute(NamedTuple):
-    """What cuDNN computes, the number of its engine, and its tensors and workspace, by name."""
+    """A computation for cuDNN, the index of its engine, its tensors and workspace by name."""
 
     work: Computable
     engine: int
@@ -49,9 +49,9 @@ class Part(NamedTuple):
     Attributes
     ----------
     nodes : tuple of Node
-        The last one is the one that errors and times name.
+        Errors and times refer to the last one.
     queued : tuple of Transfer, Launch, Multiply or Execute, or None
-        What a stream is given, which can be captured; None where CuPy runs a kernel of its own.
+        The work for a stream, which can be captured; None for CuPy's kernels.
     """
 
     nodes: tuple[Node, ...]
@@ -59,12 +59,11 @@ class Part(NamedTuple):
 
     @property
     def node(self) -> Node:
-        """The last node."""
         return self.nodes[-1]
 
     @property
     def of_libraries(self) -> Part | None:
-        """What is not queued by our own kernels, but by CuPy's or libraries; None without any."""
+        """The part without generated kernels; None if that is empty."""
         if self.queued is None:
             return self
         calls = tuple(item for item in self.queued if isinstance(item, Multiply | Execute))
@@ -72,9 +71,9 @@ class Part(NamedTuple):
 
 
 def fits_in_queue(parts: Sequence[Part]) -> bool:
-    """Say whether all of these parts, and a mark behind each, can be queued before any begins."""
+    """Return whether all parts, with marks, can be queued before the first begins."""
     queued = [part.queued for part in parts]
-    if None in queued:  # what CuPy computes may wait for the GPU meanwhile
+    if None in queued:  # CuPy's kernels may wait for the GPU
         return False
     items = [item for each in queued for item in each or ()]
     calls = sum(isinstance(item, Multiply | Execute) for item in items)

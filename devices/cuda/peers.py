@@ -1,4 +1,4 @@
-"""The memory of other GPUs: copied from directly, or by the driver, through the host."""
+"""The memory of other GPUs: copied directly, or by the driver through the host."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ ALREADY_ENABLED, TOO_MANY = 704, 711
 """cudaErrorPeerAccessAlreadyEnabled: by another library; cudaErrorTooManyPeers."""
 
 
-def peer_memories(cupy: CuPy, index: int) -> frozenset[str]:
+def list_peer_memories(cupy: CuPy, index: int) -> frozenset[str]:
     """Return the memories of all other devices: CUDA copies between any two.
 
-    Without a direct way the driver stages the bytes in host memory, and keeps the order.
+    Without a direct route the driver stages the bytes in host memory, in order.
     """
     return frozenset(f"cuda:{other}" for other in range(count_devices(cupy)) if other != index)
 
 
 def is_direct(cupy: CuPy, index: int, other: int) -> bool:
-    """Return whether the hardware lets one device access another one's memory."""
+    """Return whether the hardware gives one device access to another one's memory."""
     return bool(cupy.cuda.runtime.deviceCanAccessPeer(index, other))
 
 
 class Peers:
-    """Opens the direct ways between a device and others, where there are any."""
+    """Opens direct routes between a device and others, if there are any."""
 
     def __init__(self, cupy: CuPy, index: int) -> None:
         self._cupy = cupy
@@ -30,9 +30,9 @@ class Peers:
         self._reached: set[int] = set()
 
     def reach(self, other: int) -> None:
-        """Have copies from a device that is in use go directly, if they can.
+        """Enable direct copies from a device in use, if possible.
 
-        Not before: an idle device would be given a context, which takes memory and time.
+        Not earlier: an idle device would get a context, which takes memory and time.
         """
         if other not in self._reached:
             for one, peer in ((self._index, other), (other, self._index)):

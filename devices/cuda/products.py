@@ -1,6 +1,6 @@
-"""Products of matrices that cuBLAS computes, and how they look to it.
+"""Products of matrices in the form of cuBLAS.
 
-Matrices lie row by row. Everything else that multiplies is left to generated kernels.
+Matrices are row-major. Generated kernels compute all other products.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from ..codegen.kernel import THREADS, Kernel, Parameter, groups_of
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 CELLS = {2: "u16", 4: "u32", 8: "u64"}
-"""What elements of that many bytes are copied as."""
+"""The type as which elements of this size are copied."""
 ALIGNMENT = 256
-"""Bytes that addresses are multiples of, unless a product says else: what cuBLAS assumes."""
+"""Alignment in bytes that cuBLAS assumes unless a product states another."""
 
 _KIB, _MIB = 1 << 10, 1 << 20
 WORKSPACES = ((1 << 20, 64 * _KIB), (1 << 24, 4 * _MIB), (math.inf, 32 * _MIB))
-"""Bytes of workspace for products of up to so many multiplications. With 32 MiB cuBLAS is as fast
-as it gets (cuBLAS, cublasSetWorkspace): 512 x 1024 x 1024 of float32 took 35 µs on an H200, and 52
-with half of that. 8 x 1024 x 1024 took 9 with 1 MiB or more, and 21 with 64 KiB."""
+"""Bytes of workspace by the number of multiplications. 32 MiB are enough for full speed (cuBLAS,
+cublasSetWorkspace): 512 x 1024 x 1024 of float32 took 35 µs on an H200, and 52 with half of that.
+8 x 1024 x 1024 took 9 with 1 MiB or more, and 21 with 64 KiB."""
 
 
 class Factor(NamedTuple):
-    """A matrix of a stack of them.
+    """The matrices of a factor.
 
     Attributes
     ----------
     operand : int
-        Which input of the node it is.
+        Index of the node's input.
     transposed : bool
     stride : int
-        Elements from one matrix to the next; 0 when all products share it.
+        Elements between matrices; 0 if all products share one.
     row : int
-        Elements from one row, as it is stored, to the next; 0 where there is nothing in between.
+        Elements between rows as stored; 0 without gaps.
     """
 
     operand: int
@@ -50,13 +50,13 @@ class Factor(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Where the matrices of a result lie, if there is something in between, and of which dtype.
+    """The layout and dtype of a result with gaps.
 
     Attributes
     ----------
     dtype : str
     stride, row : int
-        As those of a factor.
+        As in `Factor`.
     """
 
     dtype: str
@@ -75,15 +75,15 @@ class Product(NamedTuple):
     m, n, k, batch : int
     alpha, beta : float
     added : tuple of int or None
-        From which shape input 2 is broadcast to the output, where it is added, times `beta`.
+        The shape from which input 2 is broadcast to the output, scaled by `beta`.
     fill : Kernel or None
-        Writes that into the output.
+        Writes input 2 into the output.
     is_biased, is_rectified : bool
-        Whether cuBLAS adds a row to each row, and whether it then cuts off what is below zero.
+        Whether cuBLAS adds a row to each row, and whether it applies Relu.
     result : Result or None
-        None for matrices without anything in between, of the dtype that sums usually have.
+        None for matrices without gaps, of the usual dtype of sums.
     alignment : int
-        Bytes that all addresses are multiples of.
+        Alignment of all addresses in bytes.
     """
 
     dtype: str
@@ -104,27 +104,25 @@ class Product(NamedTuple):
 
     @property
     def bare(self) -> Product:
-        """The product alone, with nothing added."""
         return self._replace(beta=0.0, added=None, fill=None, is_biased=False, is_rectified=False)
 
     def biased(self, *, is_rectified: bool) -> Product:
-        """Return the product with what cuBLAS itself does with the result."""
+        """Return the product with cuBLAS's epilogue."""
         return self.bare._replace(is_biased=True, is_rectified=is_rectified)
 
     @property
     def scratch(self) -> tuple[TensorSpec, ...]:
-        """The workspace."""
         return (TensorSpec("uint8", (self.workspace_nbytes,)),)
 
     @property
     def workspace_nbytes(self) -> int:
-        """How much memory cuBLAS is given to work with."""
+        """Size of the workspace in bytes."""
         work = self.m * self.n * self.k * self.batch
         return next(nbytes for most, nbytes in WORKSPACES if work <= most)
 
 
-def product_of(node: Node, call: Call, outputs: Specs) -> Product | None:
-    """Return a node of static shapes as cuBLAS sees it, None if it is nothing for cuBLAS."""
+def match_product(node: Node, call: Call, outputs: Specs) -> Product | None:
+    """Match a node of static shapes as a product for cuBLAS."""
     rule = _RULES.get(node.op)
     product = None if rule is None else rule(call, outputs[0])
     if product is None or product.dtype not in FLOATS or not fits(product):
@@ -133,12 +131,12 @@ def product_of(node: Node, call: Call, outputs: Specs) -> Product | None:
 
 
 def fits(product: Product) -> bool:
-    """Say whether cuBLAS takes matrices of such sizes."""
+    """Return whether cuBLAS supports matrices of these sizes."""
     sizes = (product.m, product.n, product.k, product.batch)
     return min(sizes) >= 1 and max(sizes) < INDEX_LIMIT
 
 
-def _matmul(call: Call, output: TensorSpec) -> Product | None:
+def _match_matmul(call: Call, output: TensorSpec) -> Product | None:
     """Stacks that broadcast only as a whole; a stack times one matrix is one tall product."""
     a, b = call.spec(0).static_shape, call.spec(1).static_shape
     m, n = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1
@@ -153,19 +151,19 @@ def _matmul(call: Call, output: TensorSpec) -> Product | None:
     return Product(dtype, left, right, m, n, k, batch)
 
 
-def _gemm(call: Call, output: TensorSpec) -> Product | None:
+def _match_gemm(call: Call, output: TensorSpec) -> Product | None:
     given = call.attributes
     (m, n), a = output.static_shape, call.spec(0).static_shape
     left, right = Factor(0, given["transA"]), Factor(1, given["transB"])
     product = Product(call.spec(0).dtype.name, left, right, m, n, a[0] if left.transposed else a[1])
     beta = given["beta"] if call.has(2) else 0.0
     if beta:
-        product = _plus(product, beta, call.spec(2).static_shape, output)
+        product = _add_input(product, beta, call.spec(2).static_shape, output)
     return product._replace(alpha=given["alpha"])
 
 
-def _pointwise(call: Call, output: TensorSpec) -> Product | None:
-    """Convolutions whose windows are single cells: a product of all weights and each image."""
+def _match_pointwise(call: Call, output: TensorSpec) -> Product | None:
+    """Convolutions with windows of one cell: products of the weights and each image."""
     x, w = call.spec(0).static_shape, call.spec(1).static_shape
     window, _ = resolve_window(x[2:], call.attributes, w[2:])
     assert window is not None, "static shapes"
@@ -177,18 +175,20 @@ def _pointwise(call: Call, output: TensorSpec) -> Product | None:
     dtype, images = call.spec(0).dtype.name, Factor(0, stride=k * cells)
     product = Product(dtype, Factor(1), images, features, cells, k, batch=x[0])
     if call.has(2):
-        product = _plus(product, 1.0, (features, *(1 for _ in x[2:])), output)
+        product = _add_input(product, 1.0, (features, *(1 for _ in x[2:])), output)
     return product
 
 
-def _plus(product: Product, beta: float, shape: tuple[int, ...], output: TensorSpec) -> Product:
-    """Add input 2, broadcast from a shape of as many elements."""
+def _add_input(
+    product: Product, beta: float, shape: tuple[int, ...], output: TensorSpec
+) -> Product:
+    """Add input 2 of a given shape, broadcast."""
     fill = _fill(output, broadcast(shape, output.static_shape))
     return product._replace(beta=beta, added=shape, fill=fill)
 
 
 def _fill(output: TensorSpec, strides: Sequence[int]) -> Kernel:
-    """Return the kernel that spreads input 2 over the output."""
+    """Return the kernel that broadcasts input 2 to the output."""
     size, cell = output.size, CELLS[output.dtype.itemsize]
     c = index_type(size + THREADS)
     lines = [
@@ -202,7 +202,7 @@ def _fill(output: TensorSpec, strides: Sequence[int]) -> Kernel:
 
 
 _RULES: dict[str, Callable[[Call, TensorSpec], Product | None]] = {
-    "Conv": _pointwise,
-    "Gemm": _gemm,
-    "MatMul": _matmul,
+    "Conv": _match_pointwise,
+    "Gemm": _match_gemm,
+    "MatMul": _match_matmul,
 }

@@ -1,4 +1,4 @@
-"""A few nodes run on zeros, before they run on anything else: to load them, or to time them."""
+"""Trial runs of a few nodes on zeros, to load kernels or to time them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .memory import ALIGNMENT, CudaArena
 from .parts import Part
 
 CALLS, ROUNDS = 8, 5
-"""How many calls are timed at once, and how often: the fastest round is the least disturbed one."""
+"""Calls per measurement, and measurements: the fastest is the least disturbed."""
 
 
 class Trials:
-    """Lends memory in which nodes are tried, and which is freed after each.
+    """Lends memory for trials of nodes, freed after each.
 
-    Zeros are safe for whatever a kernel does with its inputs: as indices they are in range.
+    Zeros are safe for any kernel: as indices they are in range.
 
     Parameters
     ----------
@@ -49,24 +49,24 @@ class Trials:
     def of(
         self, graph: Graph, lowering: Lowering, constants: Mapping[str, Array], stream: Any
     ) -> Iterator[TrialRun]:
-        """Lend room for tensors and scratch buffers, all zeros; constants are given."""
-        specs = _specs(graph, lowering)
-        nbytes = sum(map(_room, specs.values()))
+        """Lend zeroed tensors and scratch buffers; constants are given."""
+        specs = _list_specs(graph, lowering)
+        nbytes = sum(map(_round_nbytes, specs.values()))
         arena = CudaArena(self._device, nbytes, self._cupy)
         self._cupy.cuda.runtime.memsetAsync(arena.buffer.ptr, 0, nbytes, stream.ptr)
         views, offset = {}, 0
         for name, spec in specs.items():
             views[name] = arena.view(offset, spec)
-            offset += _room(spec)
+            offset += _round_nbytes(spec)
         try:
             yield TrialRun(self._cupy, self._device, self._binder, graph, views, constants, stream)
         finally:
-            stream.synchronize()  # what is queued uses the arena, whatever became of the rest
+            stream.synchronize()  # queued work uses the arena, even after an error
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRun:
-    """A graph with room for its tensors, on a stream: runs and times ways of computing it."""
+    """A graph with memory for its tensors on a stream; runs and times implementations."""
 
     cupy: CuPy
     device: str
@@ -77,14 +77,13 @@ class TrialRun:
     stream: Any
 
     def write(self, tensor: str, array: Array) -> None:
-        """Give a tensor its elements."""
         given = np.ascontiguousarray(array)
         where = self.views[tensor].array.data.ptr, given.ctypes.data, given.nbytes
         self.cupy.cuda.runtime.memcpyAsync(*where, HOST_TO_DEVICE, self.stream.ptr)
         self.stream.synchronize()
 
     def read(self, tensor: str) -> Array:
-        """Return the elements of a tensor, once all that was queued is done."""
+        """Return a tensor after all queued work."""
         view = self.views[tensor]
         found = np.empty(view.spec.static_shape, view.spec.dtype)
         where = found.ctypes.data, view.array.data.ptr, found.nbytes
@@ -95,14 +94,10 @@ class TrialRun:
     def run(self, parts: Sequence[Part]) -> None:
         """Queue parts once.
 
-        Raises
-        ------
-        RefusedError
-            If a library does not take its part.
-        KernelError
-            If something else fails; the node is named.
+        Raises RefusedError if a library refuses its part; KernelError if another node fails; the
+        error names it.
         """
-        bound = self._bind(parts)  # kept as long as steps run, and with it what they point to
+        bound = self._bind(parts)  # kept while steps run: they have addresses in it
         try:
             BoundProgram(self.device, self.graph, bound.steps, measure=False)()
         except KernelError as error:
@@ -111,14 +106,11 @@ class TrialRun:
             raise
 
     def time(self, parts: Sequence[Part]) -> float:
-        """Return how long parts that can be captured take, in milliseconds.
+        """Return the time of parts that can be captured, in milliseconds.
 
-        Raises
-        ------
-        RefusedError
-            If a library does not take its part.
+        Raises RefusedError if a library refuses its part.
         """
-        self.run(parts)  # what is loaded now is not captured
+        self.run(parts)  # loading cannot be captured
         bound = self._bind([*parts] * CALLS, capture=True)
         ((_, launch),) = bound.steps
         events = [self.cupy.cuda.Event() for _ in range(2)]
@@ -138,7 +130,7 @@ class TrialRun:
         return self.binder.bind(*asked, capture=capture)
 
 
-def _specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
+def _list_specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
     """Return the specs of tensors and scratch buffers, without constants."""
     specs = {name: spec for name, spec in graph.tensors.items() if name not in graph.constants}
     for node in graph.nodes:
@@ -147,5 +139,5 @@ def _specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
     return specs
 
 
-def _room(spec: TensorSpec) -> int:
+def _round_nbytes(spec: TensorSpec) -> int:
     return -(-spec.nbytes // ALIGNMENT) * ALIGNMENT

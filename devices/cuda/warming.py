@@ -1,4 +1,4 @@
-"""Kernels of libraries, run once before the first item comes: they are compiled or loaded then."""
+"""Runs kernels of libraries once before the first item, to compile or load them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .trials import Trials
 
 
 class Warmer:
-    """Runs each kind of kernel that is not ours once when it is bound.
+    """Runs each kind of library kernel once when it is bound.
 
-    CuPy compiles a kernel when it is first launched, which takes up to a second, and libraries
-    load theirs.
+    CuPy compiles a kernel at its first launch, which takes up to a second, and libraries load
+    theirs.
     """
 
     def __init__(self, lowering: Lowering, trials: Trials) -> None:
@@ -28,15 +28,15 @@ class Warmer:
     def warm(
         self, graph: Graph, parts: Sequence[Part], constants: Mapping[str, Array], stream: Any
     ) -> bool:
-        """Run the nodes that are unlike all before; raise KernelError naming one that fails.
+        """Run the nodes of new kinds; raise KernelError naming one that fails.
 
-        Return False where a library refuses a node, whatever its documentation says of it: the
-        parts are to be made again then, since generated kernels will compute it.
+        Return False if a library refuses a node, contrary to its documentation: the parts must be
+        rebuilt, with a generated kernel.
         """
         taken = True
         for part in parts:
             work = part.of_libraries
-            if work is None or (kind := _kind(graph, work)) in self._warm:
+            if work is None or (kind := _get_kind(graph, work)) in self._warm:
                 continue
             alone = graph.extract(part.nodes, part.node.name)
             try:
@@ -52,8 +52,8 @@ class Warmer:
         return taken
 
 
-def _kind(graph: Graph, work: Part) -> Hashable:
-    """Return what is the same where nothing else is compiled or loaded."""
+def _get_kind(graph: Graph, work: Part) -> Hashable:
+    """Return a key that is equal for nodes with the same kernels."""
     if work.queued is None:
         return f"{work.node.op} {graph.call(work.node).inputs} {work.node.attributes}"
     calls = [item for item in work.queued if isinstance(item, Multiply | Execute)]

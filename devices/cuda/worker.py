@@ -1,9 +1,8 @@
-"""Workers on a GPU: Python functions on its arrays, in a process of their own.
+"""Workers on a GPU: Python functions on its arrays, in a separate process.
 
 The process opens the memory that this one has allocated on the GPU, so nothing is copied between
-`cuda:0` and `worker:cuda:0`: tensors of both lie in the memory of `cuda:0`. What runs when is up to
-the host: work begins here when what it reads is complete, and is complete when the process has
-waited for its GPU.
+`cuda:0` and `worker:cuda:0`: both use the memory of `cuda:0`. The host orders the work: it begins
+when its inputs are complete, and completes when the process has waited for its GPU.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from .. import program as programs
 from ..device import Capabilities, OnDone, Support
 from ..errors import DeviceError, DeviceLostError
 from ..event import Event
-from ..kinds import gpu_of
+from ..kinds import get_gpu
 from ..memory import Arena, View
 from ..worker.client import WorkerClient
 from ..worker.device import WorkerDevice
 from ..worker.modules import sources_of
 from ..worker.objects import WorkerObjects
 from .device import CudaDevice
-from .support import why_not
+from .support import explain_refusal
 
 
 class CudaWorkerDevice(WorkerDevice):
@@ -35,16 +34,16 @@ class CudaWorkerDevice(WorkerDevice):
     Parameters
     ----------
     name : str
-        ``"worker:cuda:N"``; what follows N, as in ``"worker:cuda:0:b"``, tells processes apart that
-        work on one GPU.
+        ``"worker:cuda:N"``; a suffix as in ``"worker:cuda:0:b"`` distinguishes processes on one
+        GPU.
     threads : int, optional
-        How many BLAS has in the process; the session's share of the cores when left out.
+        Threads of BLAS in the process; by default the session's share of the cores.
     affinity : sequence of int, optional
         The cores that the process is bound to.
     gpu : CudaDevice, optional
-        Allocates and copies, in this process; a new one if left out.
+        Allocates and copies in this process; by default a new one.
     module : str, optional
-        The module whose `main` is the process's life.
+        The module with the process's `main`.
     """
 
     def __init__(
@@ -57,13 +56,13 @@ class CudaWorkerDevice(WorkerDevice):
         module: str = f"{__package__}.worker_process",
     ) -> None:
         super().__init__(name, threads=threads, affinity=affinity)
-        # Its kernels are never used, so it needs no compiler of them.
-        self._gpu = gpu or CudaDevice(gpu_of(name), compiler=None, cublas=None)
+        # Its kernels are unused, so it needs no compiler.
+        self._gpu = gpu or CudaDevice(get_gpu(name), compiler=None, cublas=None)
         self._module = module
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """What it is like; looks for the GPU when first asked."""
+        """The device's properties; the first access looks for the GPU."""
         offers = self._gpu.capabilities
         return Capabilities(
             memory=offers.memory,
@@ -76,16 +75,16 @@ class CudaWorkerDevice(WorkerDevice):
 
     @property
     def failure(self) -> DeviceLostError | None:
-        """Why the process, or the GPU for this one, is lost."""
+        """The error that broke the process, or the GPU for this one."""
         return self._gpu.failure or super().failure
 
     @property
     def can_restart(self) -> bool:
-        """True unless the GPU is lost for this process, which allocates for the other."""
+        """True unless the GPU is lost for this process, which allocates the memory."""
         return self._gpu.failure is None
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether there is a kernel of CuPy's, or a function on arrays of a GPU."""
+        """Return whether there is a kernel of CuPy's, or a function on arrays of a GPU."""
         if node.op in CALLS:
             return Support(False, "lengths that values decide are not known on a GPU")
         runs = partial(programs.supports, runs_python=True, keeps_lives=True, call=call)
@@ -95,19 +94,20 @@ class CudaWorkerDevice(WorkerDevice):
                 sources_of(node)
         except DeviceError as error:
             return Support(False, error.what)
-        reason = why_not(node, call) if support.ok and node.operator.function is None else None
+        reason = (
+            explain_refusal(node, call) if support.ok and node.operator.function is None else None
+        )
         return support if reason is None else Support(False, reason)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the kernel's scratch buffers."""
         return programs.scratch(node, "cuda", call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """False: `cuda:N` fuses what is elementwise."""
+        """Return False: `cuda:N` fuses elementwise nodes."""
         return False
 
     def open(self, cores: int | None = None) -> None:
-        """Open the GPU, and start the process, in place of one that has died.
+        """Open the GPU, and start the process.
 
         Raises
         ------
@@ -123,11 +123,9 @@ class CudaWorkerDevice(WorkerDevice):
             raise
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate on the GPU."""
         return self._gpu.arena(memory, nbytes)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of the GPU's memory, or of host memory, in this process."""
         return self._gpu.view(arena, offset, spec)
 
     def copy(
@@ -137,17 +135,16 @@ class CudaWorkerDevice(WorkerDevice):
         waits: Sequence[Event] = (),
         on_done: OnDone | None = None,
     ) -> Event:
-        """Queue on a stream of this process."""
         return self._gpu.copy(target, source, waits, on_done)
 
     def close(self) -> None:
-        """Finish what is queued, end the process, and let go of the GPU."""
+        """Finish the queued work, end the process, and close the GPU."""
         super().close()
         self._gpu.close()
 
     def _ship_to(self, client: WorkerClient) -> WorkerObjects:
         objects = WorkerObjects(client, self._gpu.describe)
-        # Here, rather than when a plan is opened, it shows whether memory can be shared at all.
+        # Fail now, rather than when a plan is opened, if memory cannot be shared.
         arena = self._gpu.arena(self.capabilities.memory, 1)
         objects.share(arena)
         arena.close()

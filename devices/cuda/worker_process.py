@@ -1,8 +1,7 @@
 """The process of a worker on a GPU: functions and kernels on CuPy's arrays, in memory it opens.
 
-All is queued on the default stream, which is the current one of CuPy and PyTorch alike. When a
-program has run, the process waits for the whole GPU, so that whatever stream a function used, its
-work is done when the parent hears of it.
+All work is queued on the default stream, the current one of CuPy and PyTorch. After each program
+the process waits for the whole GPU, so that the parent sees complete work of any stream.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from ...graph.tensor import Array, TensorSpec
 from ..errors import DeviceLostError
 from ..function_steps import Step
 from ..kernels.steps import in_order
-from ..kinds import gpu_of
+from ..kinds import get_gpu
 from ..memory import Arena, View
-from ..streams.failures import first_line
+from ..streams.failures import get_first_line
 from ..worker import process
 from .arrays import CupyArrays
 from .driver import CuPy, load_cupy
 from .exchange import is_on_device
 from .ipc import open_arena
 from .memory import CudaArena
-from .names import parsed
+from .names import parse_name
 
 
 def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
@@ -35,14 +34,14 @@ def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
 
 
 class GpuArrays:
-    """Arrays of CuPy, on memory of the parent's.
+    """Arrays of CuPy on the parent's memory.
 
     Parameters
     ----------
     name : str
-        The worker's.
+        Of the worker.
     cupy : module, optional
-        What to use for CuPy; imported if left out.
+        A replacement of CuPy.
     """
 
     kind = "cuda"
@@ -50,7 +49,7 @@ class GpuArrays:
     def __init__(self, name: str, cupy: CuPy | None = None) -> None:
         self._name = name
         self._cupy = cupy or load_cupy()
-        self._index = parsed(gpu_of(name)).index
+        self._index = parse_name(get_gpu(name)).index
         self._memory = f"cuda:{self._index}"
         self.module = CupyArrays(self._cupy)
         self._cupy.cuda.Device(self._index).use()
@@ -60,21 +59,16 @@ class GpuArrays:
         return open_arena(bytes(mapping), self._memory, self._cupy)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return the view at an offset."""
         assert isinstance(arena, CudaArena)
         return arena.view(offset, spec)
 
     def constants(self, graph: Graph) -> Mapping[str, Array]:
-        """Return them uploaded."""
         return {name: self._cupy.asarray(value) for name, value in graph.constants.items()}
 
     def as_array(self, value: Any) -> Array:
-        """Return an array on the GPU, of any library, as one of CuPy's on the same memory.
+        """Convert an array on the GPU, of any library, to one of CuPy's on the same memory.
 
-        Raises
-        ------
-        GraphError
-            If it lies elsewhere.
+        Raises GraphError if it is in other memory.
         """
         if not is_on_device(value, self._index):
             raise GraphError(
@@ -86,18 +80,15 @@ class GpuArrays:
         return self._cupy.asarray(value)
 
     def measured(self, step: Step) -> Step:
-        """Return a step that waits for what it has queued."""
+        """Return a step that waits for its queued work."""
         return in_order([step, self.settle])
 
     def settle(self) -> None:
         """Wait for the GPU.
 
-        Raises
-        ------
-        DeviceLostError
-            If a kernel broke the context of this process.
+        Raises DeviceLostError if a kernel broke the context of this process.
         """
         try:
             self._cupy.cuda.runtime.deviceSynchronize()
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
-            raise DeviceLostError(first_line(error)) from error
+            raise DeviceLostError(get_first_line(error)) from error

@@ -12,7 +12,7 @@ from ...graph.tensor import TensorSpec
 from ..cpu import CpuDevice
 from ..device import Program, Support
 from ..memory import HOST, View
-from ..program import runs_function
+from ..program import check_function
 from .program import bind_definitions, definition_of
 
 
@@ -31,7 +31,7 @@ class FormalDevice(CpuDevice):
     def supports(self, node: Node, call: Call) -> Support:
         """Say whether there is a definition."""
         if node.operator.function is not None:
-            return runs_function(node, HOST)
+            return check_function(node, HOST)
         if definition_of(node.op) is None:
             return Support(False, f"no definition of {node.op!r} for {self.name!r}")
         return Support(True, "has a definition")

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ...graph.dtypes import get_largest as largest_of
 from ...graph.dtypes import kind_of
-from ...graph.dtypes import largest as largest_of
 from ...graph.operator import Specs
 from ...graph.tensor import Array
 from .ieee import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...graph.ir import Graph
-from ...graph.nested import called
+from ...graph.nested import call_graph
 from ...graph.operators.fused import FUSED
 from ...graph.tensor import Array, spec_of
 from .program import compute_of
@@ -13,7 +13,7 @@ from .registry import definition
 @definition(FUSED)
 def fused(*inputs: Array, body: Graph) -> Array:
     """Y = what the body's nodes compute, one after the other."""
-    graph = called(body, [spec_of(array) for array in inputs])
+    graph = call_graph(body, [spec_of(array) for array in inputs])
     arrays = dict(zip(body.inputs, inputs, strict=True))
     for node in graph.nodes:
         specs = [graph.tensors[name] for name in node.outputs]

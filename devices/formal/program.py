@@ -13,18 +13,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.aliasing import Run, runs_of
+from ...graph.aliasing import Run, find_runs
 from ...graph.dtypes import kind_of
-from ...graph.generators import RowWriter, gather_rows, yields_rows
+from ...graph.generators import RowWriter, gather_rows, is_generator
 from ...graph.ir import Graph, Node
-from ...graph.operator import bounded_name
+from ...graph.operator import name_bounded_form
 from ...graph.operator_lifecycle import OperatorLifecycle
 from ...graph.python import check_results
-from ...graph.tensor import Array, TensorSpec, frozen_copy, shorten_array
+from ...graph.tensor import Array, TensorSpec, copy_read_only, shorten_array
 from ..errors import DeviceError
-from ..function_steps import Step, function_of
+from ..function_steps import Step, find_function
 from ..memory import View
-from ..program import BoundProgram, is_in_place, lies
+from ..program import BoundProgram, is_in_place, is_placed
 from .registry import Definition, find_definition
 from .results import check_fits, in_dtype
 
@@ -78,7 +78,7 @@ def _step(
         for name in node.inputs
     ]
     specs = [graph.tensors.get(name) for name in node.outputs]
-    runs = [run for run in runs_of(graph, node) if lies(run, views)]
+    runs = [run for run in find_runs(graph, node) if is_placed(run, views)]
     outputs = [_Output(name, views[name].array, runs) if name else None for name in node.outputs]
     return partial(_run, compute_of(node, specs, living), inputs, outputs)
 
@@ -116,7 +116,7 @@ class _Output:
 
 def _run(compute: Compute, inputs: list[Array | None], outputs: list[_Output | None]) -> None:
     # An output may lie on an input's bytes.
-    given = [None if array is None else frozen_copy(array) for array in inputs]
+    given = [None if array is None else copy_read_only(array) for array in inputs]
     for output in outputs:
         if output is not None:
             output.poison()
@@ -127,7 +127,7 @@ def _run(compute: Compute, inputs: list[Array | None], outputs: list[_Output | N
 
 def definition_of(op: str) -> Definition | None:
     """Return the definition of an operator, or of the one that it computes into larger buffers."""
-    return find_definition(op) or find_definition(op.removeprefix(bounded_name("")))
+    return find_definition(op) or find_definition(op.removeprefix(name_bounded_form("")))
 
 
 def compute_of(
@@ -137,7 +137,7 @@ def compute_of(
 ) -> Compute:
     """Return what computes a node's results."""
     if node.operator.function is not None:
-        return partial(_call_python, function_of(node, living), node, specs)
+        return partial(_call_python, find_function(node, living), node, specs)
     found = definition_of(node.op)
     assert found is not None, node.op
     if found.op == node.op:
@@ -155,7 +155,7 @@ def _call_python(
     while given and given[-1] is None:
         given.pop()
     results = function(*given, **node.arguments)
-    if yields_rows(function):
+    if is_generator(function):
         largest = [
             None if spec is None else np.empty(spec.static_shape, spec.dtype) for spec in specs
         ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.dtypes import dtype_of, kind_of
-from ...graph.dtypes import largest as largest_of
+from ...graph.dtypes import get_largest as largest_of
 from ...graph.operator import Specs
 from ...graph.tensor import Array
 from .elementwise import clamped

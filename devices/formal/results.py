@@ -15,12 +15,8 @@ from ..errors import DeviceError
 def in_dtype(result: Any, dtype: np.dtype[Any]) -> Array:
     """Return a definition's result as an array of that dtype; its own bits if it is one already.
 
-    Integers are taken modulo 2ⁿ, two's complement; everything else is rounded once, to even.
-
-    Raises
-    ------
-    DeviceError
-        If a number is to be an integer and is none.
+    Integers are taken modulo 2ⁿ, two's complement; everything else is rounded once, to even. Raises
+    DeviceError if a number is to be an integer and is none.
     """
     array = result if isinstance(result, np.ndarray) else np.array(result, object)
     if array.dtype == dtype:
@@ -34,11 +30,7 @@ def check_fits(result: Array, spec: TensorSpec, exactly: bool = True) -> Array:
     """Return a result that has a tensor's shape, or `exactly` being false one within it.
 
     Nested lists cannot say how long the axes are behind one of length 0: then it is the tensor's.
-
-    Raises
-    ------
-    DeviceError
-        If it has another shape.
+    Raises DeviceError if it has another shape.
     """
     shape = spec.static_shape
     if exactly and result.size == 0 == spec.size:

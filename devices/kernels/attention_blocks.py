@@ -123,7 +123,6 @@ class Attention:
         return slice(min(start, end), max(end, 0)) if start < end else slice(0, 0)
 
     def steps(self, part: Part) -> Iterator[Step]:
-        """Yield the steps that compute a block."""
         xp, (batch, shared) = self.xp, part[:2]
         query, y, keys = self.query[part], self.y[part], self.keys_of(part)
         # Queries that see nothing give zeros, by ONNX's definition.

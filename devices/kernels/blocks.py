@@ -58,7 +58,6 @@ class Recording:
         self.steps.append(partial(x.clip, self._operand(low), self._operand(high), out))
 
     def copyto(self, target: Array, source: Array | float, **settings: Any) -> None:
-        """Note a copy."""
         self.steps.append(partial(self._xp.copyto, target, source, **settings))
 
     def _operand(self, value: Any) -> Any:

@@ -39,9 +39,7 @@ class ConvolutionMethod(Protocol):
         """How it wants the weights reordered; None: as they are."""
         ...
 
-    def bind(self, xp: ArrayModule, on: Operands) -> list[Step]:
-        """Return the steps that compute y."""
-        ...
+    def bind(self, xp: ArrayModule, on: Operands) -> list[Step]: ...
 
 
 @lru_cache(maxsize=1024)

@@ -101,7 +101,6 @@ def _leading(buffer: Array, shape: Sequence[int]) -> Array:
 
 
 def _geometry(x: Sequence[int], dy: Sequence[int], attributes: Attributes, like: Array) -> Geometry:
-    """Return the geometry of the convolution whose weights these are."""
     window, _ = resolve_window(x[2:], attributes, attributes["kernel_shape"])
     assert window is not None
     batch, channels, *spatial = x

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.attribute import Attributes
-from ...graph.dtypes import kind_of, largest
+from ...graph.dtypes import get_largest, kind_of
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .arguments import optional
@@ -103,7 +103,7 @@ def cast(
     write = partial(xp.copyto, y, source, casting="unsafe")
     if not scratch:
         return write
-    (work,), most = scratch, largest(y.dtype)
+    (work,), most = scratch, get_largest(y.dtype)
     return in_order(
         (
             partial(xp.copyto, work, source, casting="unsafe"),

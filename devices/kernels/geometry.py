@@ -63,7 +63,6 @@ class Geometry:
         return set(self.window.strides) == {1}
 
     def spec(self, *shape: int) -> TensorSpec:
-        """Return the spec of a buffer to compute in."""
         return TensorSpec(self.dtype, shape)
 
 

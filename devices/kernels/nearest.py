@@ -86,7 +86,6 @@ def _repeat_last_first(spread: Array, target: Array) -> list[Step]:
 
 
 def gather(xp: ArrayModule, source: Array, cells: Array, axis: int, target: Array) -> Step:
-    """Return the step that writes the cells of an axis to the target."""
     if xp is np:  # the default mode would write to a buffer first; the cells are in range
         return partial(np.take, source, cells, axis, target, "clip")
     return partial(xp.take, source, cells, axis, target)

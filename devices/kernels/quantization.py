@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.attribute import Attributes
-from ...graph.dtypes import dtype_of, kind_of, largest
+from ...graph.dtypes import dtype_of, get_largest, kind_of
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .arguments import optional
@@ -83,7 +83,7 @@ def quantize(
 def _narrowed(xp: ArrayModule, work: Array, y: Array, saturate: bool) -> list[Step]:
     """Return the steps that write floats of 8 bits, whose zero point is 0."""
     write = partial(xp.copyto, y, work, casting="unsafe")
-    most = largest(y.dtype)
+    most = get_largest(y.dtype)
     # Without saturation a cast of what is too large gives what the dtype has for it, nan or
     # infinity.
     return [partial(clamp, xp, work, -most, most, work), write] if saturate else [write]

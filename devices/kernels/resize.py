@@ -233,7 +233,6 @@ def _copy(
     attributes: Attributes,
     scratch: Arrays,
 ) -> list[Step]:
-    """Return the steps that copy the nearest cells."""
     cells = _all_cells(axes, attributes)
     repeats = [pattern for pattern in map(as_repeat, cells) if pattern is not None]
     if len(repeats) == len(axes):

@@ -165,7 +165,6 @@ class _Grids:
     sizes: tuple[int, ...]
 
     def of(self, regions: NDArray[np.int64]) -> _Grids:
-        """Return those of some regions."""
         parts = (self.begins[regions], self.steps[regions], self.samples[regions])
         return _Grids(*parts, self.sizes)
 

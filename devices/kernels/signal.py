@@ -29,7 +29,6 @@ def _as_numbers(array: Array) -> Array:
 
 
 def _transform(xp: ArrayModule, name: str, x: Array, length: int, axis: int, y: Array) -> Step:
-    """Return the step that writes a transform of x to y."""
     function = getattr(xp.fft, name)
     if xp is np:
         return partial(function, x, length, axis, out=y)

@@ -63,12 +63,10 @@ class ToeplitzTiling:
 
     @property
     def tile(self) -> tuple[int, ...]:
-        """The output cells of a tile."""
         return tuple(axis.size for axis in self.axes)
 
     @property
     def reach(self) -> tuple[int, ...]:
-        """The input cells under a tile."""
         return tuple(axis.reach for axis in self.axes)
 
     @property

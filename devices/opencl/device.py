@@ -26,7 +26,7 @@ from ..memory import HOST, SHARED, Arena, View, host_view
 from ..model import DeviceModel
 from ..program import BoundProgram
 from ..streams.device import QueuedDevice
-from ..streams.program import QueuedProgram, marked
+from ..streams.program import QueuedProgram, mark_steps
 from ..streams.queues import DOWNLOAD, UPLOAD, Queues
 from ..streams.waiter import StreamJob
 from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable_error
@@ -173,7 +173,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
     def arena(self, memory: str, nbytes: int) -> Arena:
         """Allocate on the device, and touch it all."""
         assert memory == self.name, memory
-        cl, context, setup, queues, *_ = self._opened()
+        cl, context, setup, queues, *_ = self._get_open()
         with queues.current():
             return OpenClArena(memory, nbytes, self.capabilities.alignment, cl, context, setup)
 
@@ -181,7 +181,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         """Return a view of the device's memory, or of host memory."""
         if isinstance(arena, OpenClArena):
             assert arena.memory == self.name, arena.memory
-            with self._opened().queues.current():
+            with self._get_open().queues.current():
                 return arena.view(offset, spec)
         assert arena.memory in (HOST, SHARED), arena.memory
         return host_view(arena, offset, spec)
@@ -190,7 +190,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
         """Upload constants, build the subgraph's kernels as one program, and bind them."""
-        opened = self._opened()
+        opened = self._get_open()
         queues = opened.queues
         with queues.current() as stream:
             constants, held = opened.constants.place(subgraph.constants)
@@ -198,7 +198,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         if measure:
             # Copies too from now on: times of the host do not fit beside those of the device.
             self._times_copies = True
-            steps = marked(steps, queues.mark)
+            steps = mark_steps(steps, queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
         return QueuedProgram(subgraph, run, measure, held, traps)
 
@@ -210,7 +210,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         on_done: OnDone | None = None,
     ) -> Event:
         """Queue on the queue of that direction."""
-        queues = self._opened().queues
+        queues = self._get_open().queues
         lane = UPLOAD if isinstance(target.arena, OpenClArena) else DOWNLOAD
         job = StreamJob(Event(on_done), tuple(waits), held=(target, source))
         copy = partial(queues.stream(lane).copy, _cells(target), _cells(source))
@@ -246,7 +246,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
 
     def _upload(self, view: View, array: Array) -> None:
         """Copy a constant to the device and wait for it: nothing need keep the source then."""
-        opened = self._opened()
+        opened = self._get_open()
         source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         # OpenCL refuses to copy nothing.
         if source.nbytes:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ..streams import failures
 from ..streams.failures import (
-    cause_of,
-    first_line,
+    get_cause,
+    get_first_line,
     lost_device_error,
     memory_error,
     refused_call_error,
@@ -34,31 +34,22 @@ SHORTAGES = frozenset({-4, -6, -61})
 
 
 def load_pyopencl() -> PyOpenCl:
-    """Import pyopencl.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If it is missing or does not load.
-    """
-    fix = how_to_install("opencl")
+    """Import pyopencl; raises DeviceUnavailableError if it is missing or does not load."""
+    fix = get_install_command("opencl")
     return import_extra("pyopencl", "pyopencl is not installed", fix, DeviceUnavailableError)
 
 
 def all_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:
     """Return the devices of all platforms, in the order in which they are numbered.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If there is none.
+    Raises DeviceUnavailableError if there is none.
     """
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
         if error.code != NO_PLATFORM:
             raise DeviceUnavailableError(
-                f"OpenCL does not start: {first_line(error)}", fix="look at clinfo"
+                f"OpenCL does not start: {get_first_line(error)}", fix="look at clinfo"
             ) from error
         platforms = []
     platforms = sorted(platforms, key=lambda platform: bool(platform.name == CHECKER))
@@ -82,13 +73,7 @@ def opencl_names() -> tuple[str, ...]:
 
 
 def find_device(cl: PyOpenCl, name: str) -> ClDevice:
-    """Return the device of a name.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If there is none.
-    """
+    """Return the device of a name; raises DeviceUnavailableError if there is none."""
     _, _, index = name.partition(":")
     if index and not (index.isascii() and index.isdigit()):
         raise DeviceUnavailableError(
@@ -113,7 +98,7 @@ def device_error(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
     anything else             KernelError, or DeviceError outside a kernel
     ========================  ============================================
     """
-    cause = cause_of(error)
+    cause = get_cause(error)
     code = cause.code if isinstance(cause, cl.Error) else None
     at = getattr(error, "at", None)
     if code in LOSSES:

@@ -19,7 +19,7 @@ from ..errors import DeviceError
 from ..function_steps import Step
 from ..kernels.steps import in_order
 from ..memory import View
-from ..streams.failures import first_line
+from ..streams.failures import get_first_line
 from ..streams.program import Steps
 from ..streams.traps import Traps
 from .driver import ClDevice, PyOpenCl
@@ -63,10 +63,7 @@ class OpenClBinder:
     ) -> tuple[Steps, Traps | None]:
         """Return a step for each piece of work, which queues it on a stream, and what may fail.
 
-        Raises
-        ------
-        DeviceError
-            If the device's compiler refuses a kernel.
+        Raises DeviceError if the device's compiler refuses a kernel.
         """
         parts = fused(graph, views, epilogues=lambda node: True)
         pieces = [piece for piece in parts if isinstance(piece, Piece)]
@@ -181,7 +178,6 @@ class _Words:
             self._buffer = cl.Buffer(context, flags, hostbuf=self._cells)
 
     def buffer(self, index: int) -> Any:
-        """Return the sub-buffer of a word."""
         flags = self._cl.mem_flags.READ_WRITE
         return self._buffer.get_sub_region(index * self._alignment, WORD_NBYTES, flags)
 
@@ -204,7 +200,7 @@ def _division(cl: PyOpenCl, device: ClDevice) -> tuple[str, ...]:
 def _complaint(error: Exception) -> str:
     """Return the first line of a build log that tells of an error."""
     lines = [line.strip() for line in str(error).splitlines()]
-    return next((line for line in lines if "error:" in line), first_line(error))
+    return next((line for line in lines if "error:" in line), get_first_line(error))
 
 
 def _nothing() -> None:

@@ -45,7 +45,6 @@ class Stream:
         self.queue = cl.CommandQueue(context, properties=profiling)
 
     def launch(self, prepared: PreparedKernel) -> None:
-        """Queue a kernel."""
         kernel, size, threads, _ = prepared
         self._last = self._cl.enqueue_nd_range_kernel(
             self.queue, kernel, size, threads, wait_for=self._taken()
@@ -100,7 +99,7 @@ class OpenClBackend:
         """Do nothing: queues are named with each command."""
         return nullcontext()
 
-    def held(self, stream: Stream) -> AbstractContextManager[None]:
+    def hold(self, stream: Stream) -> AbstractContextManager[None]:
         """Do nothing: programs do not ask for it."""
         return nullcontext()
 
@@ -123,7 +122,7 @@ class OpenClBackend:
         """Block until an event has happened; raise if what it stands for failed."""
         event.wait()
 
-    def give_back(self, event: Any, *, timed: bool) -> None:
+    def recycle(self, event: Any, *, timed: bool) -> None:
         """Do nothing: each command has an event of its own."""
 
     def device_error(self, error: Exception) -> DeviceError:

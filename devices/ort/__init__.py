@@ -1,1 +1,1 @@
-"""The ort device: whole subgraphs handed to ONNX Runtime."""
+"""The ort device, which runs whole subgraphs in ONNX Runtime."""

@@ -1,4 +1,4 @@
-"""Devices that ONNX Runtime computes for: whole subgraphs on plait's buffers, on a lane thread."""
+"""Devices that run whole subgraphs in ONNX Runtime, on plait's buffers, on a lane thread."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ...graph.printing import counted
 from ...graph.tensor import TensorSpec
 from ..device import Capabilities, Program, Support
 from ..errors import DeviceError
-from ..host import HostDevice, core_count, given, physical_memory
+from ..host import HostDevice, collect_options, count_cores, read_physical_memory
 from ..memory import HOST, SHARED, View
 from .engine import PROCESSOR, Engine
 from .plugins import ProviderEngine, find
-from .profiling import shares_of
+from .profiling import measure_shares
 from .program import OrtProgram
-from .providers import Place, place_of
-from .runtime import newest_opset, runtime
+from .providers import Place, parse_place
+from .runtime import find_newest_opset, load_runtime
 from .session import Sessions
 from .special_values import find_special_difference
 from .support import Answers
@@ -31,37 +31,37 @@ from .threads import (
     ONE_THREAD,
     WORTH_S,
     Threads,
+    choose_threads,
+    compute_speedup,
+    estimate_work_s,
     is_machine_loaded,
-    speedup,
-    threads_for,
-    work_s,
 )
 
 
 class OrtDevice(HostDevice):
-    """Hands subgraphs to ONNX Runtime, which reads and writes the planned buffers in place.
+    """Runs subgraphs in ONNX Runtime, which reads and writes the planned buffers in place.
 
     Parameters
     ----------
     name : str
-        ``"ort"``, or ``"ort:"`` and anything that is no provider's.
+        ``"ort"``, or ``"ort:"`` with a suffix that is not a provider.
     threads : int, optional
-        On how many threads each subgraph computes; when left out, on as many as its work is worth
-        of the device's share of the cores.
+        Threads for each subgraph; by default as many as its work is worth, up to the device's share
+        of the cores.
     affinity : sequence of int, optional
         The cores that these threads are bound to.
     spinning : bool, optional
-        Whether they wait for each other in busy loops while a subgraph runs; when left out they do
-        where the device has all cores. Between runs they never do.
+        Whether they wait for each other in busy loops while a subgraph runs; by default if the
+        device has all cores. Between runs they never do.
     engine : Engine, optional
-        What ONNX Runtime computes with; its own kernels when left out.
+        The engine of ONNX Runtime; by default its own kernels.
 
     Notes
     -----
-    ONNX Runtime joins and reorders nodes, so a program is one piece: no run has times of single
-    nodes, though its profiler tells how they share it. What lies between its nodes is in ONNX
-    Runtime's own memory, which the memory plan does not count. A running program stops when it is
-    cancelled, between two of its nodes.
+    ONNX Runtime fuses and reorders nodes, so programs are atomic: runs have no times of single
+    nodes, though its profiler gives their shares. Intermediate tensors are in ONNX Runtime's own
+    memory, which the memory plan does not count. A running program can be cancelled between two
+    nodes.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class OrtDevice(HostDevice):
         spinning: bool | None = None,
         engine: Engine = PROCESSOR,
     ) -> None:
-        super().__init__(name, given(threads, affinity, spinning))
+        super().__init__(name, collect_options(threads, affinity, spinning))
         self._cores = 1
         self._engine = engine
         self._answers = Answers(engine)
@@ -81,30 +81,28 @@ class OrtDevice(HostDevice):
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """What it is like; raises DeviceUnavailableError where ONNX Runtime is not installed."""
-        newest_opset()
+        """The device's properties; raises DeviceUnavailableError without ONNX Runtime."""
+        find_newest_opset()
         return Capabilities(
             accesses=frozenset({HOST, SHARED}),
-            memory_bytes=physical_memory(),
+            memory_bytes=read_physical_memory(),
             atomic_programs=True,
             takes_donations=True,
             takes_text=True,
-            software=f"onnxruntime {runtime().__version__}",
+            software=f"onnxruntime {load_runtime().__version__}",
         )
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether ONNX Runtime has a kernel."""
         if self.options.get("nan") == "formal" and (why := find_special_difference(node, call)):
             return Support(False, why)
         return self._answers.of(node, call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return nothing: ONNX Runtime has memory of its own."""
+        """Return no buffers: ONNX Runtime has its own memory."""
         return ()
 
     def open(self, cores: int | None = None) -> None:
-        """Start the lane's thread."""
-        newest_opset()
+        find_newest_opset()
         self._cores = cores or 1
         self._lane.open()
 
@@ -117,22 +115,22 @@ class OrtDevice(HostDevice):
     def compile_on(
         self, cores: int, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Do so for as many threads as the program is worth, of those that may compute."""
+        """Compile for the number of threads that the program is worth, of at most `cores`."""
         threads = self._threads_for(subgraph, cores)
         return OrtProgram(self._sessions.of(subgraph, threads), views, self.name)
 
     def shares(self, subgraph: Graph) -> Mapping[str, float]:
-        """Return which share of a subgraph's time each node takes, by ONNX Runtime's profiler."""
-        return shares_of(
+        """Return each node's share of a subgraph's time, by ONNX Runtime's profiler."""
+        return measure_shares(
             subgraph, self._threads_for(subgraph, self._cores), self.name, self._engine
         )
 
     def speedup(self, seconds: float, cores: int) -> float:
-        """Return by what factor a program is faster on its threads than on one."""
-        return speedup(self._threads(seconds, cores))
+        """Return the factor by which its threads shorten a program."""
+        return compute_speedup(self._threads(seconds, cores))
 
     def computes_on(self, cores: int) -> str:
-        """Return on how many threads its larger programs compute, and whether these spin."""
+        """Describe the threads of larger programs."""
         threads = self._threads(inf, cores)
         return f"{counted(threads.count, 'thread')}{', spinning' * threads.spinning}"
 
@@ -141,19 +139,19 @@ class OrtDevice(HostDevice):
         if "threads" in self.options or most == 1:
             return self._threads(0.0, cores)
         enough_s = most * WORTH_S[self._spins(cores)]
-        return self._threads(work_s(subgraph, self.name, enough_s), cores)
+        return self._threads(estimate_work_s(subgraph, self.name, enough_s), cores)
 
     def _threads(self, seconds: float, cores: int) -> Threads:
-        """Return the threads of a program that takes so long on one core."""
+        """Return the threads of a program that takes `seconds` on one core."""
         most = self._most(cores)
         spinning = self._spins(cores)
         if "threads" in self.options:
             return Threads(most, spinning and most > 1)
-        return threads_for(seconds, most, spinning=spinning)
+        return choose_threads(seconds, most, spinning=spinning)
 
     def _spins(self, cores: int) -> bool:
         if "spinning" not in self.options:
-            return cores >= core_count() and not is_machine_loaded(cores)
+            return cores >= count_cores() and not is_machine_loaded(cores)
         return bool(self.options["spinning"])
 
     def _most(self, cores: int) -> int:
@@ -164,22 +162,22 @@ class OrtDevice(HostDevice):
 
 
 class ProviderDevice(OrtDevice):
-    """Hands subgraphs to a provider, such as OpenVINO's, by way of ONNX Runtime.
+    """Runs subgraphs on a provider of ONNX Runtime, such as OpenVINO's.
 
     Parameters
     ----------
     name : str
-        ``"ort:openvino"``, ``"ort:cuda:0"``: see `providers`.
+        ``"ort:openvino"``, ``"ort:cuda:0"``; see `providers`.
     place : Place
-        What that stands for.
+        The parsed name.
     precision : str, optional
-        In which products and sums are computed; that of the model when left out.
+        The precision of products and sums; by default that of the model.
     threads : int, optional
-        As of `OrtDevice`, where the provider computes on the processor.
+        As in `OrtDevice`, if the provider computes on the processor.
     cache : str, optional
-        A folder for what the provider compiles.
+        A folder for compiled models.
     settings : str, optional
-        The provider's own options, as JSON; they go before all others.
+        The provider's own options as JSON, which override all others.
 
     Notes
     -----
@@ -197,61 +195,63 @@ class ProviderDevice(OrtDevice):
         cache: str | None = None,
         settings: str | None = None,
     ) -> None:
-        if place.hardware == "cpu":  # of which there is one: numbers tell devices on it apart
+        if place.hardware == "cpu":  # there is only one: numbers only distinguish devices on it
             place = place._replace(number=0)
         more = {"precision": precision, "cache": cache, "settings": settings}
-        told = {option: value for option, value in more.items() if value is not None}
-        super().__init__(name, engine=ProviderEngine(place.kind, place, **told), threads=threads)
-        self.options = {**given(threads, None), **told}
+        options_given = {option: value for option, value in more.items() if value is not None}
+        super().__init__(
+            name, engine=ProviderEngine(place.kind, place, **options_given), threads=threads
+        )
+        self.options = {**collect_options(threads, None), **options_given}
         self._place = place
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """What it is like; raises DeviceUnavailableError where it is not there."""
+        """The device's properties; raises DeviceUnavailableError without the provider."""
         found = find(self._place)
         named = f"{self._place.provider.registered} {found.version}"
         on = f", on {found.hardware}" if found.hardware else ""
         return replace(
-            super().capabilities, software=f"{named} of onnxruntime {runtime().__version__}{on}"
+            super().capabilities,
+            software=f"{named} of onnxruntime {load_runtime().__version__}{on}",
         )
 
     def open(self, cores: int | None = None) -> None:
-        """Start the lane's thread, once the provider is found."""
+        """Find the provider, and start the lane's thread."""
         find(self._place)
         super().open(cores)
 
     def _spins(self, cores: int) -> bool:
-        return False  # its threads are told of no spinning
+        return False  # no option makes its threads spin
 
 
 class AcceleratorDevice(ProviderDevice):
-    """A device on a provider that takes none of the host's cores: it has hardware of its own."""
+    """A device on a provider with its own hardware, which takes none of the host's cores."""
 
     def reached(self) -> str:
-        """Return on what it computes."""
         return f"by ONNX Runtime, on {find(self._place).hardware or 'hardware that it finds'}"
 
     def speedup(self, seconds: float, cores: int) -> float:
-        """Return 1: the host's cores are of no use."""
+        """Return 1: the host's cores are unused."""
         return 1.0
 
     def _threads(self, seconds: float, cores: int) -> Threads:
         return ONE_THREAD
 
 
-def ort_device(
+def create_device(
     name: str, *, telemetry: bool = False, nan: str | None = None, **options: Any
 ) -> OrtDevice:
-    """Return the device of a name: of the provider that it names, or of ONNX Runtime's own.
+    """Create the device of a name, on ONNX Runtime's own kernels or a provider.
 
     Raises
     ------
     DeviceError
-        If ONNX Runtime may report its use, and has been loaded to be silent.
+        If telemetry is asked for, but ONNX Runtime was loaded without it.
     """
     if telemetry:
         _allow_telemetry(name)
-    place = place_of(name)
+    place = parse_place(name)
     if place is None:
         device = OrtDevice(name, **options)
     else:

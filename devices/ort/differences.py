@@ -1,4 +1,4 @@
-"""Differences of ONNX Runtime's kernels from ONNX, for which nodes go to other devices.
+"""Differences of ONNX Runtime's kernels from ONNX; such nodes go to other devices.
 
 Found on versions 1.31.1 and 1.32.0 by running ONNX's own node tests, integers at the ends of their
 ranges, and random nodes of all operators (tests/properties/test_ort_runs_what_it_supports.py).
@@ -15,25 +15,25 @@ from ...graph.operator import Call, is_bounded_form
 from ...graph.operators.attention import MASK, MASKED, SCORES, USED
 from ...graph.operators.inputs import integers, is_computed
 from ...graph.operators.movement import pads_by_axis
-from ...graph.resampling import resized_axes
+from ...graph.resampling import list_resized_axes
 from ...graph.tensor import Shape, TensorSpec
 from .empty import is_empty, may_be_empty
 from .explicit_pads import is_dilated_same
-from .runtime import gives_empty_parts
+from .runtime import can_give_empty_parts
 
 
 class Difference(NamedTuple):
-    """The calls of an operator that are concerned, and the difference."""
+    """The affected calls of an operator, and the difference."""
 
     concerns: Callable[[Call], bool]
     what: str
 
     def __call__(self, call: Call) -> str | None:
-        """Return the difference for a call, or None."""
+        """Return the difference for a call, if it is affected."""
         return self.what if self.concerns(call) else None
 
 
-def difference(node: Node, call: Call) -> str | None:
+def find_difference(node: Node, call: Call) -> str | None:
     """Return how ONNX Runtime differs from the other devices, or None."""
     if node.operator.bounded is not None or is_bounded_form(node.op):
         return "the length of its output depends on values"
@@ -48,7 +48,7 @@ def difference(node: Node, call: Call) -> str | None:
 
 
 def _may_trap(call: Call) -> bool:
-    """True for integers divided by what may be 0, or -1, which the least integer overflows at."""
+    """Return whether integers may be divided by 0, or by -1, which may overflow."""
     if call.spec(0).dtype.kind not in "iu":
         return False
     divisor = call.value(1)
@@ -59,17 +59,17 @@ def _is_single(spec: TensorSpec | None) -> bool:
     return spec is None or (spec.is_static and spec.size == 1)
 
 
-def _several(*indices: int) -> Callable[[Call], bool]:
-    """Return a predicate: one of these inputs holds more than one element."""
+def _has_several(*indices: int) -> Callable[[Call], bool]:
+    """Return a predicate: one of these inputs has more than one element."""
     return lambda call: not all(_is_single(call.inputs[i]) for i in indices if call.has(i))
 
 
-def _scales_to_corners(call: Call) -> bool:
+def _is_scaled_to_corners(call: Call) -> bool:
     return call.attributes["coordinate_transformation_mode"] == "align_corners" and call.has(2)
 
 
-def _keeps_or_shortens_mask(call: Call) -> bool:
-    """True for attention whose masked scores are asked for, or whose mask may lack keys."""
+def _has_unsupported_mask(call: Call) -> bool:
+    """Return whether masked scores of attention are an output, or the mask may lack keys."""
     masked = call.n_outputs > SCORES and call.attributes["qk_matmul_output_mode"] == MASKED
     return masked or (call.has(MASK) and call.has(USED))
 
@@ -79,23 +79,23 @@ def _has_scalar_axes(call: Call) -> bool:
 
 
 def _may_run_out(call: Call) -> bool:
-    """True where all parts but the last may need more than the whole.
+    """Return whether all parts but the last may need more than the whole.
 
-    For older releases also where they may need the whole, so that the last part has nothing.
+    In older releases also if they may need all of it, so that the last part is empty.
     """
     shape = call.spec(0).shape
     if call.has(1) or shape is None:
         return not call.has(1)
     length = shape[normalize_axis(call.attributes["axis"], len(shape))]
     before = call.n_outputs - 1
-    spare = 0 if gives_empty_parts() else 1
-    if before < 2 and not spare:  # the first half of anything is there
+    spare = 0 if can_give_empty_parts() else 1
+    if before < 2 and not spare:  # half of anything exists
         return False
     return not isinstance(length, int) or -(-length // (before + 1)) * before + spare > length
 
 
 def _may_reflect_again(call: Call) -> bool:
-    """True where a pad may reach beyond the reflection of the other end; ONNX goes on as NumPy."""
+    """Return whether a pad may reach beyond the reflected end, where ONNX continues like NumPy."""
     if call.attributes["mode"] != "reflect":
         return False
     shape, pads = call.spec(0).shape, integers(call, 1, "pads")
@@ -141,26 +141,26 @@ def _is_double(call: Call) -> bool:
 
 
 def _is_cut_to_shape(call: Call) -> bool:
-    """True for a transposed convolution with pads that follow from the shape of its output."""
+    """Return whether pads of a transposed convolution follow from its output's shape."""
     is_auto = call.attributes["auto_pad"] != "NOTSET"
     is_filled = any(call.attributes["output_padding"] or ())
     return call.attributes["output_shape"] is not None or (is_auto and is_filled)
 
 
 def _has_wide_zero_points(call: Call) -> bool:
-    """True for zero points of several axes, or of the columns of a batch of matrices."""
-    wide = _several(2)(call) or (call.has(2) and (call.spec(2).rank or 0) > 1)
+    """Return whether zero points have several axes, or belong to the columns of a batch."""
+    wide = _has_several(2)(call) or (call.has(2) and (call.spec(2).rank or 0) > 1)
     return wide or (call.has(3) and not _is_single(call.inputs[3]) and call.spec(1).rank != 2)
 
 
 def _has_wide_scales(call: Call) -> bool:
     given = [call.inputs[index] for index in (1, 2, 6, 7)]
-    wide = _several(1, 2, 6, 7)(call) or any(spec and (spec.rank or 0) > 1 for spec in given)
-    return wide or (_several(4, 5)(call) and call.spec(3).rank != 2)
+    wide = _has_several(1, 2, 6, 7)(call) or any(spec and (spec.rank or 0) > 1 for spec in given)
+    return wide or (_has_several(4, 5)(call) and call.spec(3).rank != 2)
 
 
 def _is_no_image(call: Call) -> bool:
-    """True where interpolated axes are not the last two or three, or those before channels."""
+    """Return whether interpolated axes are not the last two or three, or those before channels."""
     mode, shape = call.attributes["mode"], call.spec(0).shape
     if mode == "nearest" or shape is None:
         return False
@@ -174,8 +174,8 @@ def _is_no_image(call: Call) -> bool:
 
 
 def _find_scaled_axes(call: Call, shape: Shape) -> set[int]:
-    """Return the axes that Resize may give another length or scale."""
-    axes = resized_axes(call.attributes, len(shape))
+    """Return the axes that Resize may change."""
+    axes = list_resized_axes(call.attributes, len(shape))
     scales, sizes = (call.value(index) if call.has(index) else None for index in (2, 3))
     if scales is not None and scales.size == len(axes):
         return {axis for axis, scale in zip(axes, scales, strict=True) if scale != 1}
@@ -200,11 +200,11 @@ _OF_BOOLEANS = Difference(
 )
 _DIFFERENCES: Mapping[str, Difference] = {
     "Attention": Difference(
-        lambda call: _keeps_or_shortens_mask(call) or _has_no_keys(call),
+        lambda call: _has_unsupported_mask(call) or _has_no_keys(call),
         "scores lack what is causal; masks of fewer keys, and no keys, fail",
     ),
     "AveragePool": _DILATED,
-    "ConvInteger": Difference(_several(2, 3), "zero points are one for all"),
+    "ConvInteger": Difference(_has_several(2, 3), "zero points are one for all"),
     "ConvTranspose": Difference(_is_cut_to_shape, "it expects other shapes"),
     "DequantizeLinear": _BLOCKS,
     "Div": _DIVIDING,
@@ -237,7 +237,7 @@ _DIFFERENCES: Mapping[str, Difference] = {
     "ReduceSum": _SCALAR_AXES,
     "ReduceSumSquare": _SCALAR_AXES,
     "Resize": Difference(
-        lambda call: _scales_to_corners(call) or _is_no_image(call),
+        lambda call: _is_scaled_to_corners(call) or _is_no_image(call),
         "corners are aligned to lengths that are rounded, and only images are interpolated",
     ),
     "STFT": Difference(_has_no_frame, "without a window and its length it fails"),

@@ -1,8 +1,8 @@
-"""Nodes that read tensors without elements: some of ONNX Runtime's kernels end the process then.
+"""Nodes with empty inputs, for which some kernels of ONNX Runtime end the process.
 
-It is not given any, but for the past of attention, which is empty when a text begins. What nodes
-make of nothing follows from shapes, and is computed when a session is made; and Concat does without
-what adds nothing.
+They get no empty inputs, except the past of attention, which is empty at the start of a text.
+Results of empty inputs follow from shapes, and are computed when a session is made; Concat drops
+empty inputs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ...graph.evaluation import FOLDED_BYTES
 from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node, call_of
+from ...graph.ir import Graph, Node, make_call
 from ...graph.names import Names
 from ...graph.operator import Call, find_operator
 from ...graph.tensor import Array, TensorSpec
@@ -20,18 +20,18 @@ from ..kernels import find_kernel
 
 
 def is_empty(spec: TensorSpec | None, value: Array | None) -> bool:
-    """True for a computed tensor without elements; constants say that something is left out."""
+    """Return whether a tensor is computed and empty; empty constants are absent inputs."""
     return spec is not None and value is None and spec.is_static and spec.size == 0
 
 
 def may_be_empty(node: Node, index: int) -> bool:
-    """True for an input that kernels are made to find empty: the past of attention, at first."""
+    """Return whether kernels expect an input to be empty: the past of attention, at first."""
     formals = node.operator.inputs.split()
     return index < len(formals) and formals[index].startswith("past")
 
 
-def without_empty(node: Node, call: Call) -> tuple[Node, Call]:
-    """Return a Concat of what has elements; other nodes as they are."""
+def drop_empty_inputs(node: Node, call: Call) -> tuple[Node, Call]:
+    """Return a Concat without empty inputs; other nodes unchanged."""
     pairs = zip(call.inputs, call.values, strict=True)
     left = [place for place, pair in enumerate(pairs) if not is_empty(*pair)]
     if node.op != "Concat" or len(left) == len(node.inputs):
@@ -41,8 +41,8 @@ def without_empty(node: Node, call: Call) -> tuple[Node, Call]:
     return fewer, replace(call, inputs=tuple(inputs), values=tuple(values))
 
 
-def makes_of_nothing(node: Node, call: Call) -> bool:
-    """True when none of the tensors that a node is given, all but constants, has elements."""
+def is_known_from_empty(node: Node, call: Call) -> bool:
+    """Return whether all computed inputs of a node are empty."""
     operator = node.operator
     if operator.function is not None or operator.effects or operator.bounded is not None:
         return False
@@ -57,19 +57,19 @@ def makes_of_nothing(node: Node, call: Call) -> bool:
     return small and find_kernel(node.op, "cpu", call) is not None
 
 
-def without_empty_inputs(graph: Graph) -> Graph:
-    """Return a graph whose nodes are given no tensors without elements, as far as they do without.
+def remove_empty_inputs(graph: Graph) -> Graph:
+    """Return a graph with as few empty inputs as possible.
 
-    What is fetched is still written by nodes.
+    Nodes still write all outputs of the graph.
     """
     constants, tensors, nodes = dict(graph.constants), dict(graph.tensors), list[Node]()
     names = Names(tensors)
     for node in graph.nodes:
-        call = call_of(node, tensors, constants)
-        made = makes_of_nothing(node, call)
+        call = make_call(node, tensors, constants)
+        made = is_known_from_empty(node, call)
         values = evaluate(node, call, infer_node(node, call)) if made else None
         if values is None:
-            nodes.append(without_empty(node, call)[0])
+            nodes.append(drop_empty_inputs(node, call)[0])
             continue
         for name, value in values.items():
             held = names.take(f"{name}/known") if name in graph.outputs else name

@@ -1,4 +1,4 @@
-"""Engines: with what ONNX Runtime computes, its own kernels for processors or a provider's."""
+"""Engines of ONNX Runtime: its own kernels for processors, or a provider's."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, ClassVar, TypeAlias
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call
 from ...graph.tensor import TensorSpec
-from .differences import difference
+from .differences import find_difference
 from .explicit_pads import with_explicit_pads
 from .faster_forms import with_faster_forms
 from .integer_biases import with_integer_biases
 from .masks import with_whole_masks
-from .runtime import load, newest_opset, options, summary
-from .saturation import without_saturation
+from .runtime import find_newest_opset, load, make_options, summarize
+from .saturation import avoid_saturation
 from .threads import ONE_THREAD, Threads
 
 KEPT_ANSWERS = 4096
-"""About nodes, of each sort."""
+"""Limit of remembered answers about nodes, of each kind."""
 
 
 Turn: TypeAlias = AbstractContextManager[object]
@@ -34,11 +34,11 @@ class Engine:
     Attributes
     ----------
     kind : str
-        Of the devices that compute with it.
+        Of the devices that use it.
     copies_inputs : bool
-        True when an input is copied as it is bound, so that each run takes another binding.
+        True if binding an input copies it, so that each run needs a new binding.
     turn : context
-        What is held while a model is loaded or run; nothing but where the engine bears one thread.
+        Held while a model is loaded or run, for engines that allow one thread at a time.
     """
 
     kind: str
@@ -48,55 +48,54 @@ class Engine:
     def options(
         self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
     ) -> Any:
-        """Return the options of a session on these threads, to be loaded by `load`."""
-        return options(threads, cores=cores, optimize=optimize)
+        """Return the options of a session for `load`."""
+        return make_options(threads, cores=cores, optimize=optimize)
 
     def opset(self) -> int:
-        """Return the opset that models are written in."""
-        return newest_opset()
+        return find_newest_opset()
 
     def load(self, model: Any, chosen: Any) -> Any:
-        """Return ONNX Runtime's session for a model; whatever it raises goes through."""
+        """Create ONNX Runtime's session for a model; its errors pass through."""
         return load(model, chosen)
 
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return what would be computed otherwise than ONNX says; None where nothing is known."""
-        return difference(node, call)
+        """Return a known difference from ONNX for a node, if any."""
+        return find_difference(node, call)
 
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
-        """Return why there is no kernel for a node; None if there is one.
+        """Return why there is no kernel for a node, if so.
 
         Parameters
         ----------
         write : callable
-            Returns a model of the node: as it stands for True, else for any lengths and weights.
+            Returns a model of the node: exact for True, else for any lengths and weights.
         like : hashable
-            The same for nodes that differ in numbers alone.
+            Equal for nodes that differ only in numbers.
         """
         return self.failure(write(False))
 
     def failure(self, model: Any, **entries: str) -> str | None:
-        """Return why a model is not loaded, with these entries among the options; None if it is."""
+        """Return why a model does not load with these additional options, if so."""
         chosen = self.options(optimize=False)
         for name, value in entries.items():
             chosen.add_session_config_entry(f"session.{name}", value)
         try:
             self.load(model, chosen)
         except Exception as error:
-            return summary(error)
+            return summarize(error)
         return None
 
-    def formed(self, graph: Graph) -> Graph:
-        """Return a graph in forms that are computed exactly, and fast; nested graphs apart."""
+    def rewrite(self, graph: Graph) -> Graph:
+        """Return a graph in exact and fast forms, without nested graphs."""
         for form in _FORMS:
             graph = form(graph)
         return graph
 
 
 _FORMS = (
-    *(with_whole_masks, with_explicit_pads, with_integer_biases, without_saturation),
+    *(with_whole_masks, with_explicit_pads, with_integer_biases, avoid_saturation),
     with_faster_forms,
 )
 PROCESSOR = Engine("ort")

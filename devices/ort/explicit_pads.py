@@ -1,6 +1,6 @@
-"""Padding by numbers, for convolutions that are dilated and padded by `SAME`.
+"""Explicit padding for dilated convolutions with `SAME` padding.
 
-The kernels of ONNX Runtime refuse both at once while they run, up to 1.32.0. PyTorch exports such
+Kernels of ONNX Runtime refuse the combination at run time, up to 1.32.0. PyTorch exports such
 convolutions.
 """
 
@@ -15,7 +15,7 @@ from ...graph.windows import resolve_window
 
 
 def with_explicit_pads(graph: Graph) -> Graph:
-    """Return a graph that computes the same, with numbers as pads of dilated convolutions."""
+    """Return an equal graph with explicit pads of dilated convolutions."""
     nodes = [node for node in graph.nodes if _is_concerned(node)]
     if not nodes:
         return graph
@@ -33,13 +33,13 @@ def with_explicit_pads(graph: Graph) -> Graph:
 
 
 def _is_concerned(node: Node) -> bool:
-    """Return True for a dilated convolution with SAME padding, that is not a transposed one."""
+    """Return whether a node is a dilated convolution with SAME padding, and not transposed."""
     if "w" not in node.operator.inputs.split() or "output_shape" in node.attributes:
         return False
     return is_dilated_same(node.attributes)
 
 
 def is_dilated_same(attributes: Attributes) -> bool:
-    """Return True if a window is dilated and its padding follows from lengths."""
+    """Return whether a window is dilated, with padding that follows from lengths."""
     dilations = attributes.get("dilations") or ()
     return attributes.get("auto_pad", "").startswith("SAME") and any(d != 1 for d in dilations)

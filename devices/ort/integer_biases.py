@@ -1,7 +1,7 @@
-"""Biases of products between quantized tensors, as the integers that ONNX Runtime's kernels add.
+"""Biases of products of quantized tensors, as the integers that ONNX Runtime's kernels add.
 
-It makes QLinearConv of DequantizeLinear, Conv and QuantizeLinear where the bias is dequantized
-int32. Passes make floats of such constants, of which it would convolve floats.
+It fuses DequantizeLinear, Conv and QuantizeLinear to QLinearConv if the bias is dequantized int32.
+Passes fold such constants to floats, with which it would convolve floats.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from ...graph.passes.rewriting import Rewriter
 from ...graph.tensor import Array
 
 FINER = 8
-"""By how much steps of the sums are to be finer than those of results, where biases were floats all
-along: these are off by half a step, which moves what is rounded by a 16th of one at most."""
+"""Ratio of the steps of results to those of sums, for biases that were floats originally: these are
+off by half a step, which moves rounded results by at most a 16th of a step."""
 
 _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 def with_integer_biases(graph: Graph) -> Graph:
-    """Return a graph that reads the biases of such products from integers."""
     if not any(node.op == "QuantizeLinear" for node in graph.nodes):
         return graph
     rewriter = Rewriter(graph)
     for node in rewriter.find("Conv", "Gemm"):
-        scales = _scales(rewriter, node)
-        bias = None if scales is None else _integers(rewriter.constants[node.inputs[2]], *scales)
+        scales = _find_scales(rewriter, node)
+        bias = None if scales is None else _to_integers(rewriter.constants[node.inputs[2]], *scales)
         if scales is not None and bias is not None:
             names = (
                 rewriter.constant(bias, f"{node.name}/bias"),
@@ -41,35 +40,38 @@ def with_integer_biases(graph: Graph) -> Graph:
     return rewriter.result()
 
 
-def _scales(rewriter: Rewriter, node: Node) -> tuple[Array, Array] | None:
-    """Return the scales of the sums of a product of bytes, and of its result; None of others."""
+def _find_scales(rewriter: Rewriter, node: Node) -> tuple[Array, Array] | None:
+    """Return the scales of the sums and of the result of a product of bytes, if it is one."""
     if len(node.inputs) < 3 or node.inputs[2] not in rewriter.constants:
         return None
     if node.op == "Gemm" and (node.attributes["alpha"], node.attributes["beta"]) != (1, 1):
         return None
     factors = (rewriter.producer(name) for name in node.inputs[:2])
-    left, right = (_of_bytes(rewriter, one, "DequantizeLinear") for one in factors)
-    made = _of_bytes(rewriter, rewriter.only_consumer(node), "QuantizeLinear")
+    left, right = (_read_bytes(rewriter, one, "DequantizeLinear") for one in factors)
+    made = _read_bytes(rewriter, rewriter.only_consumer(node), "QuantizeLinear")
     if left is None or right is None or made is None:
         return None
-    if left.scale.size > 1 or made.scale.size > 1 or right.axis not in (None, _features(node)):
+    if (
+        left.scale.size > 1
+        or made.scale.size > 1
+        or right.axis not in (None, _get_feature_axis(node))
+    ):
         return None
     return left.scale.reshape(()) * right.scale, made.scale.reshape(())
 
 
-def _features(node: Node) -> int:
-    """Return the axis of the weights along which there are features."""
+def _get_feature_axis(node: Node) -> int:
     return 0 if node.op == "Conv" or node.attributes["transB"] else 1
 
 
-def _of_bytes(rewriter: Rewriter, node: Node | None, op: str) -> Quantization | None:
+def _read_bytes(rewriter: Rewriter, node: Node | None, op: str) -> Quantization | None:
     if node is None or node.op != op:
         return None
     found = read_quantization(rewriter, node)
     return found if found is not None and found.zero.dtype in _BYTES else None
 
 
-def _integers(bias: Array, sums: Array, result: Array) -> Array | None:
+def _to_integers(bias: Array, sums: Array, result: Array) -> Array | None:
     """Return a bias in steps of the sums; None if these are too coarse, or int32 too small."""
     if bias.ndim != 1 or bias.dtype != np.float32 or sums.size not in (1, bias.size):
         return None

@@ -1,7 +1,7 @@
-"""Masks of attention in a form that ONNX Runtime's kernel takes: with a row for each query.
+"""Masks of attention with a row for each query, as ONNX Runtime's kernel needs them.
 
-Up to 1.31.1 the kernel does not repeat a mask of one row, which is how padding is told: it fails
-while running, for every item. So does 1.32.0 where models are older than its newest opset.
+Up to 1.31.1 the kernel does not repeat a mask of one row, as used for padding: it fails at run time
+for every item. So does 1.32.0 with models older than its newest opset.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ...graph.ir import Graph
 from ...graph.operator import Call
 from ...graph.operators.attention import MASK
 from ...graph.passes.rewriting import Rewriter
-from .runtime import load, newest_opset, options
+from .runtime import find_newest_opset, load, make_options
 
 
 @cache
-def repeats_rows() -> bool:
-    """Return whether the kernel takes one row for all queries: found by running a small node."""
+def can_repeat_rows() -> bool:
+    """Return whether the kernel repeats one row for all queries, by running a small node."""
     b = GraphBuilder("probe")
     heads = b.input("heads", "float32", (1, 1, 2, 1))
     mask = b.input("mask", "float32", (1, 1, 1, 2))
     b.output("y", b.op("Attention", heads, heads, heads, mask))
-    session = load(to_onnx(b.build(), opset=newest_opset()), options())
+    session = load(to_onnx(b.build(), opset=find_newest_opset()), make_options())
     fed = np.zeros((1, 1, 2, 1), np.float32), np.zeros((1, 1, 1, 2), np.float32)
     try:
         session.run(None, dict(zip(("heads", "mask"), fed, strict=True)))
@@ -37,13 +37,13 @@ def repeats_rows() -> bool:
 
 
 def with_whole_masks(graph: Graph) -> Graph:
-    """Return a graph of static shapes, where masks of one row are repeated for all queries."""
+    """Return a static graph in which masks of one row are repeated for all queries."""
     if not any(node.op == "Attention" for node in graph.nodes):
         return graph
     rewriter = Rewriter(graph)
     for node in rewriter.find("Attention"):
-        shape = _whole_shape(rewriter.call(node))
-        if shape is not None and not repeats_rows():
+        shape = _get_whole_shape(rewriter.call(node))
+        if shape is not None and not can_repeat_rows():
             name = f"{node.name}/mask"
             target = rewriter.constant(np.array(shape), f"{name}/shape")
             whole = rewriter.make("Expand", (node.inputs[MASK], target), name=name)
@@ -52,8 +52,8 @@ def with_whole_masks(graph: Graph) -> Graph:
     return rewriter.result()
 
 
-def _whole_shape(call: Call) -> tuple[int, ...] | None:
-    """Return the shape of a mask with a row for each query; None where there is one, or no mask."""
+def _get_whole_shape(call: Call) -> tuple[int, ...] | None:
+    """Return the shape of a repeated mask; None if it need not be repeated."""
     if not call.has(MASK):
         return None
     queries = call.spec(0).static_shape[-2]

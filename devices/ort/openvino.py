@@ -1,4 +1,4 @@
-"""Differences of OpenVINO's provider from ONNX, for which nodes go to other devices.
+"""Differences of OpenVINO's provider from ONNX; such nodes go to other devices.
 
 Found by running ONNX's own node tests on version 1.8.1, on a processor.
 """
@@ -16,7 +16,7 @@ from ...graph.tensor import TensorSpec
 from .differences import Difference
 
 _EXACT = frozenset({"float32", "float16", "int32", "int8", "uint8", "bool"})
-"""Dtypes that it computes as they are. Integers of 64 bits become such of 32, float64 float32."""
+"""Dtypes that it computes exactly. int64 becomes int32, float64 becomes float32."""
 
 _POSITIONS: Mapping[str, tuple[Sequence[int], bool]] = {
     "ArgMax": ((), True),
@@ -34,33 +34,35 @@ _POSITIONS: Mapping[str, tuple[Sequence[int], bool]] = {
     "Tile": ((1,), False),
     "TopK": ((), True),
 }
-"""Which inputs are positions and lengths, and whether int64 outputs are: they fit into 32 bits."""
+"""Inputs that are positions and lengths, and whether int64 outputs are: these fit into 32 bits."""
 
 _PEEPHOLES = 7
 
 
-def openvino_difference(node: Node, call: Call, outputs: Sequence[TensorSpec | None]) -> str | None:
-    """Return what OpenVINO would do otherwise than ONNX; None where nothing is known."""
+def find_openvino_difference(
+    node: Node, call: Call, outputs: Sequence[TensorSpec | None]
+) -> str | None:
+    """Return a known difference of OpenVINO from ONNX, if any."""
     taken, yields = _POSITIONS.get(node.op, ((), False))
     for index, (spec, value) in enumerate(zip(call.inputs, call.values, strict=True)):
         if spec is None or value is not None or index in taken:
             continue
         if spec.dtype.name not in _EXACT:
-            return _rounded(spec)
+            return _explain_rounding(spec)
     for spec in outputs:
         if spec is None or (yields and spec.dtype == np.int64):
             continue
         if spec.dtype.name not in _EXACT:
-            return _rounded(spec)
+            return _explain_rounding(spec)
     found = _DIFFERENCES.get(node.op)
     return None if found is None else found(call)
 
 
-def _rounded(spec: TensorSpec) -> str:
+def _explain_rounding(spec: TensorSpec) -> str:
     return f"OpenVINO computes {spec.dtype.name} in another type"
 
 
-def _always(call: Call) -> bool:
+def _accept_all(call: Call) -> bool:
     return True
 
 
@@ -72,11 +74,11 @@ def _has_layout(call: Call) -> bool:
     return bool(call.attributes["layout"])
 
 
-def _rounds_up(call: Call) -> bool:
+def _is_rounded_up(call: Call) -> bool:
     return bool(call.attributes["ceil_mode"])
 
 
-def _resizes_otherwise(call: Call) -> bool:
+def _is_resized_otherwise(call: Call) -> bool:
     told = call.attributes
     keeps = told["keep_aspect_ratio_policy"] != "stretch"
     return keeps or bool(told["antialias"] or told["exclude_outside"])
@@ -84,16 +86,18 @@ def _resizes_otherwise(call: Call) -> bool:
 
 _DIFFERENCES: Mapping[str, Difference] = {
     "Attention": Difference(_is_masked, "what is masked altogether comes out as NaN"),
-    "DFT": Difference(_always, "it needs complex numbers, and other axes than the last but one"),
-    "DynamicQuantizeLinear": Difference(_always, "it rounds halves up"),
+    "DFT": Difference(
+        _accept_all, "it needs complex numbers, and other axes than the last but one"
+    ),
+    "DynamicQuantizeLinear": Difference(_accept_all, "it rounds halves up"),
     "GRU": Difference(_has_layout, "batches come second"),
     "LSTM": Difference(
         lambda call: _has_layout(call) or call.has(_PEEPHOLES),
         "batches come second, and peepholes are left out",
     ),
-    "MaxPool": Difference(_rounds_up, "windows that begin behind the end count"),
+    "MaxPool": Difference(_is_rounded_up, "windows that begin behind the end count"),
     "Resize": Difference(
-        _resizes_otherwise, "what is outside counts, nothing is smoothed, ratios change"
+        _is_resized_otherwise, "what is outside counts, nothing is smoothed, ratios change"
     ),
     "RoiAlign": Difference(
         lambda call: call.attributes["mode"] == "max", "maxima are those of averages"

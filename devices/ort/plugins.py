@@ -1,7 +1,7 @@
-"""Engines on other providers: found at ONNX Runtime, or in the packages that bring their libraries.
+"""Engines of other providers, in ONNX Runtime or in packages with their libraries.
 
-A provider is part of ONNX Runtime's own build, or a plugin in a library, which is registered when
-the provider is first asked for. Plugins list the hardware that they found, and run on one of it.
+A provider is part of ONNX Runtime's own build, or a plugin in a library, which is registered at
+first use. Plugins list the hardware that they found, and run on one of it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import numpy as np
 
 from ...graph.builder import GraphBuilder
 from ...graph.dtypes import TEXT
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call
 from ...graph.tensor import TensorSpec
 from ..errors import DeviceUnavailableError
 from .engine import ANY_TIME, KEPT_ANSWERS, Engine, Turn
-from .openvino import openvino_difference
+from .openvino import find_openvino_difference
 from .providers import ANY, PROVIDERS, Place, Provider, Wishes
-from .runtime import INEXACT, newest_opset, options, runtime, summary
+from .runtime import INEXACT, find_newest_opset, load_runtime, make_options, summarize
 from .threads import ONE_THREAD, Threads
 
 _WOULD_COMPILE = "User disabled EP compilation"
-"""What ONNX Runtime says where a provider takes a model that it is told not to compile."""
+"""ONNX Runtime's message if a provider accepts a model but was told not to compile it."""
 
 _LEFT_OVER = (
     "This session contains graph nodes that are assigned to the default CPU EP, but fallback to "
     "CPU EP has been explicitly disabled by the user."
 )
-"""What it says where a provider does not take all nodes."""
+"""ONNX Runtime's message if a provider does not accept all nodes."""
 
-_DIFFERENCES = {"openvino": openvino_difference}
-"""What is known of providers that were run."""
+_DIFFERENCES = {"openvino": find_openvino_difference}
+"""Known differences of providers that were tested."""
 
 _compiled: dict[tuple[Engine, Hashable], str | None] = {}
 
@@ -48,16 +48,16 @@ _turns: dict[str, Turn] = {one.registered: threading.RLock() for one in PROVIDER
 
 
 class Found(NamedTuple):
-    """A provider that is there, and what it runs on.
+    """An available provider with its hardware.
 
     Attributes
     ----------
     listed : onnxruntime.OrtEpDevice or None
-        One piece of hardware; None where the provider is part of ONNX Runtime's build, and finds
-        its hardware itself.
+        One piece of hardware; None if the provider is part of ONNX Runtime's build, and chooses its
+        hardware itself.
     version : str
     hardware : str
-        In words; empty where that is not known.
+        A description; empty if unknown.
     """
 
     listed: Any
@@ -67,9 +67,9 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class ProviderEngine(Engine):
-    """A provider on one piece of hardware, told what devices are told.
+    """A provider on one piece of hardware, with a device's options.
 
-    Sessions run all nodes on it, or are refused: none falls back to ONNX Runtime's own kernels.
+    Sessions run all nodes on it or are refused, without falling back to ONNX Runtime's own kernels.
     """
 
     place: Place
@@ -81,41 +81,41 @@ class ProviderEngine(Engine):
     def options(
         self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
     ) -> Any:
-        """Return options that name the provider; threads are its own, where it has any.
+        """Return options that name the provider; its threads are its own.
 
-        Always with optimizers: some providers take convolutions in another layout alone.
+        Optimizers are always on: some providers accept convolutions only in another layout.
         """
-        chosen = options()
+        chosen = make_options()
         chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         listed = find(self.place).listed
         if listed is not None:
-            chosen.add_provider_for_devices([listed], self._told(threads.count))
+            chosen.add_provider_for_devices([listed], self._build_settings(threads.count))
         return chosen
 
     def load(self, model: Any, chosen: Any) -> Any:
-        """Return ONNX Runtime's session for a model, all of which the provider runs."""
+        """Create a session of which the provider runs all nodes."""
         registered = self._registered
         is_plugin = find(self.place).listed is not None
         with self.turn:
-            session = runtime().InferenceSession(
+            session = load_runtime().InferenceSession(
                 model.SerializeToString(),
                 chosen,
-                providers=None if is_plugin else [(registered, self._told(1))],
+                providers=None if is_plugin else [(registered, self._build_settings(1))],
                 disabled_optimizers=INEXACT,
-                enable_fallback=0,  # else what fails is printed, and its own kernels run
+                enable_fallback=0,  # otherwise it prints errors, and uses its own kernels
             )
         if session.get_providers()[0] != registered:
             raise RuntimeError(f"ONNX Runtime does not make a session on {registered}")
         return session
 
     def opset(self) -> int:
-        """Return the newest opset whose convolutions it takes: providers are behind the runtime."""
-        return _newest_opset(self)
+        """Return the newest opset that it accepts for convolutions; providers lag."""
+        return _find_newest_opset(self)
 
     def difference(
         self, node: Node, call: Call, outputs: Sequence[TensorSpec | None]
     ) -> str | None:
-        """Return what the provider would do otherwise, or ONNX Runtime on any; None if nothing."""
+        """Return a known difference of the provider or of ONNX Runtime, if any."""
         if any(spec is not None and spec.dtype == TEXT for spec in (*call.inputs, *outputs)):
             return "text stays in this process"
         found = super().difference(node, call, outputs)
@@ -123,11 +123,11 @@ class ProviderEngine(Engine):
         return found or (None if own is None else own(node, call, outputs))
 
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
-        """Return why the provider does not take a node.
+        """Return why the provider refuses a node, if so.
 
-        To compile one takes some 60 ms where to ask takes 5, so one of those that are alike is.
+        Compiling one takes about 60 ms, and asking 5: so only one of similar nodes is compiled.
         """
-        for is_exact in (False, True):  # some want numbers, and weights that do not change
+        for is_exact in (False, True):  # some need known lengths and constant weights
             refused = self._refusal(write(is_exact))
             if refused in (None, _WOULD_COMPILE):
                 break
@@ -140,12 +140,12 @@ class ProviderEngine(Engine):
             _compiled[key] = self.failure(write(True))
         return _compiled[key]
 
-    def formed(self, graph: Graph) -> Graph:
-        """Return the graph: what others are exact and fast in is their own business."""
+    def rewrite(self, graph: Graph) -> Graph:
+        """Return the graph unchanged: exact and fast forms are those of ONNX Runtime's kernels."""
         return graph
 
     def _refusal(self, model: Any) -> str | None:
-        """Return why the provider does not take a model, which it need not compile."""
+        """Return why the provider refuses a model without compiling it, if so."""
         found = self.failure(model, disable_model_compile="1")
         if found is not None and _WOULD_COMPILE in found:
             return _WOULD_COMPILE
@@ -153,14 +153,14 @@ class ProviderEngine(Engine):
 
     @property
     def turn(self) -> Turn:  # type: ignore[override]
-        """A lock that all programs on a provider take which bears one thread at a time."""
+        """A lock for all programs on a provider that allows one thread at a time."""
         return _turns.get(self._registered, ANY_TIME)
 
     @property
     def _registered(self) -> str:
         return self.place.provider.registered
 
-    def _told(self, threads: int) -> dict[str, str]:
+    def _build_settings(self, threads: int) -> dict[str, str]:
         provider, hardware, number = self.place
         wishes = Wishes(hardware, number, self.precision, threads, self.cache)
         given: Mapping[str, str] = json.loads(self.settings)
@@ -168,11 +168,11 @@ class ProviderEngine(Engine):
 
 
 @lru_cache(maxsize=64)
-def _newest_opset(engine: ProviderEngine) -> int:
+def _find_newest_opset(engine: ProviderEngine) -> int:
     b = GraphBuilder("probe")
     weights = np.ones((1, 1, 3, 3), np.float32)
     b.output("y", b.op("Conv", b.input("x", "float32", (1, 1, 4, 4)), weights))
-    graph, newest = b.build(), newest_opset()
+    graph, newest = b.build(), find_newest_opset()
     for opset in range(newest, OLDEST_WRITTEN - 1, -1):
         if engine._refusal(to_onnx(graph, opset=opset)) in (None, _WOULD_COMPILE):
             return opset
@@ -180,37 +180,37 @@ def _newest_opset(engine: ProviderEngine) -> int:
 
 
 def find(place: Place) -> Found:
-    """Return a provider on its hardware; its library is registered if that is new.
+    """Return a provider on its hardware, registering its library if necessary.
 
     Raises
     ------
     DeviceUnavailableError
         If it is not installed, or finds no such hardware.
     """
-    ort, provider = runtime(), place.provider
+    ort, provider = load_runtime(), place.provider
     with _lock:
-        listed = _listed(ort, provider)
+        listed = _list_hardware(ort, provider)
         if not listed:
             if provider.registered in ort.get_available_providers():
                 return Found(None, ort.__version__, "")
             _register(ort, provider)
-            listed = _listed(ort, provider)
-    fitting = [one for one in listed if place.hardware in (ANY, _type_of(one))]
+            listed = _list_hardware(ort, provider)
+    fitting = [one for one in listed if place.hardware in (ANY, _get_type(one))]
     if place.number >= len(fitting):
-        there = ", ".join(sorted({_type_of(one) for one in listed})) or "nothing"
+        there = ", ".join(sorted({_get_type(one) for one in listed})) or "nothing"
         raise DeviceUnavailableError(
-            f"{provider.registered} finds no {_wanted(place)} here that it runs on: it takes "
-            f"{provider.needs}, and found {there}",
+            f"{provider.registered} finds no {_describe_place(place)} here that it runs on: "
+            f"it takes {provider.needs}, and found {there}",
             fix="choose another device",
         )
     one = fitting[place.number]
     metadata = dict(one.ep_metadata)
-    named = metadata.get("FULL_DEVICE_NAME") or f"{one.device.vendor} {_type_of(one)}"
+    named = metadata.get("FULL_DEVICE_NAME") or f"{one.device.vendor} {_get_type(one)}"
     return Found(one, metadata.get("version", "").partition("+")[0], named)
 
 
-def _listed(ort: Any, provider: Provider) -> list[Any]:
-    """Return the hardware that a plugin found; what is made up to compile for is left out."""
+def _list_hardware(ort: Any, provider: Provider) -> list[Any]:
+    """Return the hardware that a plugin found, without virtual devices for compiling."""
     if not hasattr(ort, "get_ep_devices"):  # before 1.23
         return []
     return [
@@ -221,17 +221,17 @@ def _listed(ort: Any, provider: Provider) -> list[Any]:
 
 
 def _register(ort: Any, provider: Provider) -> None:
-    """Let ONNX Runtime load a provider's library; nothing happens where it has done so."""
+    """Make ONNX Runtime load a provider's library, once."""
     missing = f"ONNX Runtime has no {provider.registered}"
     if not provider.package:
         raise DeviceUnavailableError(missing, fix=provider.install)
     package = provider.package
-    told = f"{missing}: the package {package!r} is not installed"
-    module = import_extra(package, told, provider.install, DeviceUnavailableError)
+    missing_package = f"{missing}: the package {package!r} is not installed"
+    module = import_extra(package, missing_package, provider.install, DeviceUnavailableError)
     if not hasattr(ort, "register_execution_provider_library"):
         raise DeviceUnavailableError(
             f"onnxruntime {ort.__version__} takes no provider from a library: 1.23 does",
-            fix=f"pip install --upgrade onnxruntime; {how_to_install('ort')}",
+            fix=f"pip install --upgrade onnxruntime; {get_install_command('ort')}",
         )
     try:
         ort.register_execution_provider_library(provider.registered, module.get_library_path())
@@ -239,14 +239,14 @@ def _register(ort: Any, provider: Provider) -> None:
         if "already registered" in str(error):
             return
         raise DeviceUnavailableError(
-            f"the library of {package!r} does not load: {summary(error)}", fix=provider.install
+            f"the library of {package!r} does not load: {summarize(error)}", fix=provider.install
         ) from error
 
 
-def _type_of(listed: Any) -> str:
+def _get_type(listed: Any) -> str:
     return str(listed.device.type.name).lower()
 
 
-def _wanted(place: Place) -> str:
+def _describe_place(place: Place) -> str:
     words = {"cpu": "processor", "gpu": "graphics processor", "npu": "NPU", ANY: "hardware"}
     return f"{words[place.hardware]}{f' {place.number}' if place.number else ''}"

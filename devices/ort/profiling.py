@@ -1,9 +1,8 @@
-"""Shares of a program's time for its nodes, as ONNX Runtime's own profiler tells them.
+"""Shares of a program's time for its nodes, from ONNX Runtime's profiler.
 
-A copy of the program is run on zeros with profiling on. ONNX Runtime joins nodes; what it ran is
-called by the name of a node, or of a tensor that one writes. Nodes that it ran under no name of
-their own are parts of what reads their results, else of what makes their inputs, and share its time
-by the model. Changes of layout belong to no node, and so to all.
+A copy of the program is profiled on zeros. ONNX Runtime fuses nodes, and names the result after a
+node or a tensor. Nodes without an entry are counted as parts of their reader, otherwise of their
+producer, and share its time by the model. Layout conversions belong to no node, so to all.
 """
 
 from __future__ import annotations
@@ -16,57 +15,56 @@ from time import perf_counter
 
 import numpy as np
 
-from ...graph.infer import cost_of
+from ...graph.infer import get_cost
 from ...graph.ir import Graph, Node
 from ..kinds import guess
-from ..model import family
+from ..model import name_family
 from .engine import PROCESSOR, Engine
 from .session import Model, Session
 from .threads import Threads
 
 RUNS, FEWEST = 20, 3
 BUDGET_S = 0.3
-"""After so long there are no more runs than the fewest."""
+"""After this time only the fewest runs are made."""
 
 _KERNEL = "_kernel_time"
 _BLOCKED = "_nchwc"
-"""What follows the name of a tensor where it is computed in blocks of channels."""
+"""Suffix of a tensor's name if it is computed in blocks of channels."""
 
 
-def shares_of(
+def measure_shares(
     graph: Graph, threads: Threads, device: str, engine: Engine = PROCESSOR
 ) -> dict[str, float]:
-    """Return each node's share of a subgraph's time; nothing where it cannot be told.
+    """Return each node's share of a subgraph's time; empty if unknown.
 
-    Raises
-    ------
-    KernelError
-        If ONNX Runtime does not take the subgraph.
+    Raises KernelError if ONNX Runtime refuses the subgraph.
     """
-    seconds = seconds_of(graph, threads, device, engine)
+    seconds = measure_seconds(graph, threads, device, engine)
     whole = sum(seconds.values())
     return {name: one / whole for name, one in seconds.items()} if whole else {}
 
 
-def seconds_of(
+def measure_seconds(
     graph: Graph, threads: Threads, device: str, engine: Engine = PROCESSOR
 ) -> dict[str, float]:
-    """Return what each node of a subgraph takes, changes of layout apart."""
+    """Return the time of each node of a subgraph, without layout conversions."""
     spent: dict[str, float] = {}
-    for name, least in _profiled(graph, threads, device, engine).items():
-        node = _named(graph, name)
+    for name, least in _profile(graph, threads, device, engine).items():
+        node = _find_named(graph, name)
         if node is not None:
             spent[node.name] = spent.get(node.name, 0.0) + least
     model, seconds = guess(device), dict.fromkeys((node.name for node in graph.nodes), 0.0)
-    for name, members in joined(graph, spent).items():
-        weights = [model.kernel_s(family(graph, node), cost_of(graph, node)) for node in members]
+    for name, members in join_nodes(graph, spent).items():
+        weights = [
+            model.kernel_s(name_family(graph, node), get_cost(graph, node)) for node in members
+        ]
         for node, weight in zip(members, weights, strict=True):
             seconds[node.name] = spent[name] * weight / sum(weights)
     return seconds
 
 
-def _profiled(graph: Graph, threads: Threads, device: str, engine: Engine) -> dict[str, float]:
-    """Return the shortest time of everything that ONNX Runtime runs, by its name."""
+def _profile(graph: Graph, threads: Threads, device: str, engine: Engine) -> dict[str, float]:
+    """Return the shortest time of each entry of ONNX Runtime's profiler."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = engine.options(threads)
         chosen.enable_profiling = True
@@ -91,14 +89,14 @@ def _profiled(graph: Graph, threads: Threads, device: str, engine: Engine) -> di
     return {name: min(every) for name, every in found.items()}
 
 
-def joined(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
-    """Return what each of the nodes stands for that were run: itself, and others that were not."""
+def join_nodes(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
+    """Return for each node with an entry the nodes that it stands for, including itself."""
     groups = {node.name: [node] for node in graph.nodes if node.name in ran}
     group_of = dict(groups)
     for readers in (True, False):
         for node in reversed(graph.nodes) if readers else graph.nodes:
             if node.name not in group_of:
-                beside = _readers(graph, node) if readers else _makers(graph, node)
+                beside = _list_readers(graph, node) if readers else _list_makers(graph, node)
                 group = next((group_of[one.name] for one in beside if one.name in group_of), None)
                 if group is not None:
                     group.append(node)
@@ -106,8 +104,8 @@ def joined(graph: Graph, ran: Container[str]) -> dict[str, list[Node]]:
     return groups
 
 
-def _named(graph: Graph, name: str) -> Node | None:
-    """Return the node that is called so, or writes a tensor that is; joined ones add to a name."""
+def _find_named(graph: Graph, name: str) -> Node | None:
+    """Return the node of an entry, by its name or an output's; fused nodes have suffixes."""
     by_name = {node.name: node for node in graph.nodes}
     found = by_name.get(name) or graph.producers.get(name.removesuffix(_BLOCKED))
     if found is None:
@@ -116,9 +114,9 @@ def _named(graph: Graph, name: str) -> Node | None:
     return found
 
 
-def _readers(graph: Graph, node: Node) -> Iterable[Node]:
+def _list_readers(graph: Graph, node: Node) -> Iterable[Node]:
     return (reader for name in node.outputs if name for reader in graph.consumers[name])
 
 
-def _makers(graph: Graph, node: Node) -> Iterable[Node]:
+def _list_makers(graph: Graph, node: Node) -> Iterable[Node]:
     return (graph.producers[name] for name in node.inputs if name in graph.producers)

@@ -19,17 +19,16 @@ from ..errors import KernelError
 from ..event import CancelledWorkError, Event
 from ..memory import View
 from .engine import ANY_TIME, Turn
-from .runtime import is_refusal, runtime, summary, told
+from .runtime import extract_message, is_refusal, load_runtime, summarize
 from .session import Session, describe, refusal_error
 
 Bind: TypeAlias = Callable[[Array], object]
-"""Binds an input to an array."""
 
 _NODE = re.compile(r"running \w+ node\. Name:'(.*?)' Status Message: (.*)", re.DOTALL)
 
 
 class OrtProgram:
-    """Runs a subgraph as a whole.
+    """Runs a subgraph as a unit.
 
     Attributes
     ----------
@@ -53,10 +52,10 @@ class OrtProgram:
         self._session = session
         inputs, outputs = session.computed.inputs, session.computed.outputs
         bound = (*inputs, *outputs)
-        self._views = {name: views[name] for name in bound}  # a pointer alone keeps nothing alive
-        self._new_options = runtime().RunOptions
+        self._views = {name: views[name] for name in bound}  # a binding keeps no memory alive
+        self._new_options = load_runtime().RunOptions
         self._options = self._new_options()
-        self._run: Any = _nothing
+        self._run: Any = _skip
         self._binding: Any = None
         if session.inference is None:
             return
@@ -69,13 +68,13 @@ class OrtProgram:
         copies, turn = session.engine.copies_inputs, session.engine.turn
         binding = session.inference.io_binding()
         for name in () if copies else inputs:
-            binding.bind_input(*_place(name, views[name].array))
+            binding.bind_input(*_describe_array(name, views[name].array))
         with turn:
             for name, array in session.given.items():
-                binding.bind_input(*_place(name, array))
+                binding.bind_input(*_describe_array(name, array))
         for name in outputs:
-            binding.bind_output(*_place(name, views[name].array))
-        # The public method checks, before each run, what is known here once and for all.
+            binding.bind_output(*_describe_array(name, views[name].array))
+        # The public method checks before each run, which is unnecessary here.
         inference = getattr(session.inference, "_sess", None)
         inner = getattr(binding, "_iobinding", None)
         if inference is None or inner is None:
@@ -87,7 +86,7 @@ class OrtProgram:
             for name in inputs
         }
         if rebound := [
-            (_binder(binding, name, views[name].array), place)
+            (_make_binder(binding, name, views[name].array), place)
             for name, place in moving.items()
             if place is not None
         ]:
@@ -97,33 +96,29 @@ class OrtProgram:
 
     @property
     def loaded(self) -> Hashable:
-        """The model, which programs for other lengths may be bound to as well."""
+        """The model, which programs for other lengths can share."""
         return self._session.model
 
     def rebound(self, views: Mapping[str, View]) -> OrtProgram | None:
-        """Return it for tensors of other lengths; None where another model has to be loaded."""
+        """Return the program for tensors of other lengths; None if they need another model."""
         if not self._session.takes(views):
             return None
         return OrtProgram(self._session, views, self._device)
 
     def __call__(self) -> None:
-        """Run the subgraph to its end; raise KernelError if it failed."""
+        """Run the subgraph; raise KernelError if it fails."""
         try:
             self._run(self._binding, self._options)
         except Exception as error:
             raise self._kernel_error(error) from error
 
     def run(self, event: Event) -> None:
-        """Run the subgraph; stop as soon as the event is cancelled.
+        """Run the subgraph, and stop when the event is cancelled.
 
-        Raises
-        ------
-        CancelledWorkError
-            If it was stopped.
-        KernelError
-            If it failed; `at` names the node where ONNX Runtime tells, else the subgraph.
+        Raises CancelledWorkError if it was stopped; KernelError if it failed; `at` names the node
+        if ONNX Runtime reports it, else the subgraph.
         """
-        # Options of this run alone: a late canceller must not stop the program's next run.
+        # New options for each run: a late cancellation must not stop the next run.
         options = self._new_options()
         event.stop_by(partial(setattr, options, "terminate", True))
         try:
@@ -134,7 +129,7 @@ class OrtProgram:
             raise self._kernel_error(error) from error
 
     def _find_named(self, text: str) -> list[Node]:
-        """Return the nodes that a text of ONNX Runtime is about, by operator or output.
+        """Return the nodes that a message of ONNX Runtime names, by operator or output.
 
         Its optimizers rename nodes after their outputs.
         """
@@ -154,20 +149,22 @@ class OrtProgram:
         found = _NODE.search(str(error))
         name = None if found is None else found[1]
         concerned = [node for node in self.graph.nodes if node.name == name]
-        what, at = summary(error), describe(self.graph, self._device)
+        what, at = summarize(error), describe(self.graph, self._device)
         if found is not None and concerned:
-            what, at = told(found[2]) or what, f"{concerned[0]}, on device {self._device!r}"
+            what, at = (
+                extract_message(found[2]) or what,
+                f"{concerned[0]}, on device {self._device!r}",
+            )
         if not is_refusal(error):
             return KernelError(what, at=at)
         return refusal_error(what, at, concerned or self._find_named(str(error)))
 
 
-def _nothing(*_: object) -> None:
-    """Stand for a run where there is nothing to compute."""
+def _skip(*_: object) -> None: ...
 
 
 class _Call:
-    """A call with bounds: what it yields goes to the beginnings of the largest results."""
+    """A call with bounds; its results are written to the beginning of the largest arrays."""
 
     def __init__(self, node: Node, views: Mapping[str, View]) -> None:
         *self.names, shapes = node.outputs
@@ -177,7 +174,7 @@ class _Call:
         self._shapes = views[shapes].array
 
     def store(self, results: Sequence[Array]) -> None:
-        """Write results, and their lengths; raise GraphError for one that is longer."""
+        """Write results and their lengths; raise GraphError if one is too long."""
         arrays, lengths = check_within(self._label, tuple(results), self._largest, self._dims)
         for largest, array in zip(self._largest, arrays, strict=True):
             shorten_array(largest, array.shape)[...] = array
@@ -192,8 +189,8 @@ def _run_unbound(
     _: None,
     options: Any,
 ) -> None:
-    """Run with arrays that are handed over and back: text cannot be bound, nor any length."""
-    fed = {name: _array_of(one) if isinstance(one, View) else one for name, one in inputs.items()}
+    """Run with arrays as arguments and results: text and unknown lengths cannot be bound."""
+    fed = {name: _get_array(one) if isinstance(one, View) else one for name, one in inputs.items()}
     found = dict(zip(outputs, inference.run(list(outputs), fed, options), strict=True))
     for call in calls:
         call.store([found.pop(name) for name in call.names])
@@ -201,7 +198,7 @@ def _run_unbound(
         outputs[name][...] = array
 
 
-def _array_of(view: View) -> Array:
+def _get_array(view: View) -> Array:
     return view.array if view.donation is None else view.donation.array
 
 
@@ -211,24 +208,24 @@ def _run_in_turn(turn: Turn, run: Any, inner: Any, options: Any) -> None:
 
 
 def _run_rebound(places: list[tuple[Bind, Donation]], run: Any, inner: Any, options: Any) -> None:
-    """Bind inputs that lie elsewhere each time, or are copied then, and run.
+    """Bind inputs that move between runs, or are copied when bound, and run.
 
-    No method, or programs would be in cycles.
+    Not a method, or programs would be in cycles.
     """
     for bind, place in places:
         bind(place.array)
     run(inner, options)
 
 
-def _binder(binding: Any, name: str, like: Array) -> Bind:
-    """Return what binds an input to an array, for the next run alone: it may be copied."""
-    if is_extension(like.dtype):  # which ONNX Runtime does not take from numpy
-        return lambda array: binding.bind_input(*_place(name, array))
-    # To look for the array's address here takes longer than all that ONNX Runtime does.
+def _make_binder(binding: Any, name: str, like: Array) -> Bind:
+    """Return a function that binds an input for the next run."""
+    if is_extension(like.dtype):  # ONNX Runtime does not accept these from numpy
+        return lambda array: binding.bind_input(*_describe_array(name, array))
+    # Looking up the array's address here takes longer than ONNX Runtime's whole call.
     return partial(binding.bind_cpu_input, name)
 
 
-def _place(name: str, array: Array) -> tuple[Any, ...]:
+def _describe_array(name: str, array: Array) -> tuple[Any, ...]:
     element_type = (
         ELEMENT_TYPE_OF[array.dtype.name] if is_extension(array.dtype) else array.dtype.type
     )

@@ -1,8 +1,8 @@
-"""Execution providers of ONNX Runtime: which are known, how devices on them are called and told.
+"""Known execution providers of ONNX Runtime, with names and options of devices on them.
 
-``ort:PROVIDER``, then the hardware where it is not the provider's usual one, then a number:
-``ort:openvino``, ``ort:openvino:gpu:1``, ``ort:cuda:0``. A provider goes by the short name that it
-has here, or by the one that it is registered with at ONNX Runtime.
+Names are ``ort:PROVIDER``, the hardware unless it is the provider's usual one, and a number:
+``ort:openvino``, ``ort:openvino:gpu:1``, ``ort:cuda:0``. A provider has a short name here, besides
+its name in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from ...graph.extras import how_to_install
+from ...graph.extras import get_install_command
 from ..errors import DeviceError
-from ..options import Option, flag, one_of, threads
+from ..options import Option, accept_words, parse_flag, threads
 
 KIND = "ort"
 SUFFIX = "ExecutionProvider"
-"""What names that providers are registered with end in, by custom."""
+"""The customary suffix of providers' names in ONNX Runtime."""
 
 OWN = "CPUExecutionProvider"
-"""ONNX Runtime's own kernels for processors: devices that name no other provider."""
+"""ONNX Runtime's own kernels for processors, used by devices without a provider."""
 
 HARDWARE = ("cpu", "gpu", "npu")
 
 ANY = "any"
-"""What a provider runs on of which nothing is known here: whatever it lists first."""
+"""The hardware of an unknown provider: the first that it lists."""
 
 _SLIP = 0.85
-"""How alike a free name and that of a provider may not be, by `difflib`: one letter of six."""
+"""Similarity by `difflib` of a free name and a provider's that counts as a misspelling."""
 
 
 class Wishes(NamedTuple):
-    """What a provider is told about a session.
+    """A session's wishes for a provider.
 
     Attributes
     ----------
     hardware : str
         ``"cpu"``, ``"gpu"`` or ``"npu"``.
     number : int
-        Of several.
+        Index among several.
     precision : str
-        In which products and sums are computed; that of the model's tensors for ``"model"``.
+        Of products and sums; ``"model"`` for that of the model's tensors.
     threads : int
     cache : str
-        The folder where it keeps what it compiles; none if empty.
+        The folder for compiled models; empty for none.
     """
 
     hardware: str
@@ -59,7 +59,7 @@ class Wishes(NamedTuple):
 
 
 Settings: TypeAlias = Mapping[str, str]
-"""A provider's own options, as ONNX Runtime passes them on."""
+"""A provider's own options, in ONNX Runtime's form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +71,25 @@ class Provider:
     name : str
         In names of devices.
     registered : str
-        At ONNX Runtime.
+        Its name in ONNX Runtime.
     hardware : tuple of str
-        What it may run on; the first is meant where a name says nothing.
+        Supported hardware, the usual one first.
     needs : str
-        The hardware in words, for who has none.
+        The hardware in words, for errors.
     package : str
-        What is imported for its library; empty where it is part of ONNX Runtime, if at all.
+        Imported for its library; empty if it is part of a build of ONNX Runtime.
     install : str
-        How to get it.
+        How to install it.
     systems : tuple of str
-        Values of `sys.platform` where there is one.
+        Supported values of `sys.platform`.
     precisions : tuple of str
-        What `precision` takes beside ``"model"``, which is the default.
+        Values of `precision` other than ``"model"``, the default.
     options : frozenset of str
-        Which of `threads` and `cache` it can be told.
+        The supported ones of `threads` and `cache`.
     serial : bool
-        True when it bears one thread at a time, whatever sessions there are.
+        True if it allows one thread at a time, over all sessions.
     settings : callable
-        Returns what it is told.
+        Returns its options for a session's wishes.
     """
 
     name: str
@@ -106,17 +106,17 @@ class Provider:
 
 
 def _tell_openvino(wishes: Wishes) -> Settings:
-    # Left alone it multiplies in bfloat16 where the processor can.
-    told: dict[str, Any] = {}
+    # By default it multiplies in bfloat16 if the processor can.
+    settings: dict[str, Any] = {}
     if wishes.precision != "auto":
         hint = "f32" if wishes.precision == "model" else wishes.precision
-        told["INFERENCE_PRECISION_HINT"] = hint
+        settings["INFERENCE_PRECISION_HINT"] = hint
     if wishes.hardware == "cpu":
-        # Bound to cores it would share one with whatever else was bound to that.
-        told |= {"INFERENCE_NUM_THREADS": str(wishes.threads), "ENABLE_CPU_PINNING": "NO"}
+        # Bound to cores it would share one with other software that is bound to it.
+        settings |= {"INFERENCE_NUM_THREADS": str(wishes.threads), "ENABLE_CPU_PINNING": "NO"}
     if wishes.cache:
-        told["CACHE_DIR"] = wishes.cache
-    return {"load_config": json.dumps({wishes.hardware.upper(): told})}
+        settings["CACHE_DIR"] = wishes.cache
+    return {"load_config": json.dumps({wishes.hardware.upper(): settings})}
 
 
 def _tell_qnn(wishes: Wishes) -> Settings:
@@ -124,7 +124,7 @@ def _tell_qnn(wishes: Wishes) -> Settings:
 
 
 def _tell_cuda(wishes: Wishes) -> Settings:
-    # Said in either case: left alone it multiplies in tf32.
+    # Always set: by default it multiplies in tf32.
     return {"device_id": str(wishes.number), "use_tf32": str(int(wishes.precision == "tf32"))}
 
 
@@ -132,19 +132,19 @@ _TENSORRT_FLAGS = {"f16": "trt_fp16_enable", "bf16": "trt_bf16_enable"}
 
 
 def _tell_tensorrt(wishes: Wishes) -> Settings:
-    told = {"device_id": str(wishes.number)}
+    settings = {"device_id": str(wishes.number)}
     if wishes.precision in _TENSORRT_FLAGS:
-        told[_TENSORRT_FLAGS[wishes.precision]] = "1"
+        settings[_TENSORRT_FLAGS[wishes.precision]] = "1"
     if wishes.cache:
-        told |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": wishes.cache}
-    return told
+        settings |= {"trt_engine_cache_enable": "1", "trt_engine_cache_path": wishes.cache}
+    return settings
 
 
 def _tell_coreml(wishes: Wishes) -> Settings:
     units = {"cpu": "CPUOnly", "gpu": "CPUAndGPU", "npu": "CPUAndNeuralEngine"}
-    told = {"ModelFormat": "MLProgram", "MLComputeUnits": units[wishes.hardware]}
-    told["AllowLowPrecisionAccumulationOnGPU"] = str(int(wishes.precision == "f16"))
-    return told | ({"ModelCacheDirectory": wishes.cache} if wishes.cache else {})
+    settings = {"ModelFormat": "MLProgram", "MLComputeUnits": units[wishes.hardware]}
+    settings["AllowLowPrecisionAccumulationOnGPU"] = str(int(wishes.precision == "f16"))
+    return settings | ({"ModelCacheDirectory": wishes.cache} if wishes.cache else {})
 
 
 def _tell_rtx(wishes: Wishes) -> Settings:
@@ -159,7 +159,7 @@ PROVIDERS = (
         "OpenVINOExecutionProvider",
         needs="processors, graphics processors and NPUs of Intel",
         package="onnxruntime_ep_openvino",
-        install=how_to_install("openvino"),
+        install=get_install_command("openvino"),
         systems=_DESKTOP,
         precisions=("f32", "f16", "bf16", "auto"),
         options=frozenset({"threads", "cache"}),
@@ -172,7 +172,7 @@ PROVIDERS = (
         needs="a graphics processor with Vulkan, Metal or Direct3D 12",
         serial=True,  # two threads end the process
         package="onnxruntime_ep_webgpu",
-        install=how_to_install("webgpu"),
+        install=get_install_command("webgpu"),
         systems=(*_DESKTOP, "darwin"),
     ),
     Provider(
@@ -244,7 +244,7 @@ _BY_NAME = {name.lower(): one for one in PROVIDERS for name in (one.name, one.re
 
 
 class Place(NamedTuple):
-    """What a name of a device stands for: a provider, its hardware, and which one of several."""
+    """A parsed name of a device: a provider, its hardware, and the index among several."""
 
     provider: Provider
     hardware: str
@@ -252,25 +252,22 @@ class Place(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What devices of it have in common: their name without the number."""
+        """The common part of names of its devices, without the number."""
         usual = self.hardware == self.provider.hardware[0]
         return ":".join((KIND, self.provider.name, *([] if usual else [self.hardware])))
 
 
 @lru_cache(maxsize=1024)
-def place_of(name: str) -> Place | None:
-    """Return what a name of a device stands for; None where it names no provider.
+def parse_place(name: str) -> Place | None:
+    """Parse a name of a device; None without a provider.
 
-    Raises
-    ------
-    DeviceError
-        If it names one, and more than there is to say; or one that is misspelt.
+    Raises DeviceError if it has a provider and unknown parts, or a misspelt provider.
     """
     kind, _, rest = name.partition(":")
     named, *more = rest.split(":")
     provider = _find(named) if kind == KIND else None
     if provider is None:
-        if kind == KIND and (meant := _misspelt(named)):
+        if kind == KIND and (meant := _find_misspelt(named)):
             raise DeviceError(
                 f"{name!r} names no provider of ONNX Runtime",
                 fix=f"did you mean {f'{KIND}:{_BY_NAME[meant].name}'!r}?",
@@ -288,17 +285,17 @@ def place_of(name: str) -> Place | None:
     return Place(provider, hardware, int(number))
 
 
-def kind_of(name: str) -> str | None:
-    """Return the kind of a device on a provider; None where a name stands for none."""
+def get_provider_kind(name: str) -> str | None:
+    """Return the kind of a device on a provider; None without one."""
     try:
-        place = place_of(name)
-    except DeviceError:  # whoever makes the device says so
+        place = parse_place(name)
+    except DeviceError:  # creating the device reports it
         return None
     return None if place is None else place.kind
 
 
-def device_names() -> tuple[str, ...]:
-    """Return the names worth showing: ONNX Runtime's own, and providers that this system may have.
+def list_device_names() -> tuple[str, ...]:
+    """Return the names worth showing: ONNX Runtime's own, and providers for this system.
 
     By their usual hardware.
     """
@@ -310,55 +307,55 @@ NAN = ("runtime", "formal")
 """The kernels of ONNX Runtime for special values, or only those that compute by definition."""
 
 
-def options_of(name: str, own: Mapping[str, Option]) -> Mapping[str, Option]:
-    """Return the options of a device of that name; `own` are those where it names no provider."""
-    place = place_of(name)
+def list_options(name: str, own: Mapping[str, Option]) -> Mapping[str, Option]:
+    """Return the options of a device of that name; `own` are those without a provider."""
+    place = parse_place(name)
     if place is None:
         return own
     provider = place.provider
     known: dict[str, Option] = {}
     if provider.precisions:
-        known["precision"] = one_of(("model", *provider.precisions))
+        known["precision"] = accept_words(("model", *provider.precisions))
     if "threads" in provider.options and place.hardware == "cpu":
         known["threads"] = threads
     if "cache" in provider.options:
-        known["cache"] = _folder
-    return {**known, "settings": _settings, "telemetry": flag, "nan": one_of(NAN)}
+        known["cache"] = _parse_folder
+    return {**known, "settings": _parse_settings, "telemetry": parse_flag, "nan": accept_words(NAN)}
 
 
 def _find(named: str) -> Provider | None:
     known = _BY_NAME.get(named.lower())
-    # Plugins that others register have names like this: it is for ONNX Runtime to say no.
+    # Plugins that others register have such names; ONNX Runtime refuses unknown ones.
     if known is None and named.endswith(SUFFIX) and named not in (SUFFIX, OWN):
         return Provider(named, named, (ANY, *HARDWARE))
     return known
 
 
-def _misspelt(named: str) -> str | None:
-    """Return the provider that a free name is too close to, which may be a slip."""
+def _find_misspelt(named: str) -> str | None:
+    """Return the provider that a free name resembles, which may be a slip."""
     from difflib import get_close_matches
 
     close = get_close_matches(named.lower(), _BY_NAME, 1, _SLIP)
     return close[0] if close else None
 
 
-def _folder(value: Any) -> str:
+def _parse_folder(value: Any) -> str:
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise ValueError("the path of a folder")
     return os.path.abspath(os.fsdecode(value))
 
 
-def _settings(value: Any) -> str:
-    """Return a provider's own options as JSON; written as that, or ``name=value,name=value``."""
+def _parse_settings(value: Any) -> str:
+    """Convert a provider's own options to JSON, from that or ``name=value,name=value``."""
     wanted = "its own options by name, as JSON or name=value,name=value"
     if isinstance(value, str):
-        value = _parsed(value, wanted)
+        value = _parse_pairs(value, wanted)
     if not isinstance(value, Mapping) or not all(map(str, value)):
         raise ValueError(wanted)
     return json.dumps({str(name): str(one) for name, one in sorted(value.items())})
 
 
-def _parsed(text: str, wanted: str) -> object:
+def _parse_pairs(text: str, wanted: str) -> object:
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)

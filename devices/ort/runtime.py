@@ -1,4 +1,4 @@
-"""ONNX Runtime itself: found or not, its options, the newest opset it reads, its errors."""
+"""The module of ONNX Runtime: its options, newest opset, probes and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.builder import GraphBuilder
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ...graph.formats.onnx.forms import ELEMENT_TYPE_OF
 from ...graph.formats.onnx.upgrade import NEWEST_OPSET
 from ...graph.formats.onnx.writer import OLDEST_WRITTEN, to_onnx
@@ -22,13 +22,13 @@ from .threads import ONE_THREAD, SPIN_US, Threads
 
 PROVIDERS = ["CPUExecutionProvider"]
 INEXACT = ["WeightBiasQuantization"]
-"""Optimizers left out: this one rounds float weights between quantized tensors to 8 bits."""
+"""Disabled optimizers: this one rounds float weights between quantized tensors to 8 bits."""
 
 _EXACT = {"session.qdq_matmulnbits_accuracy_level": "1"}
-"""Weights that are decoded by blocks multiply floats, which it would round to 8 bits otherwise."""
+"""Makes weights that are decoded by blocks multiply floats, not floats rounded to 8 bits."""
 
 _SILENT = 4
-"""The level of log messages that nothing reaches: what matters is raised too."""
+"""Log level above all messages: errors are raised as well."""
 
 _MAX_SUMMARY = 300
 _UNSUPPORTED = re.compile(
@@ -43,42 +43,37 @@ _CONDITION = re.compile(r"^.* was false\. ?(?=\S)")
 
 
 @cache
-def runtime() -> Any:
+def load_runtime() -> Any:
     """Return the module `onnxruntime`.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If it, or `onnx`, which writes the models for it, is not installed or does not load.
+    Raises DeviceUnavailableError if it, or `onnx`, which writes its models, is not installed or
+    does not load.
     """
     _import("onnx")
     return _import("onnxruntime")
 
 
-def operator_schemas() -> Sequence[Any]:
-    """Return the schemas of all operators that ONNX Runtime knows, in all versions.
+def list_schemas() -> Sequence[Any]:
+    """Return the schemas of all operators in ONNX Runtime, in all versions.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        As `runtime`.
+    Raises DeviceUnavailableError as in `load_runtime`.
     """
-    runtime()
-    # The one door to them; there is no public one.
+    load_runtime()
+    # They have no public access.
     state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     found: Sequence[Any] = state.get_all_operator_schema()
     return found
 
 
-def options(
+def make_options(
     threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
 ) -> Any:
-    """Return the options of a quiet session that computes on these threads, and on these cores.
+    """Return the options of a quiet session on these threads and cores.
 
-    Between runs its threads sleep: those that spin take cores from others. The first of them is
-    the caller's; ONNX Runtime counts cores from 1.
+    Its threads sleep between runs, because spinning would take cores from others. The first thread
+    is the caller's; ONNX Runtime counts cores from 1.
     """
-    ort = runtime()
+    ort = load_runtime()
     chosen = ort.SessionOptions()
     chosen.intra_op_num_threads = threads.count
     chosen.inter_op_num_threads = 1
@@ -101,55 +96,51 @@ def options(
 
 
 def load(model: Any, chosen: Any) -> Any:
-    """Return ONNX Runtime's session for a model; whatever it raises goes through."""
+    """Create a session for a model; its errors pass through."""
     if any(entry.domain == EXTENSIONS_DOMAIN for entry in model.opset_import):
         chosen.register_custom_ops_library(
             import_module("onnxruntime_extensions").get_library_path()
         )
-    return runtime().InferenceSession(
+    return load_runtime().InferenceSession(
         model.SerializeToString(), chosen, providers=PROVIDERS, disabled_optimizers=INEXACT
     )
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return True if ONNX Runtime failed for want of a kernel, not for the values that it was fed.
+    """Return whether ONNX Runtime failed for lack of a kernel, rather than for the fed values.
 
-    Some kernels look at attributes, dtypes and shapes only while they run.
+    Some kernels check attributes, dtypes and shapes only at run time.
     """
     return type(error).__name__ == "NotImplemented" or bool(_UNSUPPORTED.search(str(error)))
 
 
 @cache
-def newest_opset() -> int:
-    """Return the newest opset that plait, `onnx` and ONNX Runtime know, and have kernels of.
+def find_newest_opset() -> int:
+    """Return the newest opset that plait, `onnx` and ONNX Runtime know, and have kernels for.
 
-    A release may read an opset before it has kernels for what changed in it: the newest forms of
-    quantized models, which would be written out in floats, decide.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If there is none, or one of the packages is missing.
+    A release may read an opset before it has kernels for its changes. The newest forms of quantized
+    models, which it would expand to floats, decide. Raises DeviceUnavailableError if no opset
+    works, or a package is missing.
     """
-    version = runtime().__version__
+    version = load_runtime().__version__
     refused: Exception | None = None
     for opset in range(NEWEST_OPSET, OLDEST_WRITTEN - 1, -1):
         try:
-            load(to_onnx(_rounding(), opset=opset), options(optimize=False))
+            load(to_onnx(_build_probe(), opset=opset), make_options(optimize=False))
         except Exception as error:
             refused = error
         else:
             return opset
     raise DeviceUnavailableError(
-        f"onnxruntime {version} does not run a quantized model: {refused and summary(refused)}",
+        f"onnxruntime {version} does not run a quantized model: {refused and summarize(refused)}",
         fix="pip install --upgrade onnx onnxruntime",
     ) from refused
 
 
 @cache
-def binds_extensions() -> bool:
-    """Say whether buffers of dtypes that numpy lacks can be bound: since 1.23."""
-    binding = load(to_onnx(_rounding(), opset=newest_opset()), options()).io_binding()
+def can_bind_extensions() -> bool:
+    """Return whether buffers of dtypes that numpy lacks can be bound: since 1.23."""
+    binding = load(to_onnx(_build_probe(), opset=find_newest_opset()), make_options()).io_binding()
     place = np.zeros(1, np.int64)
     try:
         binding.bind_input("x", "cpu", 0, ELEMENT_TYPE_OF["bfloat16"], (1,), place.ctypes.data)
@@ -159,13 +150,13 @@ def binds_extensions() -> bool:
 
 
 @cache
-def gives_empty_parts() -> bool:
-    """Say whether Split gives a last part without elements, as ONNX asks: since 1.29 or later."""
+def can_give_empty_parts() -> bool:
+    """Return whether Split can return an empty last part, as in ONNX: since 1.29 or later."""
     b = GraphBuilder("probe")
     for part in b.op("Split", b.input("x", "float32", (1,)), outputs=2, num_outputs=2):
         b.output(part, part)
     try:
-        load(to_onnx(b.build(), opset=newest_opset()), options(optimize=False)).run(
+        load(to_onnx(b.build(), opset=find_newest_opset()), make_options(optimize=False)).run(
             None, {"x": np.zeros(1, np.float32)}
         )
     except Exception:
@@ -173,16 +164,16 @@ def gives_empty_parts() -> bool:
     return True
 
 
-def summary(error: Exception) -> str:
-    """Return what ONNX Runtime says, without its codes and the places in its source."""
-    return told(str(error)) or type(error).__name__
+def summarize(error: Exception) -> str:
+    """Return the message of ONNX Runtime without codes and places in its source."""
+    return extract_message(str(error)) or type(error).__name__
 
 
-def told(message: str) -> str:
-    """Return the first line of a message that is for users, and announces no other.
+def extract_message(message: str) -> str:
+    """Return the first line of a message that is for users.
 
-    In front of it may be a code, a place in a source file, the function that is there, and the
-    condition of a check, which stays where nothing else is said.
+    Before it may be a code, a place in a source file, the function there, and the condition of a
+    check, which stays if it is the only text.
     """
     text = _CODE.sub("", message.strip())
     place = _PLACE.match(text)
@@ -198,7 +189,7 @@ def told(message: str) -> str:
     return _CONDITION.sub("", first)[:_MAX_SUMMARY]
 
 
-def _rounding() -> Graph:
+def _build_probe() -> Graph:
     b = GraphBuilder("probe")
     scale, zero = np.float32(1), np.int8(0)
     rounded = b.op("QuantizeLinear", b.input("x", "float32", (1,)), scale, zero)
@@ -208,4 +199,4 @@ def _rounding() -> Graph:
 
 def _import(package: str) -> Any:
     missing = f"'ort' devices take the package {package!r}, which is not installed"
-    return import_extra(package, missing, how_to_install("ort"), DeviceUnavailableError)
+    return import_extra(package, missing, get_install_command("ort"), DeviceUnavailableError)

@@ -1,11 +1,11 @@
-"""Products of bytes that ONNX Runtime would cut off at 16 bits, in a form in which it does not.
+"""Products of bytes, in a form that ONNX Runtime does not saturate at 16 bits.
 
-On x86 without VNNI its kernels for unsigned by signed bytes add two products at a time in 16 bits,
-which 255·127 twice does not fit in: the result is about half of what it should be. Both operands
-unsigned are computed exactly, and adding 128 to signed bytes and their zero point changes nothing
-else, but takes longer: weights of which no two products overflow stay as they are, such as those of
-7 bits that its tools make for these processors. Its own option, `session.x64quantprecision`, leaves
-out operands that are computed, and does not load some models (1.32.0).
+On x86 without VNNI its kernels for unsigned by signed bytes add two products in 16 bits, which
+overflows for 255·127 twice: the result is about half of the correct one. Two unsigned operands are
+exact, and adding 128 to signed bytes and their zero point changes nothing else, but is slower.
+Weights without overflow stay as they are, such as those of 7 bits that its tools make for these
+processors. Its own option, `session.x64quantprecision`, ignores computed operands, and prevents
+loading of some models (1.32.0).
 """
 
 from __future__ import annotations
@@ -23,67 +23,67 @@ from ...graph.ir import Graph, Node
 from ...graph.passes.rewriting import Rewriter
 from ...graph.tensor import Array
 from ...graph.traits import PRODUCT
-from .runtime import load, newest_opset, options
+from .runtime import find_newest_opset, load, make_options
 
 _SHIFT = 128
 
 
 class _Operands(NamedTuple):
-    """The inputs of an operator that multiplies bytes, as its kernel has them."""
+    """The inputs of an operator that multiplies bytes, in the kernel's order."""
 
     unsigned: int
     signed: int
     zero: int
-    """That of the signed one."""
+    """For the signed one."""
 
 
 _OPERANDS: Mapping[str, _Operands] = {
-    "ConvInteger": _Operands(1, 0, 2),  # the kernel is handed the weights first
+    "ConvInteger": _Operands(1, 0, 2),  # the kernel takes the weights first
     "MatMulInteger": _Operands(0, 1, 3),
     "QLinearConv": _Operands(0, 3, 5),
     "QLinearMatMul": _Operands(0, 3, 5),
 }
 _DECODED = 0, 2
-"""The input of DequantizeLinear that holds bytes, and their zero point."""
+"""The inputs of DequantizeLinear with bytes, and with their zero point."""
 
 
 @cache
-def saturates() -> bool:
-    """Return whether sums of products are cut off on this processor: found by running one."""
+def is_saturating() -> bool:
+    """Return whether sums of products saturate on this processor, by running one."""
     b = GraphBuilder("probe")
     left, right = b.input("left", "uint8", (1, 4)), b.input("right", "int8", (4, 16))
     b.output("y", b.op("MatMulInteger", left, right))
-    session = load(to_onnx(b.build(), opset=newest_opset()), options())
+    session = load(to_onnx(b.build(), opset=find_newest_opset()), make_options())
     fed = {"left": np.full((1, 4), 255, np.uint8), "right": np.full((4, 16), 127, np.int8)}
     return bool((session.run(None, fed)[0] != 4 * 255 * 127).any())
 
 
-def without_saturation(graph: Graph) -> Graph:
-    """Return a graph of static shapes that computes the same, and is not cut off."""
-    if not any(spec.dtype == np.int8 for spec in graph.tensors.values()) or not saturates():
+def avoid_saturation(graph: Graph) -> Graph:
+    """Return an equal static graph that does not saturate."""
+    if not any(spec.dtype == np.int8 for spec in graph.tensors.values()) or not is_saturating():
         return graph
     rewriter = Rewriter(graph)
     for node in rewriter.find(*_OPERANDS):
         operands = _OPERANDS[node.op]
-        if _dtype(rewriter, node, operands.unsigned) == np.uint8:
+        if _get_dtype(rewriter, node, operands.unsigned) == np.uint8:
             _shift(rewriter, node, operands.signed, operands.zero)
     for node in rewriter.find_with(PRODUCT):
         decoded = [rewriter.producer(name) for name in node.inputs[:2]]
         made = [one for one in decoded if one is not None and one.op == "DequantizeLinear"]
-        if any(_dtype(rewriter, one, 0) == np.uint8 for one in made):
-            for one in made:  # ONNX Runtime makes one of the product and what it decodes
+        if any(_get_dtype(rewriter, one, 0) == np.uint8 for one in made):
+            for one in made:  # ONNX Runtime fuses the product with its decoded inputs
                 _shift(rewriter, one, *_DECODED)
     return rewriter.result()
 
 
-def _dtype(rewriter: Rewriter, node: Node, index: int) -> np.dtype | None:
+def _get_dtype(rewriter: Rewriter, node: Node, index: int) -> np.dtype | None:
     spec = rewriter.call(node).inputs[index]
     return None if spec is None else spec.dtype
 
 
 def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> None:
-    """Let a node read signed bytes, and their zero point, as unsigned ones; others as they are."""
-    if _dtype(rewriter, node, signed) != np.int8:
+    """Make a node read signed bytes and their zero point as unsigned ones, if it reads such."""
+    if _get_dtype(rewriter, node, signed) != np.int8:
         return
     weights = rewriter.constants.get(node.inputs[signed])
     if weights is not None and _fits_twice(weights):
@@ -94,16 +94,16 @@ def _shift(rewriter: Rewriter, node: Node, signed: int, zero: int) -> None:
         shape = rewriter.tensors[inputs[1]].static_shape if node.op == "DequantizeLinear" else ()
         inputs[zero] = rewriter.constant(np.full(shape, _SHIFT, np.uint8), f"{node.name}/zero")
     else:
-        inputs[zero] = _shifted(rewriter, inputs[zero], f"{node.name}/zero", made)
-    inputs[signed] = _shifted(rewriter, inputs[signed], f"{node.name}/shifted", made)
+        inputs[zero] = _to_unsigned(rewriter, inputs[zero], f"{node.name}/zero", made)
+    inputs[signed] = _to_unsigned(rewriter, inputs[signed], f"{node.name}/shifted", made)
     rewriter.replace([node], [*made, replace(node, inputs=tuple(inputs))])
 
 
 def _fits_twice(weights: Array) -> bool:
-    """True when no two of the weights, each times a byte, add up to more than 16 bits hold."""
+    """Return whether no two weights, each times a byte, overflow 16 bits."""
     if weights.size < 2:
         return True
-    # Whichever two a kernel adds, the most they come to is the two extreme ones by 255.
+    # The worst pair that a kernel adds is the two extreme ones, times 255.
     flat = weights.ravel().astype(np.int32)
     low, high = np.partition(flat, 1)[:2], np.partition(flat, flat.size - 2)[-2:]
     limits = np.iinfo(np.int16)
@@ -113,8 +113,8 @@ def _fits_twice(weights: Array) -> bool:
     )
 
 
-def _shifted(rewriter: Rewriter, name: str, stem: str, made: list[Node]) -> str:
-    """Return the unsigned form of signed bytes, and note the nodes that compute it, if any."""
+def _to_unsigned(rewriter: Rewriter, name: str, stem: str, made: list[Node]) -> str:
+    """Return the unsigned form of signed bytes, and append the nodes that compute it to `made`."""
     value = rewriter.constants.get(name)
     if value is not None:
         return rewriter.constant((value.astype(np.int16) + _SHIFT).astype(np.uint8), stem)

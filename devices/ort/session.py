@@ -1,4 +1,4 @@
-"""Sessions: subgraphs in ONNX Runtime's hands, each loaded once for all slots of a plan."""
+"""Sessions: subgraphs in ONNX Runtime, each loaded once for all slots of a plan."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from ...graph.passes.pipeline import simplify_inside
 from ...graph.tensor import Array
 from ..errors import KernelError, UnsupportedNodeError
 from ..memory import View
-from .empty import is_empty, without_empty_inputs
+from .empty import is_empty, remove_empty_inputs
 from .engine import PROCESSOR, Engine
-from .runtime import runtime, summary
-from .support import computes_nothing
+from .runtime import load_runtime, summarize
+from .support import has_no_results
 from .threads import ONE_THREAD, Threads
-from .widening import MOST_NBYTES, given, widened
+from .widening import MOST_NBYTES, list_fed, widen
 
 EMBEDDED_BYTES = 1024
-"""Larger constants are handed over as they are, not copied into the model and out again.
+"""Larger constants are shared with ONNX Runtime instead of being copied into the model.
 
-Not those of dtypes that numpy lacks: ONNX Runtime does not take them from numpy.
+Except for dtypes that numpy lacks: ONNX Runtime does not accept them from numpy.
 """
 
 MAX_NAMED = 3
 
 
 class Model:
-    """What ONNX Runtime has loaded: for one graph, or for several that differ in lengths.
+    """A loaded model, for one graph or for several that differ in lengths.
 
     Attributes
     ----------
     graph : Graph
-        Lengths that differ are symbols in it, constants that do are inputs.
+        Differing lengths are symbols in it, and differing constants are inputs.
     inference : onnxruntime.InferenceSession
     wider : Model or None
-        What was loaded when a graph came that this one does not serve, for both.
+        The model for this graph and later ones that this one does not serve.
     widens : bool
-        False when ONNX Runtime has to know lengths.
+        False if ONNX Runtime needs known lengths.
     """
 
     __slots__ = ("__weakref__", "graph", "inference", "widens", "wider")
@@ -62,23 +62,23 @@ class Model:
 
 
 class Session:
-    """A subgraph in ONNX Runtime's hands.
+    """A subgraph in ONNX Runtime.
 
     Parameters
     ----------
     graph : Graph
     model_of : callable
-        Returns the model of what is computed.
+        Returns the model of the computed graph.
     engine : Engine
 
     Attributes
     ----------
     graph : Graph
-        Kept, so that no other one gets its identity meanwhile.
+        Kept alive, so that no other graph gets its id.
     computed : Graph
-        What ONNX Runtime has of it: the nodes whose results have elements.
+        The part for ONNX Runtime: nodes with non-empty results.
     model : Model or None
-        None where there are no such nodes.
+        None without such nodes.
     """
 
     __slots__ = ("__weakref__", "computed", "engine", "graph", "model")
@@ -88,30 +88,30 @@ class Session:
     ) -> None:
         self.graph = graph
         self.engine = engine
-        # ONNX Runtime is given nothing without elements: not all of its kernels take that.
-        graph = _without_bounds(graph)
+        # ONNX Runtime gets no empty tensors: not all of its kernels accept them.
+        graph = _remove_bounds(graph)
         some_are_empty = any(map(is_empty, graph.tensors.values(), repeat(None)))
-        computed = _with_results(without_empty_inputs(graph)) if some_are_empty else graph
+        computed = _with_results(remove_empty_inputs(graph)) if some_are_empty else graph
         self.computed = with_constants_outside(_in_own_forms(computed, engine), _is_handed_over)
         self.model = model_of(self.computed) if self.computed.nodes else None
 
     @property
     def inference(self) -> Any:
-        """ONNX Runtime's session; None where nothing is computed."""
+        """ONNX Runtime's session; None if nothing is computed."""
         return None if self.model is None else self.model.inference
 
     @property
     def given(self) -> Mapping[str, Array]:
-        """Constants that the model is fed."""
+        """Constants that are inputs of the model."""
         if self.model is None:
             return {}
         constants = self.computed.constants
-        return {name: constants[name] for name in given(self.model.graph, self.computed)}
+        return {name: constants[name] for name in list_fed(self.model.graph, self.computed)}
 
     def takes(self, views: Mapping[str, View]) -> bool:
-        """Say whether the model serves tensors of these lengths, and none of them is empty."""
-        # Nothing to share, or not for these lengths.
-        if self.model is None or self.given:  # what it is fed may follow from lengths
+        """Return whether the model serves tensors of these lengths, of which none is empty."""
+        # Without a model, or with fed constants, which may follow from lengths.
+        if self.model is None or self.given:
             return False
         specs, graph = self.model.graph.tensors, self.computed
         return graph.outputs == self.graph.outputs and all(
@@ -122,20 +122,19 @@ class Session:
 
 
 def _load(graph: Graph, chosen: Any, device: str, engine: Engine) -> Any:
-    # Shared with ONNX Runtime where they lie, rather than copied into the model, and parsed from
-    # it.
+    # Shared with ONNX Runtime instead of being copied into the model and parsed from it.
     large = {n: a for n, a in graph.constants.items() if _is_handed_over(a)}
     try:
-        values = [runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
+        values = [load_runtime().OrtValue.ortvalue_from_numpy(array) for array in large.values()]
         chosen.add_external_initializers(list(large), values)
         return engine.load(to_onnx(graph, opset=engine.opset(), outside=large), chosen)
     except Exception as error:
-        what = f"ONNX Runtime does not take the subgraph: {summary(error)}"
+        what = f"ONNX Runtime does not take the subgraph: {summarize(error)}"
         raise refusal_error(what, describe(graph, device), _find_refused(graph, engine)) from error
 
 
 def _find_refused(graph: Graph, engine: Engine) -> Sequence[Node]:
-    """Return the nodes that an engine does not load alone."""
+    """Return the nodes that an engine does not load on their own."""
     found = []
     for node in graph.nodes:
         names = {name for name in (*node.inputs, *node.outputs) if name}
@@ -158,18 +157,18 @@ def refusal_error(what: str, at: str, nodes: Iterable[Node]) -> UnsupportedNodeE
 
 
 def _in_own_forms(graph: Graph, engine: Engine) -> Graph:
-    """Return a graph in forms that an engine computes exactly, and fast; nested ones too."""
+    """Return a graph in an engine's exact and fast forms, with its nested graphs."""
 
     def simplify(nested: Graph, _: MayMerge) -> tuple[Graph, Sequence[Applied]]:
         made = _in_own_forms(nested, engine)
         changed = made.nodes != nested.nodes
         return made, [compare_graphs(_in_own_forms.__name__, nested, made, 0.0)] if changed else []
 
-    return simplify_inside(engine.formed(graph), always, simplify)[0]
+    return simplify_inside(engine.rewrite(graph), always, simplify)[0]
 
 
-def _without_bounds(graph: Graph) -> Graph:
-    """Return a graph with what calls with bounds stand for; programs look for these themselves."""
+def _remove_bounds(graph: Graph) -> Graph:
+    """Return a graph with the called nodes in place of bounded calls, which programs handle."""
     calls = [node for node in graph.nodes if node.op == BOUNDED_CALL]
     if not calls:
         return graph
@@ -185,11 +184,11 @@ def _without_bounds(graph: Graph) -> Graph:
 
 
 def _with_results(graph: Graph) -> Graph:
-    """Return a graph without the nodes that have nothing to compute, and what only they need."""
-    # Backwards, so that readers are known before what they read.
+    """Return a graph without nodes that compute nothing, and without their exclusive inputs."""
+    # Backwards: readers are decided before their inputs.
     needed, kept = set(graph.outputs), []
     for node in reversed(graph.nodes):
-        if needed.isdisjoint(node.outputs) or computes_nothing(node, graph.output_specs(node)):
+        if needed.isdisjoint(node.outputs) or has_no_results(node, graph.output_specs(node)):
             continue
         needed.update(node.inputs)
         kept.append(node)
@@ -207,16 +206,16 @@ def _is_handed_over(array: Array) -> bool:
 _Models: TypeAlias = weakref.WeakValueDictionary[tuple[object, ...], Model]
 
 _of_one_thread: _Models = weakref.WeakValueDictionary()
-"""Models that run on their callers' threads alone: any number of devices run them at once."""
+"""Models that run only on their callers' threads: any number of devices can run them at once."""
 
 _lock = threading.Lock()
 
 
 class Sessions:
-    """The sessions of one device, by subgraph; kept for as long as a program uses them.
+    """The sessions of one device by subgraph, kept while a program uses them.
 
-    Subgraphs that differ in lengths alone share a model, and devices do where they compute on one
-    thread each: replicas, and sessions of the same plan.
+    Subgraphs that differ only in lengths share a model. Devices with one thread each share models
+    too: replicas, and sessions of the same plan.
     """
 
     def __init__(self, device: str, cores: Sequence[int] = (), engine: Engine = PROCESSOR) -> None:
@@ -229,7 +228,7 @@ class Sessions:
         )
 
     def of(self, graph: Graph, threads: Threads) -> Session:
-        """Return the subgraph's session on these threads, loading its model if that is new."""
+        """Return the subgraph's session on these threads, loading its model if it is new."""
         key = id(graph), threads
         with _lock:
             session = self._sessions.get(key)
@@ -239,21 +238,21 @@ class Sessions:
         return session
 
     def _model(self, threads: Threads, graph: Graph) -> Model:
-        # With threads of its own a model runs once at a time: other devices would wait for it.
+        # With its own threads a model runs once at a time: other devices would wait for it.
         models = _of_one_thread if threads == ONE_THREAD else self._models
-        key = self._engine, threads, *_identity(graph)
+        key = self._engine, threads, *_identify(graph)
         model = models.get(key)
         if model is None:
             made = models[key] = self._load(graph, threads)
             return made
-        # Lengths that differ become symbols, once; each model leads to the one for more lengths.
-        while (shared := widened(model.graph, graph)) is not model.graph:
+        # Differing lengths become symbols once; each model refers to the one for more lengths.
+        while (shared := widen(model.graph, graph)) is not model.graph:
             if shared is None or not model.widens:
                 return self._load(graph, threads)
             try:
                 model.wider = model.wider or self._load(shared, threads)
             except KernelError:
-                # Some kernels want numbers: then each length has a model of its own.
+                # Some kernels need known lengths: then each length has its own model.
                 model.widens = False
             else:
                 model = model.wider
@@ -264,11 +263,11 @@ class Sessions:
         return Model(graph, chosen, self._device, self._engine)
 
 
-def _identity(graph: Graph) -> tuple[object, ...]:
-    """Return what graphs that differ in lengths alone have in common: names, and the weights."""
+def _identify(graph: Graph) -> tuple[object, ...]:
+    """Return the common key of graphs that differ only in lengths: names and weights."""
     constants = graph.constants.values()
     # By address: equal weights elsewhere are another model, and comparing them would take longer.
-    # What was computed ahead may be other at other lengths.
+    # Evaluated constants may differ with lengths.
     weights = (
         array.ctypes.data
         for array in constants
@@ -278,7 +277,7 @@ def _identity(graph: Graph) -> tuple[object, ...]:
 
 
 def describe(graph: Graph, device: str) -> str:
-    """Return where an error happened that may be any of a subgraph's nodes."""
+    """Describe the location of an error in any node of a subgraph."""
     nodes = graph.nodes
     named = ", ".join(repr(node.name) for node in nodes[:MAX_NAMED])
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...graph.ir import Node
-from ...graph.nested import all_nodes, graphs_in
+from ...graph.nested import list_graphs, walk_nodes
 from ...graph.operator import Call
 
 _SKIPPED = "a NaN is left out; the definition returns NaN, or its place"
@@ -45,11 +45,11 @@ SPECIAL_VALUES: Mapping[str, str] = {
 
 
 def find_special_difference(node: Node, call: Call) -> str | None:
-    """Return how a node, or one in its graphs, treats special values otherwise, if it does."""
+    """Return how a node, or one in its graphs, treats special values differently, if it does."""
     reads_floats = any(spec is not None and spec.dtype.kind not in "biuO" for spec in call.inputs)
     if node.op in SPECIAL_VALUES and reads_floats:
         return f"nan='formal': {SPECIAL_VALUES[node.op]}"
-    inner = {one.op for graph in graphs_in(node) for _, _, one in all_nodes(graph)}
+    inner = {one.op for graph in list_graphs(node) for _, _, one in walk_nodes(graph)}
     if found := sorted(inner & SPECIAL_VALUES.keys()):
         return f"nan='formal': {found[0]} in it: {SPECIAL_VALUES[found[0]]}"
     return None

@@ -11,19 +11,19 @@ from ...graph.formats.onnx.forms import domain_and_type, refusal, refusal_of_own
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
-from ...graph.nested import graphs_in
+from ...graph.nested import list_graphs
 from ...graph.operator import Call
 from ...graph.operators.bounded_call import BOUNDED_CALL, calls_function
 from ...graph.operators.control import CONTROL_FLOW, fits_whole
 from ...graph.tensor import Array, TensorSpec
 from ...graph.whole import WHOLE
 from ..device import Support
-from .empty import is_empty, makes_of_nothing, without_empty
+from .empty import drop_empty_inputs, is_empty, is_known_from_empty
 from .engine import KEPT_ANSWERS, PROCESSOR, Engine
-from .runtime import binds_extensions, runtime, summary
+from .runtime import can_bind_extensions, load_runtime, summarize
 
 SMALL = 64
-"""Elements; constants of integers up to this size may be shapes or axes, which kernels look at."""
+"""Elements; integer constants up to this size may be shapes or axes, which kernels read."""
 
 _answers: dict[Hashable, str | None] = {}
 
@@ -31,38 +31,38 @@ _answers: dict[Hashable, str | None] = {}
 _Answer: TypeAlias = tuple[
     Node, tuple[TensorSpec | None, ...], tuple[ref[Array] | None, ...], Support
 ]
-"""A node, the specs of its inputs, those that are constants, and what was said of it."""
+"""A node, the specs and constants of its inputs, and the answer."""
 
 
 class Answers:
-    """Answers about nodes, each found once: passes and the planner ask about the same nodes."""
+    """Remembered answers about nodes: passes and the planner ask about the same nodes."""
 
     def __init__(self, engine: Engine = PROCESSOR) -> None:
         self._engine = engine
         self._known: dict[int, _Answer] = {}
 
     def of(self, node: Node, call: Call) -> Support:
-        """Say whether ONNX Runtime has a kernel that does what the node says."""
+        """Return whether ONNX Runtime has a kernel with the node's definition."""
         known = self._known.get(id(node))
         if known is not None:
             asked, inputs, values, answer = known
-            if asked is node and inputs == call.inputs and all(map(_holds, values, call.values)):
+            if asked is node and inputs == call.inputs and all(map(_is_same, values, call.values)):
                 return answer
         answer = supports(node, call, self._engine)
         if len(self._known) >= KEPT_ANSWERS:
             self._known.clear()
-        # Constants that passes have replaced must not be kept alive by an answer about them.
+        # Weak references: an answer must not keep constants alive that passes have replaced.
         values = tuple(None if value is None else ref(value) for value in call.values)
         self._known[id(node)] = node, call.inputs, values, answer
         return answer
 
 
-def _holds(known: ref[Array] | None, value: Array | None) -> bool:
+def _is_same(known: ref[Array] | None, value: Array | None) -> bool:
     return value is None if known is None else known() is value
 
 
 def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
-    """Say whether an engine has a kernel that does what the node says."""
+    """Return whether an engine has a kernel with the node's definition."""
     if calls_function(node):
         return Support(False, f"Python functions do not run on {engine.kind!r} devices")
     if node.op == BOUNDED_CALL:
@@ -78,28 +78,31 @@ def supports(node: Node, call: Call, engine: Engine = PROCESSOR) -> Support:
     for spec in (*call.inputs, *outputs):
         if spec is not None and spec.dtype.kind == "c":
             return Support(False, f"{engine.kind!r} devices have no {spec.dtype.name}")
-    if computes_nothing(node, outputs):
+    if has_no_results(node, outputs):
         return Support(True, "there is nothing to compute")
-    if makes_of_nothing(node, call) and _unbound([spec for spec in outputs if spec]) is None:
+    if (
+        is_known_from_empty(node, call)
+        and _explain_unbound([spec for spec in outputs if spec]) is None
+    ):
         return Support(True, "what it makes of no elements is known ahead")
-    node, call = without_empty(node, call)
+    node, call = drop_empty_inputs(node, call)
     present = [spec for spec in (*call.inputs, *outputs) if spec is not None]
     reason = (
-        _unwritable(node, call, outputs, engine)
+        _explain_unwritable(node, call, outputs, engine)
         or engine.difference(node, call, outputs)
-        or _unbound(present)
-        or _refused_by_runtime(node, call, outputs, engine)
+        or _explain_unbound(present)
+        or _find_refusal(node, call, outputs, engine)
     )
     if reason is None:
         return Support(True, "ONNX Runtime has a kernel")
     return Support(False, f"no kernel for {node.op!r} on {engine.kind!r} devices: {reason}")
 
 
-def _unwritable(
+def _explain_unwritable(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
-    """Return why a node cannot be written for ONNX Runtime."""
-    if node.op == WHOLE:  # the nodes in it are written, where it is tried
+    """Return why a node cannot be written for ONNX Runtime, if so."""
+    if node.op == WHOLE:  # the nodes in it are written when it is tried
         return None
     if domain_and_type(node.op)[0]:
         return refusal_of_own(node)
@@ -107,50 +110,49 @@ def _unwritable(
 
 
 def _supports_whole(node: Node, call: Call, engine: Engine) -> Support:
-    """Say whether ONNX Runtime has kernels for all that a node of control flow holds."""
+    """Return whether ONNX Runtime has kernels for all inner nodes of control flow."""
     if not fits_whole(node, call):
         return Support(False, "shapes in it depend on values")
-    for graph in graphs_in(node):
+    for graph in list_graphs(node):
         for inner in graph.nodes:
-            reason = _refusal_inside(inner, graph.call(inner), engine)
+            reason = _explain_inner_refusal(inner, graph.call(inner), engine)
             if reason is not None:
                 return Support(False, f"{inner.name!r} in it: {reason}")
     return Support(True, "ONNX Runtime runs it whole")
 
 
-def _refusal_inside(node: Node, call: Call, engine: Engine) -> str | None:
-    """Return why ONNX Runtime refuses a node in a nested graph, where it runs all of them."""
+def _explain_inner_refusal(node: Node, call: Call, engine: Engine) -> str | None:
+    """Return why ONNX Runtime refuses a node in a nested graph, if so."""
     answer = supports(node, call, engine)
     if answer.ok and (
-        any(map(is_empty, call.inputs, call.values))
-        or computes_nothing(node, infer_node(node, call))
+        any(map(is_empty, call.inputs, call.values)) or has_no_results(node, infer_node(node, call))
     ):
         return "it has no elements"
     return None if answer.ok else answer.reason
 
 
-def _unbound(specs: Sequence[TensorSpec]) -> str | None:
-    """Return why buffers of one of the specs cannot be given to this release; None if all can."""
+def _explain_unbound(specs: Sequence[TensorSpec]) -> str | None:
+    """Return why this release accepts no buffers of one of the specs, if so."""
     for spec in specs:
-        if is_extension(spec.dtype) and not binds_extensions():
-            version = runtime().__version__
+        if is_extension(spec.dtype) and not can_bind_extensions():
+            version = load_runtime().__version__
             return f"onnxruntime {version} takes no buffers of {spec.dtype.name}: 1.23 does"
     return None
 
 
-def computes_nothing(node: Node, outputs: Sequence[TensorSpec | None]) -> bool:
-    """True when none of a node's results has elements, so that ONNX Runtime need not run it."""
+def has_no_results(node: Node, outputs: Sequence[TensorSpec | None]) -> bool:
+    """Return whether all results of a node are empty, so that it need not run."""
     if node.operator.bounded is not None or node.operator.effects:
         return False
     return all(spec is None or (spec.is_static and not spec.size) for spec in outputs)
 
 
-def _refused_by_runtime(
+def _find_refusal(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
-    if graphs_in(node):  # which cannot be told apart as quickly as they are tried
+    if list_graphs(node):  # trying is as fast as comparing
         return _try(node, call, outputs, engine)
-    key = engine, *_key(node, call)
+    key = engine, *_make_key(node, call)
     if key not in _answers:
         if len(_answers) >= KEPT_ANSWERS:
             _answers.clear()
@@ -158,18 +160,18 @@ def _refused_by_runtime(
     return _answers[key]
 
 
-def _key(node: Node, call: Call) -> tuple[Hashable, ...]:
-    """Return all that the answer depends on; lengths do not matter."""
+def _make_key(node: Node, call: Call) -> tuple[Hashable, ...]:
+    """Return all that the answer depends on; lengths are irrelevant."""
     inputs = tuple(
-        spec and (spec.dtype.name, spec.rank, *_shown(value))
+        spec and (spec.dtype.name, spec.rank, *_to_comparable(value))
         for spec, value in zip(call.inputs, call.values, strict=True)
     )
     attributes = tuple(sorted(node.attributes.items()))
     return node.op, attributes, inputs, tuple(map(bool, node.outputs))
 
 
-def _likeness(node: Node, call: Call) -> Hashable:
-    """Return what nodes have in common that differ in numbers alone, attributes included."""
+def _make_kind(node: Node, call: Call) -> Hashable:
+    """Return a key that is equal for nodes that differ only in numbers."""
     named = tuple(
         (name, value if isinstance(value, str) else None)
         for name, value in sorted(node.attributes.items())
@@ -179,8 +181,8 @@ def _likeness(node: Node, call: Call) -> Hashable:
     return node.op, named, inputs, tuple(map(bool, node.outputs))
 
 
-def _shown(value: Array | None) -> tuple[Hashable, ...]:
-    """Return a constant that the kernel may look at, as it can be compared; else nothing."""
+def _to_comparable(value: Array | None) -> tuple[Hashable, ...]:
+    """Return a comparable form of a constant that the kernel may read; otherwise empty."""
     return (value.shape, value.tobytes()) if value is not None and _is_small(value) else ()
 
 
@@ -191,19 +193,19 @@ def _is_small(value: Array) -> bool:
 def _try(
     node: Node, call: Call, outputs: Sequence[TensorSpec | None], engine: Engine
 ) -> str | None:
-    """Return why an engine refuses the node on its own, None if it does not."""
+    """Return why an engine refuses the node on its own, if so."""
 
     def write(is_exact: bool) -> Any:
-        return to_onnx(_alone(node, call, outputs, is_exact), opset=engine.opset())
+        return to_onnx(_isolate(node, call, outputs, is_exact), opset=engine.opset())
 
     try:
-        return engine.refusal(write, _likeness(node, call))
+        return engine.refusal(write, _make_kind(node, call))
     except Exception as error:
-        return summary(error)
+        return summarize(error)
 
 
-def _alone(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_exact: bool) -> Graph:
-    """Return a graph of a node, as it stands or for any lengths, its weights fed."""
+def _isolate(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_exact: bool) -> Graph:
+    """Return a graph of one node: exact, or for any lengths and with weights as inputs."""
     tensors, constants = {}, {}
     for name, spec, value in zip(node.inputs, call.inputs, call.values, strict=True):
         if spec is not None:
@@ -211,7 +213,7 @@ def _alone(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_exac
             if value is not None and (is_exact or _is_small(value)):
                 constants[name] = value
             elif not is_exact:
-                tensors[name] = TensorSpec(spec.dtype, _of_any_length(spec.rank, name))
+                tensors[name] = TensorSpec(spec.dtype, _name_lengths(spec.rank, name))
     for name, output in zip(node.outputs, outputs, strict=True):
         if output is not None:
             tensors[name] = TensorSpec(output.dtype, None)
@@ -219,5 +221,5 @@ def _alone(node: Node, call: Call, outputs: Sequence[TensorSpec | None], is_exac
     return Graph("probe", fed, tuple(filter(None, node.outputs)), (node,), tensors, constants)
 
 
-def _of_any_length(rank: int | None, name: str) -> list[str] | None:
+def _name_lengths(rank: int | None, name: str) -> list[str] | None:
     return None if rank is None else [f"{name}/{axis}" for axis in range(rank)]

@@ -1,9 +1,8 @@
-"""Models for graphs that differ in lengths alone: what differs between them is left open.
+"""Models for graphs that differ only in lengths, with the differences left open.
 
-A graph for other shapes has the same nodes; lengths differ, and constants that follow from them,
-such as the shape that a Reshape is told, or codes for as many positions. ONNX Runtime takes open
-lengths, and any constant as an input, so that one model serves them all, and what it makes of the
-weights is there once.
+A graph for other shapes has the same nodes; only lengths differ, and constants that follow from
+them, such as the shape for a Reshape, or position codes. ONNX Runtime accepts open lengths, and any
+constant as an input. So one model serves all, and its prepacked weights exist once.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from ...graph.ir import Graph
 from ...graph.tensor import Array, Dim, TensorSpec
 
 MOST_NBYTES = 1024
-"""Constants of more bytes and one shape are weights, the same where they are the same memory."""
+"""Larger constants of equal shape are weights, and equal only if they are the same memory."""
 
 
-def widened(model: Graph, graph: Graph) -> Graph | None:
-    """Return what serves a graph as well as all that a model serves; None if nothing does.
+def widen(model: Graph, graph: Graph) -> Graph | None:
+    """Return a model for a graph and all that `model` serves, if there is one.
 
-    That is `model` itself where it serves the graph already.
+    It is `model` itself if that serves the graph already.
     """
     if len(model.nodes) != len(graph.nodes) or model.outputs != graph.outputs:
         return None
-    fed = given(model, graph)
+    fed = list_fed(model, graph)
     if model.inputs != (*graph.inputs, *fed) or model.nodes != graph.nodes:
         return None
     if model.constants.keys() | set(fed) != graph.constants.keys():
         return None
     pairs = {name: (array, graph.constants[name]) for name, array in model.constants.items()}
-    differing = [name for name, pair in pairs.items() if not _same(*pair)]
+    differing = [name for name, pair in pairs.items() if not _is_same(*pair)]
     if not all(_may_be_fed(*pairs[name]) for name in differing):
         return None
     names = (*model.inputs, *differing, *model.outputs)
-    specs = {name: _common(name, model.tensors[name], graph.tensors[name]) for name in names}
+    specs = {name: _find_common(name, model.tensors[name], graph.tensors[name]) for name in names}
     open_specs = {name: spec for name, spec in specs.items() if spec is not None}
     if len(open_specs) < len(specs):
         return None
@@ -50,12 +49,11 @@ def widened(model: Graph, graph: Graph) -> Graph | None:
     )
 
 
-def given(model: Graph, graph: Graph) -> tuple[str, ...]:
-    """Return the constants of a graph that its model takes as inputs."""
+def list_fed(model: Graph, graph: Graph) -> tuple[str, ...]:
     return model.inputs[len(graph.inputs) :]
 
 
-def _same(one: Array, other: Array) -> bool:
+def _is_same(one: Array, other: Array) -> bool:
     if one is other:
         return True
     if one.dtype != other.dtype or one.shape != other.shape:
@@ -68,21 +66,21 @@ def _same(one: Array, other: Array) -> bool:
 def _may_be_fed(one: Array, other: Array) -> bool:
     if is_extension(one.dtype) or not (one.size and other.size):
         return False
-    # As long as the inputs are, it is no weight, of which something would be made ahead.
+    # Short as inputs are, it is not a weight that would be prepacked.
     return bool(one.shape != other.shape or one.nbytes <= MOST_NBYTES)
 
 
-def _common(name: str, one: TensorSpec, other: TensorSpec) -> TensorSpec | None:
-    """Return a spec that is both, open where they differ; None if they differ in more."""
+def _find_common(name: str, one: TensorSpec, other: TensorSpec) -> TensorSpec | None:
+    """Return a spec that covers both, open where they differ; None if they are incompatible."""
     if one == other:
         return one
     if one.dtype != other.dtype or one.shape is None or other.shape is None:
         return None
     if len(one.shape) != len(other.shape):
         return None
-    return TensorSpec(one.dtype, tuple(_dims(name, one.shape, other.shape)))
+    return TensorSpec(one.dtype, tuple(_open_dims(name, one.shape, other.shape)))
 
 
-def _dims(name: str, one: tuple[Dim, ...], other: tuple[Dim, ...]) -> Iterator[Dim]:
+def _open_dims(name: str, one: tuple[Dim, ...], other: tuple[Dim, ...]) -> Iterator[Dim]:
     for axis, (length, another) in enumerate(zip(one, other, strict=True)):
         yield length if length == another else f"{name}.{axis}"

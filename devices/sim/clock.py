@@ -26,9 +26,7 @@ class Clock(Protocol):
         """Begin to be used; each call is matched by one of `close`."""
         ...
 
-    def close(self) -> None:
-        """Cease to be used."""
-        ...
+    def close(self) -> None: ...
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds."""
@@ -181,6 +179,5 @@ class RealClock:
 
 
 def virtual_clock(device: object) -> VirtualClock | None:
-    """Return the virtual clock of a simulated device that has one."""
     clock = getattr(device, "clock", None)
     return clock if isinstance(clock, VirtualClock) else None

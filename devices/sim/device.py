@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from ...graph.infer import cost_of
+from ...graph.infer import get_cost
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
@@ -27,7 +27,7 @@ from ..errors import DeviceError, DeviceLostError, DeviceMemoryError, DeviceUnav
 from ..event import Event
 from ..function_steps import Step
 from ..memory import ALIGNMENT, HOST, HOST_MEMORIES, SHARED, Arena, View, host_arena, host_view
-from ..model import LONGEST_S, family
+from ..model import LONGEST_S, name_family
 from ..program import BoundProgram
 from .clock import Clock, RealClock
 from .engine import SimEvent, SimulatedEngine, SimulatedJob
@@ -137,7 +137,7 @@ class SimDevice:
         constants, held = self._constants.place(subgraph.constants)
         steps = programs.bind_steps(np, "cpu", subgraph, views, constants)
         modelled_s = {
-            node.name: self.model.kernel_s(family(subgraph, node), cost_of(subgraph, node))
+            node.name: self.model.kernel_s(name_family(subgraph, node), get_cost(subgraph, node))
             for node, _ in steps
         }
         nodes_s = [modelled_s.get(node.name, 0.0) for node in subgraph.nodes]

@@ -1,1 +1,1 @@
-"""Devices whose driver queues work on streams and tells by events how far it got."""
+"""Devices that queue work on streams of a driver and follow its progress by events."""

@@ -1,4 +1,4 @@
-"""The driver's side of queues: what each kind of device does for them."""
+"""The driver's side of queues: streams and events of one kind of device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .timing import EventClock
 
 
 class Backend(Protocol):
-    """Streams, and native events in them; only the backend knows what they are."""
+    """Operations on a driver's streams and events, both opaque to the queues."""
 
     @property
     def timeline(self) -> EventClock:
-        """What the times of events mean."""
+        """The clock that dates events."""
         ...
 
     def attach(self) -> None:
@@ -22,37 +22,35 @@ class Backend(Protocol):
         ...
 
     def current(self, stream: Any) -> AbstractContextManager[Any]:
-        """Return a context in which work is queued on a stream."""
+        """Return a context in which `stream` is current."""
         ...
 
-    def held(self, stream: Any) -> AbstractContextManager[Any]:
-        """Return a context in which a stream does nothing of what is queued, until it ends."""
+    def hold(self, stream: Any) -> AbstractContextManager[Any]:
+        """Return a context in which a stream executes nothing that is queued on it."""
         ...
 
     def wait_event(self, stream: Any, event: Any) -> None:
-        """Hold up what is queued on a current stream from now on until an event has happened."""
+        """Make later work on a current stream wait for an event."""
         ...
 
     def record(self, stream: Any, *, timed: bool) -> Any:
-        """Return an event that happens when a current stream has done what is queued so far."""
+        """Record an event after the work that a current stream has queued so far."""
         ...
 
     def has_happened(self, event: Any) -> bool:
-        """Say whether an event has happened; False also where it never will."""
+        """Return whether an event has happened; False also for one that cannot happen any more."""
         ...
 
-    def synchronize(self, event: Any) -> None:
-        """Block the calling thread until an event has happened."""
-        ...
+    def synchronize(self, event: Any) -> None: ...
 
-    def give_back(self, event: Any, *, timed: bool) -> None:
-        """Take an event that has happened and is not used any more."""
+    def recycle(self, event: Any, *, timed: bool) -> None:
+        """Recycle an event that has happened and is not used any more."""
         ...
 
     def device_error(self, error: Exception) -> DeviceError:
-        """Return what an exception means; DeviceLostError where it broke the device."""
+        """Translate an exception; to a DeviceLostError if it broke the device."""
         ...
 
     def lost_error(self, error: Exception) -> DeviceLostError:
-        """Return the error of all work on a device after one that broke it."""
+        """Return the error for all work after `error` broke the device."""
         ...

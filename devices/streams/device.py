@@ -1,4 +1,4 @@
-"""The base of devices that queue work on streams; memory and programs are left to them."""
+"""The base of devices that queue work on streams; subclasses add memory and programs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from .queues import Queues, closed_error
 
 
 class Opened(Protocol):
-    """What there is only while a device is open."""
+    """The resources of an open device."""
 
     @property
-    def queues(self) -> Queues:
-        """Its queues."""
-        ...
+    def queues(self) -> Queues: ...
 
 
 OpenedT = TypeVar("OpenedT", bound=Opened)
 
 
 class QueuedDevice(Generic[OpenedT]):
-    """The part of a device that is its life, and what its queues do.
+    """Life cycle, failures and submission of a device with queues.
 
-    Subclasses set and clear `_open`, holding `_life`.
+    Subclasses set and clear `_open` while they hold `_life`.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,26 +37,24 @@ class QueuedDevice(Generic[OpenedT]):
 
     @property
     def failure(self) -> DeviceLostError | None:
-        """The error that broke the device."""
         opened = self._open
         return None if opened is None else opened.queues.failure
 
     @property
     def can_restart(self) -> bool:
-        """False: after such an error the device works again for other processes, if at all."""
+        """False: the process cannot use the device again after such an error."""
         return False
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Do nothing, and say so: what is queued cannot be ended."""
+        """Return False: queued work cannot be stopped."""
         return False
 
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue on the compute stream."""
-        return self._opened().queues.submit(program, waits, on_done)
+        return self._get_open().queues.submit(program, waits, on_done)
 
-    def _opened(self) -> OpenedT:
+    def _get_open(self) -> OpenedT:
         if self._open is None:
             raise closed_error(self.name)
         return self._open

@@ -1,4 +1,4 @@
-"""Errors for the exceptions of a driver, whichever driver it is."""
+"""Errors for the exceptions of a driver."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from ..errors import (
 )
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of a message that says something."""
+def get_first_line(error: BaseException) -> str:
+    """Return the first line of a message that is not blank."""
     return next((line for line in str(error).splitlines() if line.strip()), repr(error))
 
 
-def cause_of(error: Exception) -> BaseException:
-    """Return what the driver raised, where a kernel's error stands in front of it."""
+def get_cause(error: Exception) -> BaseException:
+    """Return the driver's exception, from which a KernelError may have been raised."""
     return (error.__cause__ or error) if isinstance(error, KernelError) else error
 
 
 def memory_error(error: BaseException, device: str, at: str | None) -> DeviceMemoryError:
-    """Return the error of work that found too little memory."""
     made = DeviceMemoryError(
         f"device {device!r} has too little memory, or does not give as much at once: "
-        f"{first_line(error)}",
+        f"{get_first_line(error)}",
         at=at,
         fix="lower max_in_flight, split the graph, or free memory of other processes",
     )
@@ -34,10 +33,10 @@ def memory_error(error: BaseException, device: str, at: str | None) -> DeviceMem
 
 
 def refused_call_error(error: Exception, device: str) -> DeviceError:
-    """Return the error of a call that the driver refused, and lives on."""
+    """Return the error for a refused call, after which the device still works."""
     if isinstance(error, DeviceError):
         return error
-    made = DeviceError(first_line(error), at=f"device {device!r}")
+    made = DeviceError(get_first_line(error), at=f"device {device!r}")
     made.__cause__ = error
     return made
 
@@ -45,9 +44,9 @@ def refused_call_error(error: Exception, device: str) -> DeviceError:
 def lost_device_error(
     error: BaseException, device: str, at: str | None, checker: str
 ) -> DeviceLostError:
-    """Return the error of all work on a device after one that broke it."""
+    """Return the error for all work after `error` broke the device."""
     made = DeviceLostError(
-        f"device {device!r} is lost: {first_line(error)}",
+        f"device {device!r} is lost: {get_first_line(error)}",
         at=at,
         fix=f"start a new process; {checker}",
     )
@@ -56,7 +55,9 @@ def lost_device_error(
 
 
 def unavailable_error(error: Exception, device: str, fix: str) -> DeviceUnavailableError:
-    """Return the error of a device that was found but does not start."""
-    made = DeviceUnavailableError(f"device {device!r} does not start: {first_line(error)}", fix=fix)
+    """Return the error for a device that exists but does not start."""
+    made = DeviceUnavailableError(
+        f"device {device!r} does not start: {get_first_line(error)}", fix=fix
+    )
     made.__cause__ = error
     return made

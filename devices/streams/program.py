@@ -1,4 +1,4 @@
-"""Programs that are queued on a stream, step by step."""
+"""Programs that a host queues on a stream, step by step."""
 
 from __future__ import annotations
 
@@ -27,15 +27,14 @@ class QueuedProgram:
     measures : bool
         Whether the end of each node is marked on the stream.
     held : sequence
-        What it uses on the device, constants among it: they live as long as it does.
+        Objects on the device, such as constants, that live as long as the program.
     traps : Traps or None
-        What its kernels report; None where none can fail.
+            Errors of its kernels; None if none can fail.
     starts_whole : bool
-        Whether the device begins once all is queued. Short kernels take less time than it takes to
-        queue them: where each is measured, they would be found to take as long as that.
+        Whether the device begins only when all is queued. Measured programs do: queueing a short
+        kernel takes longer than the kernel, and would be measured in its place.
     has_run : bool
-        False until it was queued once; until then kernels may have to be loaded on the way, which
-        waits for the device.
+        False until the first run, which may load kernels and so wait for the device.
     """
 
     graph: Graph
@@ -47,8 +46,8 @@ class QueuedProgram:
     has_run: bool = False
 
 
-def marked(steps: Steps, mark: Callable[[str], Any]) -> Steps:
-    """Return steps that call `mark` with their node's name once they are queued."""
+def mark_steps(steps: Steps, mark: Callable[[str], Any]) -> Steps:
+    """Return steps that call `mark` with the name of a node after queueing it."""
 
     def queue(node: Node, step: Step) -> None:
         step()

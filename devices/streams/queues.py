@@ -1,4 +1,4 @@
-"""The queues of an open device: its streams, and all that is under way on them."""
+"""The queues of an open device: its streams, and the work in flight on them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .waiter import StreamJob, StreamLane
 
 COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
 LANES = (UPLOAD, COMPUTE, DOWNLOAD)
-"""In the order in which an item comes by."""
+"""In the order in which an item passes them."""
 
 
 class Queues:
-    """Queues work on streams in the order it is put, and keeps the order between streams.
+    """Queues work on streams in the order of calls, and keeps the order between streams.
 
     Streams wait for each other's events on the device; the host never does. Errors of the device
-    are sticky: after the first one that broke it, all that is queued and all that is put later
-    fails with that one.
+    are sticky: after the first one that broke it, all work in flight and all later work fails with
+    that error.
 
     Parameters
     ----------
     name : str
-        The device's.
+        Of the device.
     backend : Backend
     streams : Mapping of str to stream of the backend
         By lane.
@@ -39,37 +39,36 @@ class Queues:
     def __init__(self, name: str, backend: Backend, streams: Mapping[str, Any]) -> None:
         self.name = name
         self._backend = backend
-        self._lock = threading.RLock()  # guards what follows
-        self._rests = threading.Condition(self._lock)
+        self._lock = threading.RLock()  # guards the following
+        self._idle = threading.Condition(self._lock)
         self._pending = 0
         self._is_closed = False
         self._lost: DeviceLostError | None = None
         self._queued: StreamJob | None = None
         self._attendants: list[tuple[int, Callable[[], bool]]] = []
         self._lanes = {
-            lane: StreamLane(f"plait-{name}-{lane}", stream, backend, self.lose, self._ended)
+            lane: StreamLane(f"plait-{name}-{lane}", stream, backend, self.lose, self._finish)
             for lane, stream in streams.items()
         }
 
     def stream(self, lane: str) -> Any:
-        """Return the stream of a lane."""
         return self._lanes[lane].stream
 
     @contextmanager
     def current(self, lane: str = COMPUTE) -> Iterator[Any]:
-        """Make a stream current; translate what is raised meanwhile."""
+        """Make a stream current, and translate exceptions meanwhile."""
         stream = self.stream(lane)
         try:
             with self._backend.current(stream):
                 yield stream
         except Exception as error:
-            failed = self._failed(error)
+            failed = self._translate(error)
             if failed is error:
                 raise
             raise failed from error
 
     def submit(self, program: Program, waits: Sequence[Event], on_done: OnDone | None) -> Event:
-        """Queue a program, which must be one that is queued, on the compute stream."""
+        """Queue a `QueuedProgram` on the compute stream."""
         assert isinstance(program, QueuedProgram)
         job = StreamJob(Event(on_done), tuple(waits), held=program)
         if program.traps is not None:
@@ -81,11 +80,10 @@ class Queues:
         return self.put(COMPUTE, job, program.run, timed=program.measures)
 
     def put(self, name: str, job: StreamJob, queue: Callable[[], Any], *, timed: bool) -> Event:
-        """Queue work on a lane behind its waits; its event completes in any case, later."""
-        # The lock is held while the driver is called. Else two threads could queue on a stream in
-        # one order and on its lane in the other; and a native event could be given back, and
-        # recorded anew for later work, after it was looked at and before the stream is told to wait
-        # for it.
+        """Queue work on a lane after its waits; its event completes in any case, after the call."""
+        # The lock is held while the driver is called. Otherwise two threads could queue on a stream
+        # in one order and on its lane in the other, and a native event could be recycled and
+        # recorded for later work between reading it and making the stream wait for it.
         with self._lock:
             if self._is_closed:
                 raise closed_error(self.name)
@@ -94,47 +92,45 @@ class Queues:
                 job.error = job.error or wait.error
             if job.error is None:
                 self._queue(self._lanes[name], job, queue, timed)
-            job.event.error = job.error  # for those who will wait for it before it is complete
-            # What is not queued is put all the same: its event completes on the lane's thread, in
-            # its turn, so that callbacks never run inside of the call that submits.
+            job.event.error = job.error  # readers may need it before the event is complete
+            # Work that was not queued is put nevertheless: its event completes on the lane's
+            # thread, in turn, so that callbacks never run inside of the call that submits.
             self._pending += 1
             self._lanes[name].put(job, polled=self._is_attended())
         return job.event
 
     def attend(self, attendant: Callable[[], bool]) -> None:
-        """Call `attendant` whenever this thread queues work; True if it will poll for that."""
+        """Call `attendant` whenever this thread queues work; it returns whether it will poll."""
         with self._lock:
             self._attendants.append((threading.get_ident(), attendant))
 
     def leave(self, attendant: Callable[[], bool]) -> None:
-        """Call an attendant no more."""
         with self._lock:
             self._attendants = [each for each in self._attendants if each[1] != attendant]
         self.watch()
 
     def poll(self) -> bool:
-        """Complete what is over, without waiting; say whether something is under way."""
-        # All of them, in the order of `LANES`: what waits for a lane ends behind it.
+        """Complete all finished work without waiting; return whether any is in flight."""
+        # All lanes, in the order of `LANES`: work that waits for another lane ends after it.
         found = [lane.poll() for lane in self._lanes.values()]
         return any(found)
 
     def watch(self) -> None:
-        """Have the threads wait for what is under way, and was to be polled."""
+        """Make the threads wait for work in flight that was to be polled."""
         for lane in self._lanes.values():
             lane.watch()
 
     @property
     def failure(self) -> DeviceLostError | None:
-        """The error that broke the device, if one did."""
         return self._lost
 
     def mark(self, node: str) -> None:
-        """Record where a node of the program that is being queued ends."""
+        """Record the end of a node of the program that is being queued."""
         assert self._queued is not None
         self._queued.marks[node] = self._backend.record(self.stream(COMPUTE), timed=True)
 
     def lose(self, error: Exception) -> DeviceLostError:
-        """Return what all work fails with from now on: the first error that broke the device."""
+        """Note that an error broke the device; return the first such error."""
         with self._lock:
             if self._lost is None:
                 found = self._backend.device_error(error)
@@ -144,13 +140,12 @@ class Queues:
             return self._lost
 
     def close(self) -> None:
-        """Finish what is queued, and what its callbacks put meanwhile; end the threads."""
+        """Finish the queued work and the work that its callbacks put; end the threads."""
         with self._lock:
             self._attendants.clear()
             self.watch()
-            # A callback may put more, which is pending before what called it has ended: zero means
-            # that all is over.
-            self._rests.wait_for(lambda: self._pending == 0)
+            # A callback puts more work before its own work stops being pending: zero means the end.
+            self._idle.wait_for(lambda: self._pending == 0)
             self._is_closed = True
         for lane in self._lanes.values():
             lane.close()
@@ -170,12 +165,12 @@ class Queues:
         try:
             with backend.current(stream):
                 for wait in job.waits:
-                    # Read once: its waiter takes the native event away when it completes it, on
-                    # another thread.
+                    # Read once: its waiter clears the native event on another thread when it
+                    # completes it.
                     if not wait.done and (native := wait.native) is not None:
                         backend.wait_event(stream, native)
-                with backend.held(stream) if job.starts_whole else nullcontext():
-                    # Behind the waits: a program's time has nothing of what it waited for.
+                with backend.hold(stream) if job.starts_whole else nullcontext():
+                    # After the waits, which are not part of a program's time.
                     if timed:
                         job.anchor = backend.timeline.anchor
                         job.start = backend.record(stream, timed=True)
@@ -183,32 +178,31 @@ class Queues:
                     try:
                         queue()
                     except Exception as error:
-                        job.error = self._failed(error)
-                    # Behind what was queued before something failed, too: it must end first.
+                        job.error = self._translate(error)
+                    # Also after a failure: the work that was queued before it must end first.
                     job.event.native = job.end = backend.record(stream, timed=timed)
         except Exception as error:
-            job.error = job.error or self._failed(error)
+            job.error = job.error or self._translate(error)
         finally:
             self._queued = None  # it pins arrays
 
-    def _failed(self, error: Exception) -> DeviceError:
-        """Return what an error means; remember it when the device is lost by it."""
+    def _translate(self, error: Exception) -> DeviceError:
+        """Translate an error; note a loss of the device."""
         translated = self._backend.device_error(error)
         if isinstance(translated, DeviceLostError):
             return self.lose(error)
         return translated
 
-    def _ended(self, job: StreamJob) -> None:
+    def _finish(self, job: StreamJob) -> None:
         for native in (job.start, job.end, *job.marks.values()):
             if native is not None:
-                self._backend.give_back(native, timed=job.anchor is not None)
+                self._backend.recycle(native, timed=job.anchor is not None)
         # After the event's callbacks, not before: see `close`.
         with self._lock:
             self._pending -= 1
             if self._pending == 0:
-                self._rests.notify_all()
+                self._idle.notify_all()
 
 
 def closed_error(name: str) -> DeviceUnavailableError:
-    """Return the error of using a device that is not open."""
     return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")

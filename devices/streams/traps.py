@@ -1,4 +1,4 @@
-"""Errors of kernels on a device, which cannot raise: each leaves a word that the host looks at."""
+"""Errors of kernels on a device, which cannot raise: each writes a word that the host checks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ..errors import KernelError
 
 
 class Traps:
-    """The traps of one program, as they are after each of its runs.
+    """The traps of one program, checked after each of its runs.
 
     Parameters
     ----------
     device : str
     traps : sequence of Trap
     words : Array, (traps,), int64
-        What the kernels left, on the host, when a run is complete; 0 where nothing was wrong.
-    clear : callable
-        Makes all of them 0 again, on the device as well. A program runs again only when its last
-        run is known to be complete, so that a trap is cleared before.
+        Written by the kernels; on the host when a run is complete. 0 means no error.
+        clear : callable
+            Resets all words, on the device as well. A program runs again only after its last run is
+            known to be complete, so its traps are cleared by then.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class Traps:
         self._clear = clear
 
     def take(self) -> KernelError | None:
-        """Return the error of the run that is complete, None where there was none."""
+        """Return the error of the last run, if any, and clear the traps."""
         if not self._words.any():
             return None
-        index = int(self._words.nonzero()[0][0])  # the first node: others may fail because of it
+        index = int(self._words.nonzero()[0][0])  # the first node: its error may cause others
         _, node, text = self._traps[index]
         error = KernelError(
             text.format(int(self._words[index])), at=f"{node}, on device {self._device!r}"

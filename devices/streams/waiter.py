@@ -1,12 +1,12 @@
-"""Waiters: one thread per stream that completes events in the order the stream reaches them.
+"""Waiters: one thread per stream completes events in the order in which the stream reaches them.
 
-One thread for all streams would see a download end only after the longer kernels that were
-submitted before it. Host callbacks are no way out: they run Python on the driver's thread and hold
-up the stream.
+One thread for all streams would notice a download only after the longer kernels that were
+submitted before it. Host callbacks are not an alternative: they run Python on the driver's thread
+and block the stream.
 
-Waking a thread, which then wakes the event loop, takes longer than many kernels. So whoever expects
-work to be over soon may `poll` instead; the thread has what is over the latest then, and all that
-failed: a poll cannot tell a failed event from one that is under way.
+Waking a thread, which then wakes the event loop, takes longer than many kernels. A caller that
+expects short work may therefore `poll`. The thread completes the rest, and all failed work: polling
+cannot distinguish a failed event from one that is pending.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from .timing import Anchor
 
 @dataclass(slots=True)
 class StreamJob:
-    """What was queued on a stream, and what is to be done when the stream gets there.
+    """Work on a stream, and the host's part of it after the device's.
 
     Attributes
     ----------
     event : Event
     waits : tuple of Event
-        Complete before `event` is: a callback must never see effects before causes.
+        Complete before `event` is: callbacks see causes before effects.
     held : object
-        What must live until then.
+        Kept alive until then.
     land : callable, optional
-        The host's part of the work, done after the device's.
+        The host's part of the work, run after the device's.
     check : callable, optional
-        Returns what went wrong in the work although the device did all of it.
+        Returns the error of work that the device completed.
     error : Exception or None
-        Why it was not queued, or not all of it.
+        The reason for which it was queued in part or not at all.
     end : native event or None
-        Recorded behind the work; None when nothing was queued.
+        Recorded after the work; None if nothing was queued.
     starts_whole : bool
-        Whether the device begins once all of it is queued.
+        Whether the device begins only when all is queued.
     start, anchor, marks
-        Native events before the work and behind each node, where times were asked for.
+        Native events before the work and after each node, if times are measured.
     """
 
     event: Event
@@ -71,7 +71,7 @@ class StreamLane:
     stream : stream of the backend
     backend : Backend
     lose : callable
-        Called when waiting failed, with what it raised; returns what work fails with from now on.
+        Called with the error of a failed wait; returns the error for all later work.
     ended : callable
         Called with each job after its event is complete.
     """
@@ -87,54 +87,54 @@ class StreamLane:
         self.stream = stream
         self._backend = backend
         self._lose = lose
-        self._ended = ended
+        self._on_finish = ended
         self._jobs: deque[StreamJob] = deque()
         self._completing = threading.Lock()  # guards the head of the jobs
         self._awaited: StreamJob | None = None
-        """What the thread sleeps for: its native event must stand for nothing else."""
+        """The job that the thread waits for: its native event must not be recycled."""
         self._calls: SimpleQueue[bool] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def put(self, job: StreamJob, *, polled: bool = False) -> None:
-        """Take a job behind those that were put before; the thread waits for it unless `polled`."""
+        """Append a job; the thread waits for it unless `polled`."""
         self._jobs.append(job)
         if not polled or job.land is not None:
             self._calls.put(True)
 
     def watch(self) -> None:
-        """Have the thread wait for what is under way."""
+        """Make the thread wait for jobs in flight."""
         if self._jobs:
             self._calls.put(True)
 
     def poll(self) -> bool:
-        """Complete what is over, without waiting; say whether something is under way."""
+        """Complete finished jobs without waiting; return whether any is in flight."""
         if self._jobs and self._completing.acquire(blocking=False):
             try:
-                while self._jobs and self._is_over(self._jobs[0]):
+                while self._jobs and self._is_done(self._jobs[0]):
                     self._complete_first()
             finally:
                 self._completing.release()
         return bool(self._jobs)
 
     def close(self) -> None:
-        """Complete what was put and end the thread."""
+        """Complete all jobs and end the thread."""
         self._calls.put(False)
         self._thread.join()
 
     def _run(self) -> None:
         try:
             self._backend.attach()
-        except Exception as error:  # what is put is still to be completed
+        except Exception as error:  # jobs must complete nevertheless
             self._lose(error)
-        goes_on = True
-        while goes_on:
-            goes_on = self._calls.get()
+        is_open = True
+        while is_open:
+            is_open = self._calls.get()
             while self._wait_for_first():
                 pass
 
     def _wait_for_first(self) -> bool:
-        """Complete the first job once the stream gets there; False if there is none."""
+        """Complete the first job when the stream reaches it; return False without jobs."""
         with self._completing:
             if not self._jobs:
                 return False
@@ -146,20 +146,19 @@ class StreamLane:
             except Exception as raised:
                 failure = self._lose(raised)
         for wait in job.waits:
-            # The stream waited for it on the device, but the thread of its own stream may be a
-            # moment behind.
+            # The stream waited for it on the device, but the thread of its own stream may be late.
             if not wait.done:
-                _await(wait)
+                _wait_for(wait)
         with self._completing:
             self._awaited = None
             if self._jobs and self._jobs[0] is job:
                 self._complete_first(failure)
             else:  # it was polled meanwhile
-                self._ended(job)
+                self._on_finish(job)
         return True
 
-    def _is_over(self, job: StreamJob) -> bool:
-        """Say whether a job can be completed at once; what takes time is left to the thread."""
+    def _is_done(self, job: StreamJob) -> bool:
+        """Return whether a job can be completed at once; long work is left to the thread."""
         if job.land is not None:
             return False
         for wait in job.waits:
@@ -168,26 +167,24 @@ class StreamLane:
         return job.end is None or self._backend.has_happened(job.end)
 
     def _complete_first(self, failure: BaseException | None = None) -> None:
-        # In the order of the stream, whatever became of each: no job ends before one that was put
-        # earlier.
+        # In the order of the stream, also after failures: no job ends before an earlier one.
         job = self._jobs[0]
         error = failure or job.error
-        # Also where it failed half-way: what was queued before uses memory that the next item is
-        # given.
+        # Also after a partial failure: the work queued before it uses memory that the next item
+        # gets.
         if job.end is not None and failure is None:
-            error = self._finish(job) or error
-        for wait in job.waits:  # of another device, which this one does not know of
+            error = self._run_host_part(job) or error
+        for wait in job.waits:  # those of other devices may have failed
             error = error or wait.error
         self._jobs.popleft()
-        # From now on whoever waits for it looks at `done`; the native event may soon stand for
-        # other work.
+        # From now on readers look at `done`; the native event may be recycled for other work.
         job.event.native = None
         job.event.complete(error)
         if job is not self._awaited:
-            self._ended(job)
+            self._on_finish(job)
 
-    def _finish(self, job: StreamJob) -> BaseException | None:
-        """Do the host's part, after the device's; return what went wrong."""
+    def _run_host_part(self, job: StreamJob) -> BaseException | None:
+        """Run the host's part after the device's; return the error, if any."""
         try:
             if job.land is not None and job.error is None:
                 job.land()
@@ -212,8 +209,8 @@ class StreamLane:
         timeline.refresh()
 
 
-def _await(event: Event) -> None:
-    """Wait until another lane, which is about to, has completed an event."""
+def _wait_for(event: Event) -> None:
+    """Wait for an event that another lane is about to complete."""
     reached = threading.Event()
     event.on_done(lambda _: reached.set())
     reached.wait()

@@ -23,17 +23,13 @@ class ProcessArrays(Protocol):
         ...
 
     @property
-    def module(self) -> Any:
-        """Return the array module that these are given."""
-        ...
+    def module(self) -> Any: ...
 
     def arena(self, mapping: mmap.mmap) -> Arena:
         """Return the memory in a file of the parent's, or that such a file describes."""
         ...
 
-    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return the view at an offset."""
-        ...
+    def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View: ...
 
     def constants(self, graph: Graph) -> Mapping[str, Array]:
         """Return a graph's constants as arrays of the library."""
@@ -50,10 +46,7 @@ class ProcessArrays(Protocol):
     def settle(self) -> None:
         """Wait until all that was begun has ended.
 
-        Raises
-        ------
-        DeviceLostError
-            If nothing more can be computed in this process.
+        Raises DeviceLostError if nothing more can be computed in this process.
         """
         ...
 
@@ -72,11 +65,9 @@ class HostArrays:
         return Arena(SHARED, len(mapping), np.frombuffer(mapping, np.uint8))
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return the view at an offset."""
         return host_view(arena, offset, spec)
 
     def constants(self, graph: Graph) -> Mapping[str, Array]:
-        """Return them as they are."""
         return graph.constants
 
     def as_array(self, value: Any) -> Array:
@@ -84,7 +75,6 @@ class HostArrays:
         return np.asarray(value)
 
     def measured(self, step: Step) -> Step:
-        """Return the step itself."""
         return step
 
     def settle(self) -> None:

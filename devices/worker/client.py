@@ -20,11 +20,11 @@ from contextlib import suppress
 from functools import partial
 
 from ...graph.errors import PlaitError, WireError
-from ..blocking import waiting_for
+from ..blocking import allow_end
 from ..device import OnDone
 from ..errors import DeviceError, DeviceLostError, DeviceUnavailableError, again
 from ..event import Event
-from ..forking import give_up_in_children
+from ..forking import register_for_forks
 from ..memory import SharedArena
 from .launch import PROCESS, Launched, end, is_stopped, launch
 from .pickles import Cargo, map_file, unpack
@@ -181,7 +181,7 @@ class WorkerClient:
     def call(self, kind: RequestKind, number: int, file: SharedArena | None = None) -> None:
         """Make a request, which may bring a file along; wait for its answer, raise its error."""
         work = WorkerEvent(kind, number, fd=None if file is None else file.fd)
-        with waiting_for(partial(self._end_by_force, work)):
+        with allow_end(partial(self._end_by_force, work)):
             self.put(work)
             self._wait(work)
         error, work.error = work.error, None
@@ -275,7 +275,7 @@ class WorkerClient:
                 started.set_exception(error)
             return
         self._cancelled = memoryview(self._flags.buffer).cast("q")
-        give_up_in_children(self)
+        register_for_forks(self)
         if started.set_running_or_notify_cancel():
             started.set_result(None)
         else:  # nobody wants it any more

@@ -24,7 +24,7 @@ from .. import program as programs
 from ..device import Capabilities, OnDone, Program, Support
 from ..errors import DeviceError, DeviceLostError
 from ..event import Event
-from ..host import given, physical_memory
+from ..host import collect_options, read_physical_memory
 from ..kernels.fused import takes
 from ..lane import ThreadLane
 from ..memory import SHARED, Arena, SharedArena, View, host_view
@@ -68,7 +68,7 @@ class WorkerDevice:
         affinity: Sequence[int] | None = None,
     ) -> None:
         self.name = name
-        self.options: Mapping[str, Any] = given(threads, affinity)
+        self.options: Mapping[str, Any] = collect_options(threads, affinity)
         self.generation = 0
         self.on_failure: list[Callable[[], object]] = []
         self._lifecycle = threading.Lock()
@@ -82,7 +82,7 @@ class WorkerDevice:
         return Capabilities(
             memory=SHARED,
             accesses=frozenset({SHARED}),
-            memory_bytes=physical_memory(),
+            memory_bytes=read_physical_memory(),
             runs_python=True,
             takes_objects=True,
         )

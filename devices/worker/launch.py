@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...graph.errors import WireError
 from ...version import VERSION
-from ..blas import environment
+from ..blas import build_environment
 from ..errors import DeviceUnavailableError
 from ..memory import SharedArena
 from .wire import WINDOW, Channel, Hello
@@ -65,12 +65,8 @@ def launch(
 ) -> Launched:
     """Start a worker process, to use so many cores, or those alone, and wait until it is ready.
 
-    It lives no longer than the calling thread. Its life is `main` of the module.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If it does not start, or is another plait.
+    It lives no longer than the calling thread. Its life is `main` of the module. Raises
+    DeviceUnavailableError if it does not start, or is another plait.
     """
     lacking = [f"{of.__name__}.{what}" for of, what in _NEEDED if not hasattr(of, what)]
     if lacking:
@@ -142,7 +138,7 @@ def _spawn(
         return subprocess.Popen(
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
-            env=None if cores is None else environment(cores),
+            env=None if cores is None else build_environment(cores),
             pass_fds=(connection_fd, flags_fd),
         )
     finally:

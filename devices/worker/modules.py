@@ -22,13 +22,13 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...graph.by_value import Sent
-from ...graph.errors import named_text
+from ...graph.errors import describe_error
 from ...graph.ir import Graph, Node
-from ...graph.nested import graphs_in
+from ...graph.nested import list_graphs
 from ...graph.operator import (
     find_operator,
     is_operator,
-    operators_so_far,
+    list_known_operators,
     register_operator,
     unregister_operator,
 )
@@ -84,10 +84,7 @@ def sources(graph: Graph) -> tuple[Source, ...]:
 def sources_of(node: Node) -> tuple[Source, ...]:
     """Return where a node's operator and kernel are defined, unless a worker has them anyway.
 
-    Raises
-    ------
-    DeviceError
-        If a worker cannot import them.
+    Raises DeviceError if a worker cannot import them.
     """
     if (by_value := node.operator.by_value) is not None:
         imported = by_value.modules if isinstance(by_value, Sent) else ()
@@ -98,17 +95,14 @@ def sources_of(node: Node) -> tuple[Source, ...]:
     is_function = node.operator.function is not None
     needed = (name for name in modules if not _is_own(name) or (name and is_function))
     own = tuple(_source(node.op, name) for name in needed)
-    nested = (sources_of(inner) for graph in graphs_in(node) for inner in graph.nodes)
+    nested = (sources_of(inner) for graph in list_graphs(node) for inner in graph.nodes)
     return own + tuple(chain.from_iterable(nested))
 
 
 def import_sources(wanted: Sequence[Source]) -> None:
     """Import the modules and see that they define the operators.
 
-    Raises
-    ------
-    DeviceError
-        If a module cannot be imported, or does not define what it should.
+    Raises DeviceError if a module cannot be imported, or does not define what it should.
     """
     for source in wanted:
         if source.value:
@@ -125,7 +119,7 @@ def import_sources(wanted: Sequence[Source]) -> None:
                 ) from None
             except BaseException as error:
                 raise DeviceError(
-                    f"a worker cannot import {_place(source)}: {named_text(error)}",
+                    f"a worker cannot import {_place(source)}: {describe_error(error)}",
                     at=f"operator {source.op!r}",
                     fix="make the module importable on its own; let a script do its work under "
                     'if __name__ == "__main__"',
@@ -149,7 +143,6 @@ def _definers(node: Node) -> Iterator[Callable[..., Any]]:
 
 
 def _modules(node: Node, definer: Callable[..., Any]) -> Iterator[str]:
-    """Yield the module of a function, and the one that makes it an operator."""
     name = getattr(definer, "__module__", None) or ""
     if "<locals>" in getattr(definer, "__qualname__", "") and not _is_own(name):
         raise DeviceError(
@@ -192,7 +185,7 @@ def _take(source: Source) -> None:
         operator(**arguments)(function)
     except BaseException as error:
         raise DeviceError(
-            f"a worker cannot take the function by value: {named_text(error)}",
+            f"a worker cannot take the function by value: {describe_error(error)}",
             at=f"operator {source.op!r}",
             fix="see that the packages that it uses are installed there, cloudpickle too",
         ) from error
@@ -233,7 +226,7 @@ def _run_script(file: str, package: str) -> None:
     code = compile(Path(file).read_bytes(), file, "exec")
     _execute(module, lambda: exec(code, vars(module)))
     sys.modules["__main__"] = module  # pickles of the parent name its classes by this module
-    for name in operators_so_far():
+    for name in list_known_operators():
         if name.startswith(f"{MAIN}."):
             register_operator(replace(find_operator(name), name=f"__main__{name[len(MAIN) :]}"))
 

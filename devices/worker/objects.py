@@ -87,10 +87,7 @@ class WorkerObjects:
     ) -> WorkerProgram:
         """Bind a subgraph to views in the worker.
 
-        Raises
-        ------
-        DeviceError
-            If the worker cannot import a Python function, or is dead.
+        Raises DeviceError if the worker cannot import a Python function, or is dead.
         """
         with self._lock:
             self._import(graph)
@@ -133,7 +130,6 @@ class WorkerObjects:
         return all(view.arena in self._arenas for view in views.values())
 
     def _number(self) -> int:
-        """Return a number for an object that the process is to make."""
         with self._numbering:
             return next(self._numbers)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.dtypes import has_objects
-from ...graph.errors import named_text
+from ...graph.errors import describe_error
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..errors import KernelError
@@ -72,7 +72,7 @@ def pack(arrays: Mapping[str, Array], at: str) -> bytearray:
         body = pickle.dumps(values, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
     except Exception as error:  # objects of users raise anything
         raise KernelError(
-            f"an object cannot go to another process: {named_text(error)}",
+            f"an object cannot go to another process: {describe_error(error)}",
             at=f"{at}, {', '.join(arrays)}",
             fix="run the functions that hand it on in one process, or make it one that pickles",
         ) from error
@@ -88,10 +88,7 @@ def pack(arrays: Mapping[str, Array], at: str) -> bytearray:
 def unpack(packed: Any, arrays: Mapping[str, Array], at: str) -> None:
     """Put packed objects into arrays.
 
-    Raises
-    ------
-    KernelError
-        If they cannot be made again, for want of a module for instance.
+    Raises KernelError if they cannot be made again, for want of a module for instance.
     """
     view = memoryview(packed)
     sizes = struct.Struct(f"<{_COUNT.unpack_from(view)[0]}Q")
@@ -104,7 +101,7 @@ def unpack(packed: Any, arrays: Mapping[str, Array], at: str) -> None:
         values = pickle.loads(parts[0], buffers=parts[1:])
     except Exception as error:
         raise KernelError(
-            f"an object from another process cannot be made: {named_text(error)}",
+            f"an object from another process cannot be made: {describe_error(error)}",
             at=f"{at}, {', '.join(arrays)}",
             fix="define its class in a module that both processes can import",
         ) from error

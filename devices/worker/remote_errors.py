@@ -10,7 +10,7 @@ import builtins
 import traceback
 from typing import Any
 
-from ...graph.errors import Argument, Fix, PlaitError, WireError, text_of
+from ...graph.errors import Argument, Fix, PlaitError, WireError, get_text
 from ..errors import DeviceError, RemoteError
 
 MAX_TEXT = 20_000
@@ -41,10 +41,7 @@ def describe(error: BaseException) -> list[Any]:
 def rebuild(description: list[Any], where: str) -> Exception:
     """Return the exception that was described, its causes behind it, the traceback as a note.
 
-    Raises
-    ------
-    WireError
-        If it is not a description.
+    Raises WireError if it is not a description.
     """
     try:
         links, trace = description
@@ -159,7 +156,7 @@ def _plait_errors() -> dict[str, type[PlaitError]]:
 
 
 def _text(error: BaseException) -> str:
-    return str(_cut(text_of(error)))
+    return str(_cut(get_text(error)))
 
 
 def _cut(text: str | None) -> str | None:

@@ -98,12 +98,8 @@ class Channel:
     def send(self, message: Hello | WorkerRequest | Done, fd: int | None = None) -> None:
         """Send a message, and a file descriptor of which the receiver gets its own copy.
 
-        Raises
-        ------
-        WireError
-            If the message is too large, or holds what is no text.
-        OSError
-            If the connection is broken.
+        Raises WireError if the message is too large, or holds what is no text; OSError if the
+        connection is broken.
         """
         try:
             body = self._encode(message)
@@ -119,12 +115,8 @@ class Channel:
     def receive(self, kind: type[Message]) -> Message | None:
         """Wait for a message of the given type; None when the other side has closed.
 
-        Raises
-        ------
-        WireError
-            If what comes is not such a message, or is cut short.
-        OSError
-            If the connection is broken.
+        Raises WireError if what comes is not such a message, or is cut short; OSError if the
+        connection is broken.
         """
         while (body := self._next()) is None:
             data = self._read()
@@ -138,10 +130,7 @@ class Channel:
     def take_fd(self) -> int:
         """Return the oldest file descriptor that has come and was not taken; now the caller's.
 
-        Raises
-        ------
-        WireError
-            If there is none.
+        Raises WireError if there is none.
         """
         if not self._fds:
             raise WireError("a message came without its file descriptor")

@@ -15,7 +15,6 @@ _KEYS = tuple(re.compile(rb'"%s"\s*:' % key) for key in (b"nodes", b"heads", b"a
 
 
 def is_symbol(file: BinaryIO) -> bool:
-    """Return whether a file is JSON with the keys of a symbol."""
     head = file.read(64)
     if not may_be_json(head):
         return False

@@ -38,17 +38,13 @@ _FREE = ("Identity",)
 def count_operations(graph: Graph) -> int:
     """Count the operations of one inference.
 
+    Raises LogicError if the graph has another operator, or exceeds a limit; ShapeError if a shape
+    is not fixed.
+
     Parameters
     ----------
     graph : Graph
         Static, with exact operators only.
-
-    Raises
-    ------
-    LogicError
-        If the graph has another operator, or exceeds a limit.
-    ShapeError
-        If a shape is not fixed.
     """
     nodes = [node for node in graph.nodes if node.op not in _FREE]
     moved = sum(graph.tensors[name].size for name in (*graph.inputs, *graph.constants))
@@ -65,10 +61,7 @@ def count_operations(graph: Graph) -> int:
 def sum_storage(pools: Iterable[int]) -> int:
     """Add the bytes of pools, each rounded up to a multiple of 4.
 
-    Raises
-    ------
-    LogicError
-        If the sum exceeds 4 GiB.
+    Raises LogicError if the sum exceeds 4 GiB.
     """
     return _limit("storage", sum(-(-nbytes // 4) * 4 for nbytes in pools), MAX_STORAGE, None)
 

@@ -97,7 +97,6 @@ def _get_width(spec: TensorSpec) -> int:
 
 
 def _infer_outputs(graph: Graph, node: Node, found: Mapping[str, int]) -> Sequence[int]:
-    """Infer the bits of a node's named outputs."""
     outputs = graph.output_specs(node)
     if node.op in _KEEPS_BITS:
         return [found.get(node.inputs[0], _get_width(outputs[0]))]

@@ -31,7 +31,6 @@ ELEMENTWISE: Mapping[str, str] = {
 
 @register_rule("conv2d", "src weight bias", "group size stride dilation padding autopad")
 def conv2d(op: Statement) -> None:
-    """A convolution."""
     src, weight, bias = (op.input(name) for name in ("src", "weight", "bias"))
     _check_size(op, weight)
     group, dilations = op.integer("group", 1), op.integers("dilation", 2, 1)

@@ -87,5 +87,4 @@ def _halve(op: Statement, tensor: str, axis: int) -> list[str]:
 
 
 def _clamp(op: Statement, corner: str, last: Array) -> str:
-    """Clamp a corner to the image."""
     return op.write("Max", op.write("Min", corner, last), np.float32(0))

@@ -41,11 +41,9 @@ class Document:
         return self.graph.constants.get(tensor)
 
     def fresh(self, stem: str) -> str:
-        """Return an unused name."""
         return self._names.take(stem)
 
     def create(self, name: str, spec: TensorSpec, **given: Any) -> str:
-        """Write the operator that creates a tensor."""
         spec = _check_spec(spec, name)
         parameters = {
             "dtype": _DTYPE_NAMES[spec.dtype.name],
@@ -94,7 +92,6 @@ class Document:
         name: str,
         **parameters: Any,
     ) -> str:
-        """Write an operator with one output, and return that."""
         self._append(optype, inputs, {"dst": output}, parameters, name)
         return output
 

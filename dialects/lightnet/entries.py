@@ -53,10 +53,8 @@ class Entry:
 def read_entries(data: bytes, at: str) -> tuple[Entry, ...]:
     """Read the operators of a file.
 
-    Raises
-    ------
-    ParseError
-        If it is neither JSON nor the text form, or a key is missing or of the wrong type.
+    Raises ParseError if it is neither JSON nor the text form, or a key is missing or of the wrong
+    type.
     """
     ops = _read_ops(data, at)
     entries = tuple(_read_entry(one, f"ops[{i}], {at}") for i, one in enumerate(ops))

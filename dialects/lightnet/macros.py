@@ -75,7 +75,6 @@ def preprocess(text: str, at: str) -> list[Token]:
 
 
 def split_tokens(text: str, line: int) -> list[Token]:
-    """Split a text that starts in a line into tokens."""
     found, start = [], 0
     for match in _TOKEN.finditer(text):
         line += text.count("\n", start, match.start())
@@ -177,7 +176,6 @@ class _Preprocessor:
     def _arguments(
         self, token: Token, macro: _Macro, ahead: list[Token]
     ) -> tuple[Sequence[Token], ...]:
-        """Pop the arguments of a macro from the tokens ahead."""
         given: list[list[Token]] = [[]]
         depth = 0
         while ahead:

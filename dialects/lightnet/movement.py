@@ -27,7 +27,6 @@ def concat(op: Statement) -> None:
 
 @register_rule("slice", "src", "axis start len")
 def slice_(op: Statement) -> None:
-    """A range of an axis."""
     src, axis = op.input("src"), op.axis(op.input("src"))
     start, length = op.integer("start", 0), op.integer("len", 1)
     if start + length > op.spec(src).static_shape[axis]:
@@ -37,7 +36,6 @@ def slice_(op: Statement) -> None:
 
 @register_rule("reshape", "src", "dims")
 def reshape(op: Statement) -> None:
-    """A view in another shape."""
     src, dims = op.input("src"), op.integers("dims", least=1)
     op.last("Reshape", src, np.array(dims))
     op.reading.share(src, op.output())
@@ -45,7 +43,6 @@ def reshape(op: Statement) -> None:
 
 @register_rule("transpose", "src", "axes")
 def transpose(op: Statement) -> None:
-    """Axes in another order."""
     op.last("Transpose", op.input("src"), perm=op.integers("axes"))
 
 
@@ -105,7 +102,6 @@ def pick1d(op: Statement) -> None:
 
 @register_rule("forward", "src")
 def forward(op: Statement) -> None:
-    """A view of the source."""
     src = op.input("src")
     op.last("Identity", src)
     op.reading.share(src, op.output())

@@ -39,8 +39,6 @@ RULES: dict[str, LightNetRule] = {}
 def register_rule(
     optype: str, inputs: str, parameters: str = "", outputs: str = "dst"
 ) -> Callable[[Writer], Writer]:
-    """Register the translation of an operator."""
-
     def register(write: Writer) -> Writer:
         RULES[optype] = LightNetRule(inputs, outputs, parameters, write)
         return write

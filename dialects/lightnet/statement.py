@@ -67,10 +67,7 @@ class Reading:
     def allot(self, nbytes: int, at: str, *, computed: bool = False) -> None:
         """Add the bytes of a constant to the total, before making it.
 
-        Raises
-        ------
-        ParseError
-            If the total exceeds the limit.
+        Raises ParseError if the total exceeds the limit.
         """
         self._made += nbytes * (COMPUTED if computed else 1)
         if self._made > MOST_ZEROS:
@@ -108,7 +105,6 @@ class Statement:
         self.at = f"{entry}, {at}"
 
     def input(self, argument: str) -> str:
-        """Return the tensor of an argument."""
         if argument not in self.entry.inputs:
             fail(f"the input {argument!r} is missing", self.at)
         return self._readable(self.entry.inputs[argument])
@@ -147,7 +143,6 @@ class Statement:
         return found
 
     def axis(self, tensor: str, name: str = "axis") -> int:
-        """Return an axis of a tensor."""
         return self.integer(name, 0, below=max(self.spec(tensor).rank or 0, 1))
 
     def number(self, name: str, above: float = -math.inf) -> float:

@@ -58,10 +58,7 @@ def rename_tensors(
 ) -> tuple[list[dict[str, Any]], dict[str, Array]]:
     """Rename tensors of operators and weights to names that are valid in the text form.
 
-    Raises
-    ------
-    GraphError
-        If names of the graph's inputs or outputs, which must stay, are invalid.
+    Raises GraphError if names of the graph's inputs or outputs, which must stay, are invalid.
     """
     wrong = [name for name in public if not _NAME.fullmatch(name)]
     if wrong:

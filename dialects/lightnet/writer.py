@@ -32,10 +32,7 @@ def is_writable(node: Node) -> bool:
 def write_node(document: Document, node: Node) -> None:
     """Write a node as one of LightNet's operators, or several.
 
-    Raises
-    ------
-    GraphError
-        If LightNet lacks an operator for it.
+    Raises GraphError if LightNet lacks an operator for it.
     """
     if any(node.outputs[1:]):
         raise refused_node_error(node, f"{node.op} of several outputs")
@@ -369,10 +366,7 @@ def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
 def make_files(graph: Graph, path: Path) -> Mapping[Path, bytes]:
     """Return the bytes of the weights, and of the model, by path.
 
-    Raises
-    ------
-    GraphError
-        As `dump_lightnet`.
+    Raises GraphError as `dump_lightnet`.
     """
     model, weights = dump_lightnet(graph, as_text=path.suffix == SUFFIX)
     return {path.with_suffix(".wts"): weights, path: model}

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ...devices.ort.runtime import load, newest_opset, options, summary
+from ...devices.ort.runtime import find_newest_opset, load, make_options, summarize
 from ...graph.dims import UNKNOWN
 from ...graph.dtypes import TEXT
 from ...graph.errors import OperatorError
 from ...graph.formats.onnx.forms import output_types
 from ...graph.formats.onnx.writer import to_onnx
 from ...graph.ir import Graph, Node
-from ...graph.nested import graphs_in
+from ...graph.nested import list_graphs
 from ...graph.operator import Call
 from ...graph.tensor import Array, Dim, Shape, TensorSpec, spec_of
 
@@ -69,7 +69,7 @@ def _ask(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, .
     constants = {name: v for name, v in zip(inputs, values, strict=True) if v is not None}
     node = Node("probe", op, inputs, outputs, call.attributes)
     try:
-        session = load(_make_model(node, fed, constants), options(optimize=False))
+        session = load(_make_model(node, fed, constants), make_options(optimize=False))
         found = session.get_outputs()
         shapes: Sequence[Shape | None] = [_convert_shape(output.shape, fed) for output in found]
         # With static inputs, running the kernel finds shapes that the schema's rules leave open.
@@ -77,7 +77,7 @@ def _ask(op: str, call: Call, values: list[Array | None]) -> tuple[TensorSpec, .
         if unknown and all(spec.is_static for spec in fed.values()):
             shapes = _run_kernel(session, fed, _collect_texts(call.attributes))
     except Exception as error:
-        raise OperatorError(f"ONNX Runtime refuses {op}: {summary(error)}", fix=_FIX) from error
+        raise OperatorError(f"ONNX Runtime refuses {op}: {summarize(error)}", fix=_FIX) from error
     return tuple(
         TensorSpec(_to_dtype(op, output.type), shape)
         for output, shape in zip(found, shapes, strict=True)
@@ -90,11 +90,11 @@ def _make_model(node: Node, fed: dict[str, TensorSpec], constants: dict[str, Arr
         **{name: spec_of(value) for name, value in constants.items()},
         **{name: _guess_spec(node.op, index) for index, name in enumerate(node.outputs)},
     }
-    for body in graphs_in(node):  # for its dtypes, at least
+    for body in list_graphs(node):  # for its dtypes, at least
         named = zip(node.outputs, body.outputs, strict=True)
         specs |= {name: TensorSpec(body.tensors[inner].dtype, None) for name, inner in named}
     graph = Graph("probe", tuple(fed), node.outputs, (node,), specs, constants)
-    model = to_onnx(graph, opset=newest_opset())
+    model = to_onnx(graph, opset=find_newest_opset())
     for output in model.graph.output:
         output.ClearField("type")  # ONNX Runtime infers it
     return model

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...devices.errors import DeviceUnavailableError
-from ...devices.ort.runtime import operator_schemas
+from ...devices.ort.runtime import list_schemas
 from ...graph.attribute import REQUIRED, RESERVED, Attribute, Kind
 from ...graph.decompositions import DecompositionBuilder, decomposition, decompositions
 from ...graph.formats.onnx.expansion import can_be_expanded
@@ -118,7 +118,7 @@ def _register() -> None:
 def _list_newest_schemas() -> Iterator[Any]:
     """Yield the newest schema of each operator; without deprecated ones of ONNX itself."""
     newest: dict[tuple[str, str], Any] = {}
-    for schema in sorted(operator_schemas(), key=lambda one: int(one.since_version)):
+    for schema in sorted(list_schemas(), key=lambda one: int(one.since_version)):
         # Deprecated operators of its own domains, such as tree ensembles, still have kernels.
         if not schema.domain or (schema.domain in RUNTIME_DOMAINS and not schema.deprecated):
             newest[schema.domain, schema.name] = schema

@@ -6,7 +6,7 @@ import warnings
 from typing import Any, NoReturn
 
 from ...graph.errors import ParseError
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ...graph.formats.onnx.load import load_onnx
 from ...graph.formats.registry import Format
 from ...graph.ir import Graph
@@ -15,12 +15,9 @@ from ...graph.ir import Graph
 def _read(program: Any) -> Graph:
     """Convert a `torch.export.ExportedProgram`; names are PyTorch's.
 
-    Raises
-    ------
-    ParseError
-        If the exporter's packages are not installed, or it refuses the program.
+    Raises ParseError if the exporter's packages are not installed, or it refuses the program.
     """
-    fix = how_to_install("torch")
+    fix = get_install_command("torch")
     import_extra("onnx", "reading exported programs takes the package 'onnx'", fix, ParseError)
     missing = "PyTorch's exporter takes the package 'onnxscript'"
     import_extra("onnxscript", missing, fix, ParseError)

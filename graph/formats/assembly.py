@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from ..check import check_structure
-from ..errors import GraphError, ParseError, PlaitError, named_text
+from ..errors import GraphError, ParseError, PlaitError, describe_error
 from ..infer import infer_node
-from ..ir import Graph, Node, call_of
+from ..ir import Graph, Node, make_call
 from ..tensor import Array, Dim, TensorSpec, spec_of
 
 _NOTHING: Mapping[str, TensorSpec] = {}
@@ -47,7 +47,6 @@ class Assembly:
         self.tensors[name] = spec
 
     def add_constant(self, name: str, array: Array) -> None:
-        """Add a constant without copying the array."""
         self._claim(name, "constant")
         self.constants[name] = array
         self.tensors[name] = spec_of(array)
@@ -55,14 +54,8 @@ class Assembly:
     def add_node(self, node: Node, declared: Mapping[str, TensorSpec] = _NOTHING) -> None:
         """Complete a node's attributes, infer its outputs and append it.
 
-        `declared` holds the file's specs of its outputs.
-
-        Raises
-        ------
-        GraphError
-            If the node does not fit its operator or its inputs.
-        ParseError
-            If the file contradicts the inferred specs.
+        `declared` holds the file's specs of its outputs. Raises GraphError if the node does not fit
+        its operator or its inputs; ParseError if the file contradicts the inferred specs.
         """
         where = f"{node}, {self.at}"
         for name in node.inputs:
@@ -101,7 +94,7 @@ class Assembly:
         present = [bool(name) for name in node.inputs]
         operator.check_arity(len(node.inputs), present, len(node.outputs), where)
         complete = replace(node, attributes=operator.complete(node.attributes, where))
-        return complete, infer_node(complete, call_of(complete, self.tensors, self.constants))
+        return complete, infer_node(complete, make_call(complete, self.tensors, self.constants))
 
     def _claim(self, name: str, what: str) -> None:
         if not name or name in self.tensors:
@@ -128,7 +121,7 @@ def locate_errors(node: Node, at: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ParseError(
-            f"{node.op} cannot be understood: {named_text(error)}",
+            f"{node.op} cannot be understood: {describe_error(error)}",
             at=where,
             fix=_EXPORT,
         ) from error

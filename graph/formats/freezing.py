@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..check import check
 from ..errors import GraphError
 from ..ir import ASSIGN, VARIABLE, Graph, Node
-from ..ordering import needed_for
+from ..ordering import find_needed
 from ..passes.merging import with_nodes
 from ..tensor import Array
 from .weights import weights_of, with_weights
@@ -59,7 +59,7 @@ def freeze(
 
 
 def _select_needed(graph: Graph, outputs: Iterable[str]) -> list[Node]:
-    return list(needed_for(outputs, graph.nodes))[::-1]
+    return list(find_needed(outputs, graph.nodes))[::-1]
 
 
 def _find_pure_outputs(graph: Graph) -> tuple[str, ...]:
@@ -86,7 +86,6 @@ def _check_outputs(graph: Graph, outputs: Collection[str]) -> None:
 
 
 def _read_initial_values(graph: Graph, variables: Iterable[Node]) -> dict[str, Array]:
-    """Return the initial values of variables by tensor."""
     held = weights_of(graph)
     found = {node.outputs[0]: held.get(node.name) for node in variables}
     computed = [name for name, value in found.items() if value is None]

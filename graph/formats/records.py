@@ -82,7 +82,6 @@ def _read(reader: ScalarReader, kind: Any) -> Any:
 
 @cache
 def _classify(kind: Any) -> tuple[str, tuple[Any, ...]]:
-    """Return the form of values of a kind, and the kinds of their parts."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind in SCALARS:
         return "scalar", (kind,)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from ..check import check
-from ..errors import GraphError, ParseError, PlaitError, is_ctrl_c, named_text
-from ..installed import FORMATS, leading_parts, load, load_own, offered, own
+from ..errors import GraphError, ParseError, PlaitError, describe_error, is_ctrl_c
+from ..installed import FORMATS, find_offers, list_own, list_prefixes, load, load_own
 from ..ir import Graph
 from ..registry import Registry
 from .container import GRAPHS, PLANS
@@ -159,7 +159,7 @@ class Format:
             if is_ctrl_c(error):
                 raise
             raise ParseError(
-                f"sniff of format {self.name!r} fails: {named_text(error)}",
+                f"sniff of format {self.name!r} fails: {describe_error(error)}",
                 at=at,
                 fix="pass format=, or correct the function",
             ) from error
@@ -205,7 +205,7 @@ class Format:
             if is_ctrl_c(error):
                 raise
             raise ParseError(
-                f"the reader of format {self.name!r} fails: {named_text(error)}",
+                f"the reader of format {self.name!r} fails: {describe_error(error)}",
                 at=at,
                 fix="correct the file, or the reader",
             ) from error
@@ -237,7 +237,7 @@ class Format:
             if is_ctrl_c(error):
                 raise
             raise GraphError(
-                f"the writer of format {self.name!r} fails: {named_text(error)}",
+                f"the writer of format {self.name!r} fails: {describe_error(error)}",
                 at=str(path),
                 fix="choose another format, or correct the writer: it returns bytes",
             ) from error
@@ -328,7 +328,7 @@ def _register(format: Format) -> None:
 
 def unregister_format(name: str) -> None:
     """Remove a registered format; raises GraphError for others."""
-    if name not in _formats or name in own(FORMATS):
+    if name not in _formats or name in list_own(FORMATS):
         raise GraphError(f"there is no format {name!r} to remove", fix=_list_known())
     del _formats[name]
 
@@ -383,7 +383,7 @@ def find_format_of_object(source: object) -> Format | None:
         if not names.isdisjoint(known.objects):
             return known
     # From the module up to the package: the closest knows the class best.
-    for module in leading_parts(type(source).__module__):
+    for module in list_prefixes(type(source).__module__):
         found = _load_installed(module)
         if found is not None and not names.isdisjoint(found.objects):
             return found
@@ -417,7 +417,7 @@ def _load_installed(name: str) -> Format | None:
 
 
 def _list_known() -> str:
-    return f"known are {', '.join((*BUILT_IN, *_formats.all(), *offered(FORMATS)))}"
+    return f"known are {', '.join((*BUILT_IN, *_formats.all(), *find_offers(FORMATS)))}"
 
 
 def _is_suffix(value: object) -> bool:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..errors import ParseError
-from ..exact_number import exact_number
+from ..exact_number import to_exact
 from ..expressions import Formula, Path
 from ..ir import Node
 from ..operator import find_operator
-from ..ordering import in_order
+from ..ordering import sort_nodes
 from ..passes.rewriting import Rewriter
 
 _FIX = "correct the rule"
@@ -118,12 +118,11 @@ class _Replacing:
         return [self._node_of(name, draft) for name, draft in self._in_order()]
 
     def _in_order(self) -> list[tuple[str, _Draft]]:
-        """Return the drafts in topological order."""
         edges = [
             Node(name, one.op, tuple(one.inputs.values()), tuple(one.outputs.values()))
             for name, one in self._drafts.items()
         ]
-        order, cycle = in_order(edges)
+        order, cycle = sort_nodes(edges)
         if cycle:
             waiting = ", ".join(node.name for node in cycle)
             raise ParseError(f"new nodes wait for each other: {waiting}", fix=_FIX)
@@ -167,13 +166,13 @@ class _Replacing:
             return value or ""
         stem = f"{self._node.name}/constant"
         if isinstance(value, tuple) and all(type(one) is int for one in value):
-            numbers = [exact_number(one, np.dtype(np.int64), stem) for one in value]
+            numbers = [to_exact(one, np.dtype(np.int64), stem) for one in value]
             return self._rewriter.constant(np.array(numbers, np.int64), stem)
         if isinstance(value, str | tuple):
             raise ParseError(f"{value!r} is neither a tensor nor a number", fix=_FIX)
         first = next(filter(None, (*self._node.inputs, *self._node.outputs)))
         dtype = self._rewriter.tensors[first].dtype
-        return self._rewriter.constant(exact_number(value, dtype, stem), stem)
+        return self._rewriter.constant(to_exact(value, dtype, stem), stem)
 
     def _node_of(self, name: str, draft: _Draft) -> Node:
         inputs = [draft.inputs.get(i, "") for i in range(max(draft.inputs, default=-1) + 1)]

@@ -95,7 +95,6 @@ class ScalarReader:
         return self.typed(str)
 
     def count(self) -> int:
-        """Read a length."""
         value = self.typed(int)
         if value < 0:
             raise ValueError(f"{value} is not a length")

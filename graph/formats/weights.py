@@ -18,8 +18,8 @@ import numpy as np
 from ..check import check
 from ..errors import GraphError, ParseError, ShapeError
 from ..infer import infer_node
-from ..ir import VARIABLE, Graph, Node, call_of
-from ..state import initial_value, spec_of_variable
+from ..ir import VARIABLE, Graph, Node, make_call
+from ..state import get_variable_spec, make_initial_value
 from ..tensor import Array, TensorSpec, spec_of
 from .files import read_file, replace_file
 from .safetensors import pack_weights, read_weights
@@ -155,8 +155,8 @@ def with_weights(graph: Graph, weights: Mapping[str, Array]) -> Graph:
     constants = dict(graph.constants)
     for name, array in weights.items():
         if name in variables:
-            like = spec_of_variable(variables[name])
-            initial = initial_value(_fit(name, array, like))
+            like = get_variable_spec(variables[name])
+            initial = make_initial_value(_fit(name, array, like))
             attributes = {**variables[name].attributes, "initial": initial}
             made[name] = replace(variables[name], attributes=attributes)
         else:
@@ -214,7 +214,7 @@ def _check_shapes(before: Graph, after: Graph, names: Iterable[str]) -> None:
 
 
 def _infer_specs(graph: Graph, node: Node) -> tuple[TensorSpec, ...]:
-    return infer_node(node, call_of(node, graph.tensors, graph.constants))
+    return infer_node(node, make_call(node, graph.tensors, graph.constants))
 
 
 INDEX = ".safetensors.index.json"

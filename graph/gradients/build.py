@@ -15,7 +15,7 @@ from ..dtypes import kind_of
 from ..errors import GraphError, ShapeError
 from ..ir import Graph, Node
 from ..named_tensor import Tensor
-from ..nested import draws, graphs_in
+from ..nested import draws, list_graphs
 from ..tensor import TensorSpec
 from ..traits import FLAT, Part
 from .adjoint import Adjoint
@@ -91,7 +91,7 @@ class Reverse:
                 fix="write it with other operators, or register a rule with "
                 "plait.graph.gradients.gradient",
             )
-        if graphs_in(node) and draws(node):  # its graphs are run anew, where they would draw anew
+        if list_graphs(node) and draws(node):  # its graphs are run anew, where they would draw anew
             raise GraphError(
                 f"no gradient of {node.op}: a graph inside of it draws random numbers",
                 at=str(node),

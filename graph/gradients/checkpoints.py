@@ -32,10 +32,7 @@ def recomputation(
 ) -> Recomputation | None:
     """Return what is computed again; None where all is kept.
 
-    Raises
-    ------
-    GraphError
-        If a checkpoint is no tensor.
+    Raises GraphError if a checkpoint is no tensor.
     """
     if checkpoints is None:
         return None

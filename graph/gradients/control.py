@@ -15,7 +15,7 @@ from ..dtypes import kind_of
 from ..errors import GraphError
 from ..ir import Graph
 from ..named_tensor import Tensor
-from ..nested import called
+from ..nested import call_graph
 from ..operator import Call
 from ..operators.control import axis_of, handed
 from ..tensor import TensorSpec
@@ -33,7 +33,7 @@ def if_(at: Adjoint) -> Gradients:
     wanted = [index for index in range(len(captured)) if at.wants(index + 1)]
     through = [index for index, g in enumerate(at.gradients) if g is not None]
     branches = {
-        name: _backward(called(at[name], specs), through, wanted)
+        name: _backward(call_graph(at[name], specs), through, wanted)
         for name in ("then_branch", "else_branch")
     }
     # Both branches get everything, and each uses what it needs: which is taken is known at run
@@ -150,7 +150,7 @@ def _call(at: Adjoint) -> Call:
 def _body(at: Adjoint) -> Graph:
     """Return the body with the specs that it has in every step."""
     known = [at.formula.builder.spec(name) if name else None for name in at.node.outputs]
-    return called(at["body"], handed(at.node.op, _call(at), known))
+    return call_graph(at["body"], handed(at.node.op, _call(at), known))
 
 
 @gradient("Scan")

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ..builder import GraphBuilder
 from ..ir import Node
-from ..nested import all_nodes, draws, graphs_in
+from ..nested import draws, list_graphs, walk_nodes
 from ..operators.state import AFTER
-from ..ordering import needed_for
+from ..ordering import find_needed
 from ..tensor import TensorSpec
 from .formula import Formula, Term
 
@@ -145,7 +145,7 @@ def between(nodes: Iterable[Node], xs: Iterable[str], ys: Iterable[str]) -> list
         if not reached.isdisjoint(node.inputs):
             reached.update(filter(None, node.outputs))
             behind.append(node)
-    return list(needed_for(ys, behind))[::-1]
+    return list(find_needed(ys, behind))[::-1]
 
 
 def is_again(node: Node) -> bool:
@@ -157,7 +157,7 @@ def may_repeat(node: Node) -> bool:
     """True when a node computes the same again: it calls no function, draws and affects nothing."""
     if draws(node):
         return False
-    nested = (inner for graph in graphs_in(node) for _, _, inner in all_nodes(graph))
+    nested = (inner for graph in list_graphs(node) for _, _, inner in walk_nodes(graph))
     operators = [node.operator, *(inner.operator for inner in nested)]
     return not any(one.effects or one.function is not None for one in operators)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from ..resampling import CROP, resized_axes
+from ..resampling import CROP, list_resized_axes
 from .adjoint import Adjoint
 from .elementwise import Gradients
 from .formula import Term
@@ -27,7 +27,7 @@ def resize(at: Adjoint) -> Gradients:
     The matrix is what Resize makes of the rows of a unit matrix.
     """
     x, made = at.input(0), at.dy
-    axes = resized_axes(at.node.attributes, x.rank)
+    axes = list_resized_axes(at.node.attributes, x.rank)
     stretches = _sizes(at) is None or at["keep_aspect_ratio_policy"] == "stretch"
     crops = at["coordinate_transformation_mode"] == CROP
     for place, axis in enumerate(axes):
@@ -85,7 +85,7 @@ def _matrix(at: Adjoint, x: Term, axis: int, target: list[Term | None]) -> Term:
 
 def _ratio_of(at: Adjoint, x: Term) -> tuple[Fraction, dict[int, int]]:
     """Return the ratio that all axes keep, and the size that is asked for each."""
-    sizes, axes = _sizes(at), resized_axes(at.node.attributes, x.rank)
+    sizes, axes = _sizes(at), list_resized_axes(at.node.attributes, x.rank)
     value = None if sizes is None else sizes.value
     lengths = [dim for dim in map((x.spec.shape or ()).__getitem__, axes) if isinstance(dim, int)]
     if value is None or len(lengths) != len(axes):

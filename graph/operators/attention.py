@@ -237,10 +237,7 @@ class Heads(NamedTuple):
 def heads_of(attributes: Attributes) -> Heads:
     """Return the numbers of heads.
 
-    Raises
-    ------
-    ShapeError
-        If those of queries are no multiple of the others.
+    Raises ShapeError if those of queries are no multiple of the others.
     """
     heads = Heads(attributes["q_num_heads"], attributes["kv_num_heads"])
     if heads.queries % heads.keys:

@@ -14,7 +14,7 @@ import numpy as np
 from ..attribute import Attribute, Kind
 from ..dims import is_computed
 from ..infer import infer_node
-from ..ir import Graph, Node, call_of
+from ..ir import Graph, Node, make_call
 from ..operator import Call, define, find_operator
 from ..tensor import TensorSpec
 from ..traits import OWN_DTYPES, RUNTIME, Part
@@ -104,7 +104,7 @@ def infer_lengths(node: Node, specs: Sequence[TensorSpec]) -> tuple[str, ...]:
     if not any(map(is_computed, dims)):
         return dims
     inner = get_called_node(node)
-    results = infer_node(inner, call_of(inner, dict(zip(node.inputs, specs, strict=True)), {}))
+    results = infer_node(inner, make_call(inner, dict(zip(node.inputs, specs, strict=True)), {}))
     told = (dim for spec in results for dim in spec.shape or ())
     return tuple(
         str(dim) if is_computed(declared) and isinstance(dim, int) else declared

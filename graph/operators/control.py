@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from ..attribute import Attribute, Kind
 from ..dims import UNKNOWN, normalize_axis
 from ..errors import ShapeError
-from ..infer import cost_of, infer_node
+from ..infer import get_cost, infer_node
 from ..ir import Graph, Node
-from ..nested import graphs_in, merged, replace_shape, result_specs
+from ..nested import infer_results, list_graphs, merge_specs, replace_shape
 from ..operator import Call, CostRule, Specs, define
 from ..tensor import Dim, TensorSpec
 from ..traits import OF_GRAPHS, OWN_DTYPES
@@ -66,7 +66,7 @@ def fits_whole(node: Node, call: Call) -> bool:
     given = handed(node.op, call, results)
     return all(spec.is_static for spec in results) and all(
         graph.is_static and [graph.tensors[name] for name in graph.inputs] == given
-        for graph in graphs_in(node)
+        for graph in list_graphs(node)
     )
 
 
@@ -78,7 +78,7 @@ def placed_nodes(graph: Graph, prefix: str = "") -> Iterator[tuple[str, Graph, N
     for node in graph.nodes:
         yield prefix + node.name, graph, node
         if waits(node) or node.op not in (*CONTROL_FLOW, EACH, WHOLE):
-            for nested in graphs_in(node):
+            for nested in list_graphs(node):
                 yield from placed_nodes(nested, f"{prefix}{node.name}/")
 
 
@@ -109,7 +109,7 @@ def _cost(op: str) -> CostRule:
 
 def _flops(graph: Graph) -> int:
     """Return the operations of a nested graph: 0 where its shapes are not known."""
-    return sum(cost_of(graph, node).flops for node in graph.nodes) if graph.is_static else 0
+    return sum(get_cost(graph, node).flops for node in graph.nodes) if graph.is_static else 0
 
 
 @define(
@@ -128,14 +128,14 @@ def _if(call: Call) -> Sequence[TensorSpec]:
     condition = call.value(0)
     # The other branch need not fit: it is never run.
     if condition is not None:
-        return _checked(result_specs(chosen_branch(call, condition.item()), specs, values), call)
+        return _checked(infer_results(chosen_branch(call, condition.item()), specs, values), call)
     # Not known which: what holds for both is known, and no more.
     then, other = (
-        _checked(result_specs(call.attributes[name], specs, values), call)
+        _checked(infer_results(call.attributes[name], specs, values), call)
         for name in ("then_branch", "else_branch")
     )
     pairs = zip(then, other, strict=False)
-    return [merged(a, b, f"output {i} of the branches") for i, (a, b) in enumerate(pairs)]
+    return [merge_specs(a, b, f"output {i} of the branches") for i, (a, b) in enumerate(pairs)]
 
 
 def chosen_branch(call: Call, condition: bool) -> Graph:
@@ -307,10 +307,11 @@ def _settled(
     # A state may grow from one iteration to the next, so that specs are widened until the body
     # keeps to them.
     for rounds_left in reversed(range(_ROUNDS + 1)):
-        results = result_specs(body, [*head, *specs, *slices, *captured], [*unknown, *values])
+        results = infer_results(body, [*head, *specs, *slices, *captured], [*unknown, *values])
         made = results[skipped : skipped + len(specs)]
         wider = [
-            merged(a, b, f"state {i}") for i, (a, b) in enumerate(zip(specs, made, strict=True))
+            merge_specs(a, b, f"state {i}")
+            for i, (a, b) in enumerate(zip(specs, made, strict=True))
         ]
         if wider == specs:
             break

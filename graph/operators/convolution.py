@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..attribute import Attribute, Attributes, Kind
-from ..dims import UNKNOWN, floordiv, mul, product
+from ..dims import UNKNOWN, floordiv, mul, multiply_all
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
@@ -65,10 +65,7 @@ def infer_conv(call: Call) -> Sequence[TensorSpec]:
 def conv_shape(x: TensorSpec, w: TensorSpec, attributes: Attributes) -> Shape | None:
     """Return the shape of a convolution, None where it is not known how many dimensions it has.
 
-    Raises
-    ------
-    ShapeError
-        If the input, the weights and the attributes do not fit together.
+    Raises ShapeError if the input, the weights and the attributes do not fit together.
     """
     _check_ranks(x, w)
     if x.shape is None or w.shape is None:
@@ -212,7 +209,7 @@ def _deformed_cost(call: Call, outputs: Specs) -> int:
     """Cost: four cells for each tap, and the convolution."""
     features, depth, *kernel = call.spec(1).static_shape
     batch, _, *sizes = outputs[0].static_shape
-    taps: Any = product((batch, *kernel, *sizes))
+    taps: Any = multiply_all((batch, *kernel, *sizes))
     return int(taps) * (8 * call.spec(0).static_shape[1] + 2 * features * depth)
 
 
@@ -244,7 +241,7 @@ def infer_deform_conv(call: Call) -> Sequence[TensorSpec]:
     kernel = call.attributes["kernel_shape"] or w[2:]
     check_form(call.spec(1), (None, None, *kernel), "the weights")
     _, outputs = resolve_deformed_window(x[2:], call.attributes, kernel)
-    taps = product((offset_group, *kernel))
+    taps = multiply_all((offset_group, *kernel))
     check_form(call.spec(OFFSET), (x[0], mul(taps, _AXES), *outputs), "the offset")
     if call.has(BIAS):
         check_form(call.spec(BIAS), (w[0],), "the bias")
@@ -299,9 +296,10 @@ def infer_col2im(call: Call) -> Sequence[TensorSpec]:
         return (TensorSpec(x.dtype, (UNKNOWN, UNKNOWN, *image)),)
     batch, cells, blocks = x.shape
     size = math.prod(block)
-    if (isinstance(cells, int) and cells % size) or not may_equal(blocks, product(counts)):
+    if (isinstance(cells, int) and cells % size) or not may_equal(blocks, multiply_all(counts)):
         raise ShapeError(
-            f"{x} is not made of columns of {size} cells, one for each of {product(counts)} blocks",
+            f"{x} is not made of columns of {size} cells, one for each of "
+            f"{multiply_all(counts)} blocks",
             fix="make image_shape, block_shape and the attributes those that it was made with",
         )
     return (TensorSpec(x.dtype, (batch, floordiv(cells, size), *image)),)

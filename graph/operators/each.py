@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from ..attribute import Attribute, Kind
 from ..dims import UNKNOWN
 from ..errors import GraphError, ShapeError
-from ..infer import cost_of, infer_shapes
+from ..infer import get_cost, infer_shapes
 from ..ir import ASSIGN, VARIABLE, Graph, Node
-from ..nested import acts_outside, all_nodes, called, draws, graphs_in, result_specs
+from ..nested import acts_outside, call_graph, draws, infer_results, list_graphs, walk_nodes
 from ..operator import Call, Operator, Specs, register_operator
 from ..row_axes import find_mixing_node
 from ..tensor import Array, Dim, TensorSpec
@@ -62,7 +62,7 @@ def _infer(call: Call) -> Sequence[TensorSpec]:
     """
     body: Graph = call.attributes["body"]
     length = common_rows([call.spec(index) for index in range(len(call.inputs))])
-    specs = result_specs(body, call.inputs)
+    specs = infer_results(body, call.inputs)
     for name, spec in zip(body.outputs, specs, strict=True):
         if not may_equal(first_dim(spec, f"output {name!r} of the graph"), length):
             raise ShapeError(
@@ -112,7 +112,7 @@ def check_body(body: Graph, at: str, batch: int) -> None:
         what = "has variables"
     elif any(draws(node) for node in body.nodes):
         what = "draws random numbers"
-    elif any(acts_outside(node) for _, _, node in all_nodes(body)):
+    elif any(acts_outside(node) for _, _, node in walk_nodes(body)):
         what = "has effects"
     if what is not None:
         raise GraphError(
@@ -144,7 +144,7 @@ def bodies_in(graph: Graph) -> Iterator[tuple[Node, Graph]]:
         if node.op == EACH:
             yield node, _body_of(graph, node)
         else:
-            for inner in graphs_in(node):
+            for inner in list_graphs(node):
                 yield from bodies_in(inner)
 
 
@@ -163,8 +163,8 @@ def _body_of(graph: Graph, node: Node) -> Graph:
 
 
 def _flops(call: Call, outputs: Specs) -> int:
-    body = called(call.attributes["body"], call.inputs)
-    return sum(cost_of(body, node).flops for node in body.nodes) if body.is_static else 0
+    body = call_graph(call.attributes["body"], call.inputs)
+    return sum(get_cost(body, node).flops for node in body.nodes) if body.is_static else 0
 
 
 register_operator(

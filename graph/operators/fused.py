@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..infer import cost_of
+from ..infer import get_cost
 from ..ir import Graph
-from ..nested import called, result_specs
+from ..nested import call_graph, infer_results
 from ..operator import Call, Specs, define
 from ..tensor import TensorSpec
 from ..traits import OWN_DTYPES, PRIMITIVE, Part
@@ -29,8 +29,8 @@ def body_of(call: Call) -> Graph:
 
 
 def _cost(call: Call, outputs: Specs) -> int:
-    graph = called(body_of(call), call.inputs)
-    return sum(cost_of(graph, node).flops for node in graph.nodes)
+    graph = call_graph(body_of(call), call.inputs)
+    return sum(get_cost(graph, node).flops for node in graph.nodes)
 
 
 @define(
@@ -48,4 +48,4 @@ def _cost(call: Call, outputs: Specs) -> int:
 )
 def infer_fused(call: Call) -> Sequence[TensorSpec]:
     """Infer: as the last of the nodes, all of which have outputs of one shape."""
-    return result_specs(body_of(call), call.inputs, call.values)
+    return infer_results(body_of(call), call.inputs, call.values)

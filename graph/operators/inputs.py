@@ -51,10 +51,7 @@ def check_dtype(spec: TensorSpec, kinds: str, what: str = "the input") -> None:
 def common_dtype(specs: Sequence[TensorSpec], kinds: str = ANY) -> np.dtype[Any]:
     """Return the dtype that all specs have.
 
-    Raises
-    ------
-    ShapeError
-        If they differ, or it is not of one of the kinds.
+    Raises ShapeError if they differ, or it is not of one of the kinds.
     """
     for spec in specs:
         check_dtype(spec, kinds)
@@ -118,10 +115,7 @@ def check_broadcastable(spec: TensorSpec, shape: Shape, what: str) -> None:
 def integers(call: Call, index: int, what: str) -> tuple[int, ...] | None:
     """Return the integers of an input, None where it is absent or not known before the run.
 
-    Raises
-    ------
-    ShapeError
-        If its dtype is not an integer's, or its rank is over 1.
+    Raises ShapeError if its dtype is not an integer's, or its rank is over 1.
     """
     if not call.has(index):
         return None
@@ -148,10 +142,7 @@ def of_rank(spec: TensorSpec, rank: int | None) -> TensorSpec:
 def listed_rank(call: Call, index: int) -> int | None:
     """Return for how many dimensions an input that is a list has a value; None if unknown.
 
-    Raises
-    ------
-    ShapeError
-        If no tensor has so many: a list may have any length.
+    Raises ShapeError if no tensor has so many: a list may have any length.
     """
     shape = call.spec(index).shape
     if shape is None or len(shape) > 1:

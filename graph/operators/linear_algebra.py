@@ -62,10 +62,7 @@ def infer_matmul(call: Call) -> Sequence[TensorSpec]:
 def product_shape(a: TensorSpec, b: TensorSpec) -> Shape | None:
     """Return the shape of a product by numpy's rules, None where a rank is not known.
 
-    Raises
-    ------
-    ShapeError
-        If the factors do not fit together.
+    Raises ShapeError if the factors do not fit together.
     """
     if 0 in (a.rank, b.rank):
         raise ShapeError(f"{a} times {b}: a scalar is not a matrix", fix="use Mul")
@@ -131,10 +128,7 @@ class Equation:
 def parse_equation(text: str, ranks: Sequence[int]) -> Equation:
     """Return the equation for inputs of these ranks.
 
-    Raises
-    ------
-    ShapeError
-        If it is not an equation, or does not fit the ranks.
+    Raises ShapeError if it is not an equation, or does not fit the ranks.
     """
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = left.split(",")

@@ -173,10 +173,7 @@ def pads_by_axis(
 ) -> list[tuple[int, int]]:
     """Return the cells to add before and after, for every axis.
 
-    Raises
-    ------
-    ShapeError
-        If there are not two pads for each axis listed.
+    Raises ShapeError if there are not two pads for each axis listed.
     """
     listed = normalize_axes(range(rank) if axes is None else axes, rank)
     if len(pads) != 2 * len(listed):

@@ -64,12 +64,8 @@ def n_directions(attributes: Attributes) -> int:
 def activations_of(attributes: Attributes, usual: Sequence[str]) -> list[Activation]:
     """Return a cell's functions, those of all directions in a row.
 
-    A function takes the next alpha and the next beta that are given if it has such a number.
-
-    Raises
-    ------
-    ShapeError
-        If there are too few or too many functions or numbers.
+    A function takes the next alpha and the next beta that are given if it has such a number. Raises
+    ShapeError if there are too few or too many functions or numbers.
     """
     names = attributes["activations"] or tuple(usual) * n_directions(attributes)
     wanted = len(usual) * n_directions(attributes)

@@ -14,9 +14,9 @@ import numpy as np
 from ..attribute import Attribute, Kind
 from ..dtypes import has_objects
 from ..errors import GraphError, ShapeError
-from ..generators import row_error, split_value, yields_rows
+from ..generators import is_generator, row_error, split_value
 from ..ir import Graph, Node
-from ..nested import result_specs
+from ..nested import infer_results
 from ..operator import Call, Operator, Specs, define, register_operator
 from ..python import check_results
 from ..tensor import Array, Dim, TensorSpec, read_only
@@ -73,10 +73,8 @@ class RowReducer:
     def put(self, value: Any) -> None:
         """Fold one row.
 
-        Raises
-        ------
-        GraphError
-            If it is not what is declared, or the function returns other values than it was given.
+        Raises GraphError if it is not what is declared, or the function returns other values than
+        it was given.
         """
         holds = [spec is not None and has_objects(spec.dtype) for spec in self._rows]
         rows = split_value(value, holds, self._count, self._at)
@@ -144,7 +142,7 @@ def _infer(call: Call) -> Sequence[TensorSpec]:
     states = tuple(map(call.spec, range(count)))
     tensors = tuple(map(call.spec, range(count, len(call.inputs))))
     common_rows(tensors)
-    made = result_specs(body, [*states, *row_specs(tensors)])
+    made = infer_results(body, [*states, *row_specs(tensors)])
     for index, (state, one) in enumerate(zip(states, made, strict=True)):
         if not _fits(one, state):
             raise ShapeError(
@@ -189,7 +187,7 @@ register_operator(
 )
 def _infer_call(call: Call) -> Sequence[TensorSpec]:
     """Infer: the values that are left of what is yielded."""
-    return result_specs(call.attributes["body"], call.inputs)
+    return infer_results(call.attributes["body"], call.inputs)
 
 
 def reducing_body(
@@ -197,10 +195,7 @@ def reducing_body(
 ) -> Graph:
     """Return the graph of a call that folds one row of some tensors into values.
 
-    Raises
-    ------
-    GraphError
-        If the function is not one that returns as many values.
+    Raises GraphError if the function is not one that returns as many values.
     """
     count = len(operator.outputs.split())
     if what := _why_not(operator, len(states)):
@@ -227,7 +222,7 @@ def _why_not(operator: Operator, count: int) -> str:
         return "is a class"
     if operator.is_async:
         return "is async"
-    if yields_rows(operator.function):
+    if is_generator(operator.function):
         return "yields its results"
     return "" if returned == count else f"returns {returned} values, not {count}"
 

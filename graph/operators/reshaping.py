@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Attributes, Kind
-from ..dims import UNKNOWN, floordiv, mul, normalize_axes, product
+from ..dims import UNKNOWN, floordiv, mul, multiply_all, normalize_axes
 from ..errors import ShapeError
 from ..operator import Call, define, free
 from ..tensor import Dim, Shape, TensorSpec
@@ -18,10 +18,7 @@ from .rules import FIRST
 def reshaped(shape: Shape, target: Sequence[int], allowzero: bool) -> Shape:
     """Return the shape that Reshape makes: 0 keeps a length, -1 takes what is left.
 
-    Raises
-    ------
-    ShapeError
-        If the element counts differ, or the target is not a shape.
+    Raises ShapeError if the element counts differ, or the target is not a shape.
     """
     if min(target, default=0) < -1 or list(target).count(-1) > 1:
         raise ShapeError(f"{list(target)} is not a shape", fix="use -1 at most once")
@@ -57,7 +54,7 @@ def _left_over(dims: Sequence[Dim], wanted: int, any_quotient: bool) -> Dim | No
     common = math.gcd(number, wanted)
     if wanted == 0 or not any_quotient:
         return 1
-    return floordiv(mul(number // common, product(symbols)), wanted // common)
+    return floordiv(mul(number // common, multiply_all(symbols)), wanted // common)
 
 
 @define(
@@ -102,7 +99,7 @@ def infer_flatten(call: Call) -> Sequence[TensorSpec]:
             fix=f"use a value in [{-rank}, {rank}]",
         )
     axis = axis + rank if axis < 0 else axis
-    return (TensorSpec(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:]))),)
+    return (TensorSpec(x.dtype, (multiply_all(x.shape[:axis]), multiply_all(x.shape[axis:]))),)
 
 
 @define(

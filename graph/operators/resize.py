@@ -8,7 +8,7 @@ from ..attribute import Attribute, Kind
 from ..dims import UNKNOWN
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
-from ..resampling import CROP, read_target, resized_axes, resized_shape
+from ..resampling import CROP, infer_resized_shape, list_resized_axes, read_target
 from ..tensor import TensorSpec
 from ..traits import FIRST_FOLLOWS, PRIMITIVE
 from .inputs import NUMBERS, check_dtype, may_equal
@@ -73,7 +73,7 @@ def infer_resize(call: Call) -> Sequence[TensorSpec]:
         raise ShapeError(f"{CROP} needs a region", fix="give roi")
     if x.shape is None:
         return (x,)
-    axes = resized_axes(call.attributes, len(x.shape))
+    axes = list_resized_axes(call.attributes, len(x.shape))
     if not axes:
         raise ShapeError("there is no axis to resize", fix="leave Resize out")
     told = 2 if has_scales else 3
@@ -84,7 +84,7 @@ def infer_resize(call: Call) -> Sequence[TensorSpec]:
         dims = (UNKNOWN if axis in axes else dim for axis, dim in enumerate(x.shape))
         return (TensorSpec(x.dtype, tuple(dims)),)
     target = read_target(call.values, call.attributes)
-    return (TensorSpec(x.dtype, resized_shape(x.shape, call.attributes, target)),)
+    return (TensorSpec(x.dtype, infer_resized_shape(x.shape, call.attributes, target)),)
 
 
 def _check_listed(spec: TensorSpec, count: int, what: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..attribute import Attribute, Kind
-from ..dims import UNKNOWN, mul, normalize_axis, product
+from ..dims import UNKNOWN, mul, multiply_all, normalize_axis
 from ..errors import ShapeError
 from ..operator import Call, Specs, define
 from ..tensor import Dim, Shape, TensorSpec
@@ -35,7 +35,7 @@ _AXIS = Attribute(Kind.INT, None)
 
 
 def _size(spec: TensorSpec) -> Dim:
-    return UNKNOWN if spec.shape is None else product(spec.shape)
+    return UNKNOWN if spec.shape is None else multiply_all(spec.shape)
 
 
 def _sort_cost(call: Call, outputs: Specs) -> int:

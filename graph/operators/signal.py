@@ -32,10 +32,8 @@ STEP, WINDOW, FRAME = 1, 2, 3
 def dft_axis(given: Sequence[int] | None, rank: int) -> int:
     """Return the axis that a DFT runs along, given the integers of that input.
 
-    Raises
-    ------
-    ShapeError
-        If there is not one, or it is outside the tensor, or the last: real and imaginary parts.
+    Raises ShapeError if there is not one, or it is outside the tensor, or the last: real and
+    imaginary parts.
     """
     axis = normalize_axis(-2 if given is None else _one(given, "the axis"), rank)
     if axis == rank - 1:

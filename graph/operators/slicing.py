@@ -38,10 +38,8 @@ def slices_by_axis(
 ) -> dict[int, tuple[int, int, int]]:
     """Return (start, end, step) for each axis that is sliced.
 
-    Raises
-    ------
-    ShapeError
-        If the lists differ in length, an axis is unknown or listed twice, or a step is 0.
+    Raises ShapeError if the lists differ in length, an axis is unknown or listed twice, or a step
+    is 0.
     """
     listed = normalize_axes(range(len(starts)) if axes is None else axes, rank)
     paces = (1,) * len(starts) if steps is None else steps
@@ -116,10 +114,7 @@ def infer_slice(call: Call) -> Sequence[TensorSpec]:
 def split_sizes(length: Dim, sizes: Sequence[int] | None, parts: int) -> tuple[Dim, ...]:
     """Return the lengths of the parts: the sizes given, or equal ones, the last ones smaller.
 
-    Raises
-    ------
-    ShapeError
-        If the sizes given are negative, too few or too many, or do not add up.
+    Raises ShapeError if the sizes given are negative, too few or too many, or do not add up.
     """
     if sizes is None:
         if isinstance(length, str):

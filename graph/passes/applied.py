@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..escaping import listing
+from ..escaping import join_lines
 from ..ir import Graph, Node
 
 
@@ -45,7 +45,7 @@ class Applied:
         listed = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
         where = f" in {self.inside}" if self.inside else ""
         nodes = f"{self.before:,} -> {self.after:,} nodes"
-        return listing([f"{self.name}{where}: {nodes} ({listed or 'constants'})"])
+        return join_lines([f"{self.name}{where}: {nodes} ({listed or 'constants'})"])
 
     def within(self, node: str) -> Applied:
         """Return the changes of a graph inside of `node`, with paths as names."""

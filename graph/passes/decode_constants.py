@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..evaluation import Room, evaluated
+from ..evaluation import Room, evaluate_node
 from ..infer import infer_node
-from ..ir import Graph, Node, call_of
+from ..ir import Graph, Node, make_call
 from ..tensor import Array
 from ..traits import DECODES
 from .merging import MayMerge, always, with_nodes
@@ -26,8 +26,8 @@ def decode_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
         read = filter(None, node.inputs)
         found = None
         if DECODES in node.operator.traits and all(name in graph.constants for name in read):
-            call = call_of(node, graph.tensors, graph.constants)
-            found = evaluated(node, call, infer_node(node, call), room)
+            call = make_call(node, graph.tensors, graph.constants)
+            found = evaluate_node(node, call, infer_node(node, call), room)
         if found is None:
             kept.append(node)
         else:

@@ -10,7 +10,7 @@ from ..decompositions import Decomposition, decomposed, decompositions
 from ..errors import ShapeError
 from ..infer import asking
 from ..ir import Graph, Node
-from ..nested import graphs_in, has_effects
+from ..nested import has_effects, list_graphs
 from ..operators.control import waits
 from .merging import MayMerge, Placing, always
 from .rewriting import Rewriter
@@ -44,7 +44,7 @@ def _explain_refusal(why_not: WhyNot, graph: Graph, node: Node) -> str | None:
     """Return why a node can run nowhere; control flow runs if all nodes in it do."""
     if not waits(node):
         return why_not(graph, node)
-    inner = ((one, each) for one in graphs_in(node) for each in one.nodes)
+    inner = ((one, each) for one in list_graphs(node) for each in one.nodes)
     return next(filter(None, (_explain_refusal(why_not, *pair) for pair in inner)), None)
 
 

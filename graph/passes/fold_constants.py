@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..evaluation import Room, evaluated, is_known_ahead
+from ..evaluation import Room, evaluate_node, is_known_ahead
 from ..infer import infer_node
-from ..ir import Graph, Node, call_of
+from ..ir import Graph, Node, make_call
 from ..operators.control import CONTROL_FLOW
 from ..tensor import Array
 from .merging import MayMerge, always, with_nodes
@@ -28,9 +28,9 @@ def fold_constants(graph: Graph, may_merge: MayMerge = always) -> Graph:
         known = node.op not in CONTROL_FLOW and is_known_ahead(node, tensors, values)
         found: dict[str, Array] | None = None
         if known or not news.isdisjoint(node.inputs):
-            call = call_of(node, tensors, values)
+            call = make_call(node, tensors, values)
             specs = infer_node(node, call)
-            found = evaluated(node, call, specs, room) if known else None
+            found = evaluate_node(node, call, specs, room) if known else None
             told = zip(node.outputs, specs, strict=True)
             clearer = {n: spec for n, spec in told if n and not tensors[n].is_static}
             tensors.update(clearer)

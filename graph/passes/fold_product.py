@@ -52,7 +52,6 @@ def _scale(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
 
 
 def _add_bias(rewriter: Rewriter, match: Match) -> Sequence[Node] | None:
-    """Add a bias to a product, or add to its bias."""
     last, product = match.last, match.named["product"]
     x, w = product.inputs[0], rewriter.constants[product.inputs[1]]
     given = _align_to_columns(rewriter, product, last, rewriter.constants[match.tensors["b"]])

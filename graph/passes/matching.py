@@ -230,7 +230,6 @@ def _apply_one(
 
 
 def matches(rewriter: Rewriter, pattern: Pattern, node: Node) -> Iterator[Match]:
-    """Yield the matches that end at a node."""
     if pattern.output < len(node.outputs):
         for match in _match_operand(rewriter, pattern, node.outputs[pattern.output], Match()):
             if _is_closed(rewriter, match):

@@ -69,7 +69,6 @@ def merge_transposes(rewriter: Rewriter, before: Node, node: Node) -> None:
 
 
 def get_order(node: Node, rank: int) -> tuple[int, ...]:
-    """Return the order of axes of a Transpose."""
     perm = node.attributes["perm"]
     return tuple(range(rank)[::-1]) if perm is None else tuple(perm)
 

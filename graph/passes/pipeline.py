@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 from ..check import check
 from ..errors import GraphError, ShapeError
 from ..ir import Graph, Node
-from ..nested import called, has_effects
+from ..nested import call_graph, has_effects
 from ..operator import find_operator
 from ..operators.control import CONTROL_FLOW, handed
 from ..registry import Registry
@@ -225,7 +225,7 @@ def simplify_inside(
 def _specialize_nested(graph: Graph, node: Node, nested: Graph) -> Graph:
     """Return a nested graph with specs that hold in each of its runs."""
     results = [graph.tensors.get(name) for name in node.outputs]
-    return called(nested, handed(node.op, graph.call(node), results))
+    return call_graph(nested, handed(node.op, graph.call(node), results))
 
 
 def _make_inner_rule(path: str, may_merge: MayMerge) -> MayMerge:

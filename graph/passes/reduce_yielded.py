@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..generators import yields_rows
+from ..generators import is_generator
 from ..ir import Graph, Node
 from ..operators.reduce_rows import REDUCE_ROWS, REDUCED_CALL, reduced_call
 from .merging import MayMerge, always
@@ -32,7 +32,7 @@ def _find_generator(rewriter: Rewriter, node: Node) -> Node | None:
     """Return the generator function that yields exactly the rows of a node, or None."""
     count = len(node.attributes["body"].outputs)
     generator = rewriter.producer(node.inputs[count])
-    if generator is None or not yields_rows(generator.operator.function):
+    if generator is None or not is_generator(generator.operator.function):
         return None
     yielded = [name in generator.outputs for name in node.inputs]
     if yielded != [False] * count + [True] * (len(yielded) - count) or "" in node.outputs:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import GraphError
 from ..infer import infer_node
-from ..ir import Graph, Node, call_of
+from ..ir import Graph, Node, make_call
 from ..names import Names
 from ..nested import has_effects
 from ..operator import Call, find_operator
@@ -126,7 +126,7 @@ class Rewriter:
         return tensor in self._public
 
     def call(self, node: Node) -> Call:
-        return call_of(node, self.tensors, self.constants)
+        return make_call(node, self.tensors, self.constants)
 
     def specs(self, node: Node) -> Sequence[TensorSpec]:
         """Infer the specs of a node's outputs, once for each node."""

@@ -44,7 +44,6 @@ def get_turn(rewriter: Rewriter, node: Node | None) -> Order | None:
 
 
 def invert(order: Order) -> Order:
-    """Return the inverse of an order."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
@@ -104,7 +103,6 @@ class Cut:
         """Transposes that lead from one colour to the other."""
 
     def chosen(self) -> set[str]:
-        """Return the names of the chosen nodes."""
         # Such an order has no direction. Regions get colours, and the side of a node is whether it
         # keeps its colour.
         if self._undoes_itself:

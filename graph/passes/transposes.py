@@ -123,7 +123,6 @@ class _Mover:
         rewriter.replace([node], made)
 
     def merge(self) -> None:
-        """Merge Transposes of results with the Transposes that read them."""
         rewriter = self._rewriter
         for name in self._written:
             for reader in rewriter.readers(name):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import Graph, Node
-from ..nested import draws, graphs_in, has_effects
+from ..nested import draws, has_effects, list_graphs
 from ..traits import COMMUTATIVE
 from .constants import ConstantPool
 from .merging import MayMerge, always, with_nodes
@@ -127,7 +127,7 @@ def _is_pure(node: Node) -> bool:
     operator = node.operator
     if operator.function is not None or operator.effects or node.op == "Dropout":
         return False
-    return not graphs_in(node) and not draws(node)
+    return not list_graphs(node) and not draws(node)
 
 
 def _sort_operands(node: Node) -> tuple[str, ...]:

@@ -92,7 +92,6 @@ class Wiring:
         self._places[self._place_of.pop(node.name)].remove(node.name)
 
     def rename(self, tensor: str, to: str) -> None:
-        """Rename a tensor at its writer and its readers."""
         writer = self.producer(tensor)
         assert writer is not None, "inputs and constants are not renamed"
         outputs = tuple(to if name == tensor else name for name in writer.outputs)

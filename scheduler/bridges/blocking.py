@@ -17,7 +17,7 @@ from ...devices.automatic import AUTO
 from ...devices.device import Device
 from ...devices.lane import is_work
 from ...graph.ir import Graph
-from ...graph.registry import registrations
+from ...graph.registry import count_registrations
 from ...graph.tensor import Array
 from ..errors import PlanError, SessionError
 from ..planner.api import plan
@@ -224,12 +224,12 @@ class KeptPlans:
             return plan(graph, devices, pin=pin, bounds=bounds)
         with self._lock:
             kept = self._kept.get(key)
-            if kept is not None and kept.registrations == registrations():
+            if kept is not None and kept.registrations == count_registrations():
                 self._kept.move_to_end(key)
                 return kept.plan
         made = plan(graph, devices, pin=pin, bounds=bounds)
         with self._lock:
-            self._kept[key] = _Kept(graph, made, registrations())
+            self._kept[key] = _Kept(graph, made, count_registrations())
             self._kept.move_to_end(key)
             if len(self._kept) > MOST_PLANS:
                 self._kept.popitem(last=False)

@@ -8,7 +8,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
-from ...graph.state import variables_of
+from ...graph.state import find_variables
 from ..dispatch.inline_policy import ON_STREAM_THREADS, InlineLimit
 from ..dispatch.way_choice import WayChoice
 from ..plans.fetches import Fetched, Fetches
@@ -84,7 +84,7 @@ class StreamHere:
         plan = loop.session.plan
         self._may_run = is_plain and may_run_here(loop.session)
         self._carrier = carrier_of(loop.session) if self._may_run else None
-        is_plain = is_plain and options.key is None and not variables_of(plan.graph)
+        is_plain = is_plain and options.key is None and not find_variables(plan.graph)
         can_share = self._may_run and plan.has_own_devices and is_plain
         self.threads = plan.variants if can_share else 0
         self.are_threads_refused = False

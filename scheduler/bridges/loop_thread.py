@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import trio
 
-from ...devices.forking import give_up_in_children
+from ...devices.forking import register_for_forks
 from ...graph.errors import InternalError, PlaitError
 from ..errors import SessionError, forked_session_error, make_broken_session_error
 from ..plans.plan import Plan
@@ -194,7 +194,7 @@ class LoopThread(Generic[S]):
         PlaitError
             Any error of opening a session.
         """
-        give_up_in_children(self)
+        register_for_forks(self)
         try:
             self._thread.start()
             self._opened.result()

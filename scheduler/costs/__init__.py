@@ -1,4 +1,4 @@
-"""Costs: how long nodes and copies take, by a model or as measured."""
+"""Costs: modelled or measured times of nodes and copies."""
 
 from .costs import Costs
 

@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from ...devices.device import Device
-from ...devices.kinds import device_kind, guess, kernels_of, model_of, usual_memory, whole_of
+from ...devices.kinds import get_kernel_kind, get_kind, get_model, get_whole, guess, guess_memory
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
-from ...devices.model import DeviceModel, family
+from ...devices.model import DeviceModel, name_family
 from ...graph.errors import ParseError
-from ...graph.infer import cost_of
+from ...graph.infer import get_cost
 from ...graph.ir import Graph, Node
 from ...graph.operators.bounded_call import called_op, calls_function
 from ...graph.operators.control import CONTROL_FLOW, expected_runs
 from ...graph.operators.fused import FUSED
 from ..errors import PlanError
 from .figures import Figures, Measured
-from .members import parts_of
-from .signature import Signature, digest, signature
+from .members import split_members
+from .signature import Signature, make_digest, make_signature
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan
@@ -39,7 +39,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 PYTHON_S = 1e-4
-"""What a Python operator is taken to cost where nobody measured it."""
+"""The assumed time of a Python operator without measurements."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Costs(Figures):
     Attributes
     ----------
     factors : Mapping of str to float
-        What if: the factor by which an operator, or the node of that name, is slower.
+        Hypothetical factors by which operators, or nodes of that name, are slower.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Costs(Figures):
         Raises
         ------
         PlanError
-            If they are not device objects.
+            If these are not device objects.
         """
         if not isinstance(devices, Mapping) or isinstance(next(iter(devices.values()), None), str):
             raise PlanError(
@@ -80,7 +80,7 @@ class Costs(Figures):
                 fix="map names to device objects, such as {'cpu': plait.devices.find('cpu')}",
             )
         return cls(
-            {name: model_of(device, name) for name, device in devices.items()},
+            {name: get_model(device, name) for name, device in devices.items()},
             {name: device.capabilities.memory for name, device in devices.items()},
         )
 
@@ -91,7 +91,7 @@ class Costs(Figures):
         Raises
         ------
         ParseError
-            If the file does not hold costs, or is damaged.
+            If the file is not a file of costs, or is damaged.
         """
         from .costs_file import read
 
@@ -148,8 +148,8 @@ class Costs(Figures):
             {**self.models, **other.models},
             {**self.memories, **other.memories},
             {**self.links, **other.links},
-            _joined(self.nodes, other.nodes, lambda one: one.distrust),
-            _joined(self.programs, other.programs, lambda one: one.is_noisy),
+            _join(self.nodes, other.nodes, lambda one: one.distrust),
+            _join(self.programs, other.programs, lambda one: one.is_noisy),
             {**self.hops, **other.hops},
             other.loop or self.loop,
             {**self.factors, **other.factors},
@@ -195,25 +195,25 @@ class Costs(Figures):
     def model(self, device: str) -> DeviceModel:
         """Return a device's model: its own, that of its kind, or the built-in one.
 
-        Of a share of a GPU that was not measured, its part of the whole one's.
+        An unmeasured share of a GPU gets its fraction of the whole GPU's model.
         """
         own = self.models.get(device)
         if own is None or own.is_guess:
-            whole, fraction = whole_of(device)
+            whole, fraction = get_whole(device)
             if whole != device:
                 return self.model(whole).scaled(fraction)
-        return own or self.models.get(device_kind(device)) or guess(device)
+        return own or self.models.get(get_kind(device)) or guess(device)
 
     def is_guess(self, device: str) -> bool:
-        """True if nothing is known of a device but its kind."""
+        """Return whether only the kind of a device is known."""
         return self.model(device).is_guess and not self._of(device, self.nodes)
 
     def memory_of(self, device: str) -> str:
         """Return the memory of a device."""
-        return self.memories.get(device) or usual_memory(device)
+        return self.memories.get(device) or guess_memory(device)
 
     def node_s(self, device: str, graph: Graph, node: Node) -> float:
-        """Return how long a node's kernel takes; its shapes must be static.
+        """Return the time of a node's kernel; its shapes must be static.
 
         A node whose outputs are views of its inputs takes no time.
         """
@@ -221,35 +221,35 @@ class Costs(Figures):
         return seconds * self._factor(device, graph, node) if self.factors else seconds
 
     def program_s(self, device: str, graph: Graph) -> float:
-        """Return how long a whole subgraph takes, from being submitted to its end."""
+        """Return the time of a whole subgraph from submission to end."""
         submit_s = self.model(device).submit_s
         known = self._of(device, self.programs)
-        # With factors some nodes are faster than measured: then the nodes are added up.
+        # Factors make some nodes faster than measured: then the nodes are added up.
         if known and not self.factors:
-            timing = known.get(digest(graph))
+            timing = known.get(make_digest(graph))
             if timing is not None:
                 return submit_s + timing.trusted_s
         nbytes = sum(graph.tensors[name].nbytes for name in (*graph.inputs, *graph.outputs))
-        # A measured whole has all of that in it; what follows is for the others.
+        # A measured whole includes this; the rest is for others.
         kernels = sum(self.node_s(device, graph, node) for node in graph.nodes)
         return submit_s + self.model(device).edge_s(nbytes) + kernels
 
     def copy_s(self, source: str, target: str, nbytes: int) -> float:
-        """Return how long one copy between two memories takes, the host's or those of devices."""
+        """Return the time of one copy between two memories, of the host or of devices."""
         link = self.links.get((source, target))
         if link is not None:
             return link.copy_s(nbytes)
         if CALLER in (source, target):
             (memory,) = {source, target} - {CALLER}
             return self.model(self._owner(memory)).inner_copy_s(nbytes)
-        # Of two devices, the one that receives makes the copy, and its model says how fast.
+        # The receiving one of two devices makes the copy.
         private = {source, target} - {HOST, SHARED}
         if len(private) > 1:
             return self.model(self._owner(target)).peer_copy_s(nbytes)
         return self.model(self._owner(private.pop()) if private else "cpu").copy_s(nbytes)
 
     def hop_s(self, source: str, target: str) -> float | None:
-        """Return the measured time from a step on one device to a step on another, if known.
+        """Return the measured time between a step on one device and a step on another, if known.
 
         Measurements of other devices of the same kinds are used if these were not measured.
         """
@@ -258,7 +258,7 @@ class Costs(Figures):
         if not (self._is_alike(source) and self._is_alike(target)):
             return None
         kinds = _kinds(source, target)
-        # The least of them: whatever else a machine does only adds to it.
+        # The least of them: other load of a machine only adds to it.
         return min((s for ends, s in self.hops.items() if _kinds(*ends) == kinds), default=None)
 
     def basis(self, device: str, graph: Graph, node: Node) -> Basis:
@@ -266,16 +266,16 @@ class Costs(Figures):
         return self._estimate(device, graph, node)[1]
 
     def _factor(self, device: str, graph: Graph, node: Node) -> float:
-        """Return by what a node is taken to be slower; of a Fused one each node inside counts."""
+        """Return the factor of a node; for a Fused one, each node inside counts."""
         whole = self.factors.get(FUSED, 1.0) if node.op == FUSED else 1.0
         return whole * sum(
             share * self.factors.get(called_op(one), 1.0) * self.factors.get(one.name, 1.0)
-            for _, one, share in parts_of(graph, node, self.model(device))
+            for _, one, share in split_members(graph, node, self.model(device))
         )
 
     def _estimate(self, device: str, graph: Graph, node: Node) -> tuple[float, Basis]:
         known = self._nodes_like(device)
-        asked = signature(graph, node) if known else None
+        asked = make_signature(graph, node) if known else None
         if asked is not None and asked in known:
             found = known[asked]
             return found.seconds, "scaled" if found.is_share else "measured"
@@ -284,10 +284,10 @@ class Costs(Figures):
             return 0.0, "model"
         if node.op in CONTROL_FLOW:
             runs = expected_runs(node.op, graph.call(node))
-            # Of two branches the slower one: which is taken is not known.
+            # The slower branch: which one runs is unknown.
             return max(count * self._nodes_s(device, inner) for inner, count in runs), "model"
-        kernel = family(graph, node)
-        modelled = model.kernel_s(kernel, cost_of(graph, node))
+        kernel = name_family(graph, node)
+        modelled = model.kernel_s(kernel, get_cost(graph, node))
         if asked is not None:
             ratio = self._ratio(device, asked, kernel, modelled)
             if ratio is not None:
@@ -298,31 +298,31 @@ class Costs(Figures):
         return sum(self.node_s(device, graph, node) for node in graph.nodes)
 
     def _ratio(self, device: str, asked: Signature, kernel: str, modelled: float) -> float | None:
-        """Return measured over modelled time, of the measurement that is most alike."""
+        """Return measured over modelled time, from the most similar measurement."""
         model = self.model(device)
         alike = self._by_op(device).get(asked.op, ())
-        # With the same attributes it is the same kernel, more likely than not.
+        # With equal attributes it is most likely the same kernel.
         same = [one for one in alike if one[0].attributes == asked.attributes] or alike
         pairs = [(model.kernel_s(kernel, measured.cost), measured.seconds) for _, measured in same]
         pairs = [pair for pair in pairs if min(pair) > 0]
         if not pairs or modelled <= 0:
             return None
-        # By ratio: ten times the work is as far away as a tenth. Ties by value, so that no order
-        # matters.
+        # By ratio: ten times the work is as far away as a tenth. Ties by value, independent of
+        # order.
         nearest = min(pairs, key=lambda pair: (abs(math.log(pair[0]) - math.log(modelled)), pair))
         return nearest[1] / nearest[0]
 
     def _nodes_like(self, device: str) -> Mapping[Signature, Measured]:
-        """Return measured nodes of a device, and of those that have the same kernels."""
+        """Return the measured nodes of a device, and of those with the same kernels."""
         if device not in self._known:
-            kind, kernels = device_kind(device), kernels_of(device)
+            kind, kernels = get_kind(device), get_kernel_kind(device)
             alike = sorted(
-                (name != device, name != kind, device_kind(name) != kind, name)
+                (name != device, name != kind, get_kind(name) != kind, name)
                 for name in self.nodes
-                if name == device or (kernels == kernels_of(name) and self._is_alike(device))
+                if name == device or (kernels == get_kernel_kind(name) and self._is_alike(device))
             )
             known: dict[Signature, Measured] = {}
-            # The nearest last, so that its figures stay where several are known.
+            # The nearest last: its figures replace others.
             for *_, name in reversed(alike):
                 known.update(self.nodes[name])
             self._known[device] = known
@@ -348,16 +348,16 @@ class Costs(Figures):
         return table.get(self._found(device, table), {})
 
     def _found(self, device: str, table: Mapping[str, object]) -> str:
-        """Return where a device's measurements stand: its name, its kind, or one of its kind."""
-        kind = device_kind(device)
+        """Return the key of a device's measurements: its name, its kind, or one of its kind."""
+        kind = get_kind(device)
         if device in table or not table:
             return device
         alike = self._is_alike(device)
-        others = sorted(name for name in table if device_kind(name) == kind and alike)
+        others = sorted(name for name in table if get_kind(name) == kind and alike)
         return kind if kind in table else next(iter(others), device)
 
     def _is_alike(self, device: str) -> bool:
-        """True when others of its kind are the same hardware: this machine's processor."""
+        """Return whether others of its kind are the same hardware: this machine's processor."""
         return self.memory_of(device) in HOST_MEMORIES
 
     def _owner(self, memory: str) -> str:
@@ -365,10 +365,10 @@ class Costs(Figures):
 
 
 def _kinds(source: str, target: str) -> tuple[str, str, bool]:
-    return device_kind(source), device_kind(target), source == target
+    return get_kind(source), get_kind(target), source == target
 
 
-def _joined(
+def _join(
     first: Mapping[str, Mapping[_K, _V]],
     second: Mapping[str, Mapping[_K, _V]],
     distrust: Callable[[_V], int],

@@ -28,7 +28,7 @@ from ...graph.formats.sources import decode_json
 from ...graph.operator import Cost
 from ..errors import PlanError
 from .figures import Figures, Link, Loop, Measured, Timing
-from .signature import Signature, canonical
+from .signature import Signature, to_text
 
 FORMAT, VERSION = "plait costs", 1
 
@@ -45,7 +45,6 @@ _NODE = frozenset(
 
 
 def read(path: Path) -> Figures:
-    """Read a file of costs; ParseError says what is wrong and where."""
     with open_file(path) as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
@@ -56,18 +55,15 @@ def read(path: Path) -> Figures:
 
 
 def decode(data: bytes, at: str) -> Figures:
-    """Return the figures that a file's bytes describe."""
     return _Reader(at).figures(decode_json(lambda: data, at, ParseError, _FIX))
 
 
 def write(figures: Figures, path: Path) -> None:
-    """Write a file of costs; PlanError if that fails."""
     text = json.dumps(encode(figures), indent=1)
     replace_file(path, [f"{text}\n".encode()], PlanError)
 
 
 def encode(figures: Figures) -> dict[str, Any]:
-    """Return the figures as plain values."""
     links: dict[str, dict[str, Any]] = {}
     for (source, target), link in figures.links.items():
         links.setdefault(source, {})[target] = link._asdict()
@@ -81,7 +77,7 @@ def encode(figures: Figures) -> dict[str, Any]:
         "memories": dict(figures.memories),
         "links": links,
         "nodes": {
-            name: [_entry(key, measured) for key, measured in nodes.items()]
+            name: [_encode_entry(key, measured) for key, measured in nodes.items()]
             for name, nodes in figures.nodes.items()
         },
         "programs": {
@@ -93,10 +89,10 @@ def encode(figures: Figures) -> dict[str, Any]:
     }
 
 
-def _entry(key: Signature, measured: Measured) -> dict[str, Any]:
+def _encode_entry(key: Signature, measured: Measured) -> dict[str, Any]:
     return {
         **key._asdict(),
-        # As an object rather than as text in text: people read these files.
+        # An object rather than a string of JSON: people read these files.
         "attributes": json.loads(key.attributes),
         **measured.cost._asdict(),
         **measured.timing._asdict(),
@@ -105,7 +101,7 @@ def _entry(key: Signature, measured: Measured) -> dict[str, Any]:
 
 
 class _Reader:
-    """Checks values on their way in; `at` names the file and the place in it."""
+    """Checks values; errors name the file and the place in it."""
 
     def __init__(self, at: str) -> None:
         self._file = at
@@ -163,7 +159,7 @@ class _Reader:
         for index, entry in enumerate(self._list(value, f"nodes, {device!r}", MOST_ENTRIES)):
             where = f"nodes, {device!r}, number {index}"
             key, measured = self._node(self._object(entry, where), where)
-            # Which of two times counts would depend on their order.
+            # Otherwise the order would decide between two times.
             if key in found:
                 raise self._error(where, "repeats an earlier entry")
             found[key] = measured
@@ -184,8 +180,8 @@ class _Reader:
         is_share = entry.get("is_share", False)
         if not isinstance(is_share, bool):
             raise self._error(f"{where}, is_share", f"should be true or false, not {is_share!r}")
-        # In the form in which they are looked up, however the file spells them.
-        key = Signature(op, canonical(attributes), inputs, outputs)
+        # In canonical form, for look-ups.
+        key = Signature(op, to_text(attributes), inputs, outputs)
         return key, Measured(self._timing(entry, where), Cost(flops, nbytes), is_share)
 
     def _programs(self, device: str, value: object) -> dict[str, Timing]:
@@ -195,7 +191,7 @@ class _Reader:
             here = f"{where}, {name!r}"
             if isinstance(timing, dict):
                 self._only(timing, Timing._fields, here)
-            else:  # as files were written that did not tell how far runs were apart
+            else:  # older files have no deviation
                 timing = {"seconds": timing}
             found[name] = self._timing(timing, here)
         return found
@@ -212,27 +208,27 @@ class _Reader:
 
     def _object(self, value: object, where: str) -> dict[str, Any]:
         if not isinstance(value, dict) or len(value) > MOST_ENTRIES:
-            raise self._error(where, f"should be an object, not {_shown(value)}")
+            raise self._error(where, f"should be an object, not {_shorten(value)}")
         return value
 
     def _list(self, value: object, where: str, most: int) -> list[Any]:
         if not isinstance(value, list) or len(value) > most:
-            raise self._error(where, f"should be a list of at most {most}, not {_shown(value)}")
+            raise self._error(where, f"should be a list of at most {most}, not {_shorten(value)}")
         return value
 
     def _text(self, value: object, where: str) -> str:
         if not isinstance(value, str) or len(value) > LONGEST_NAME:
-            raise self._error(where, f"should be text, not {_shown(value)}")
+            raise self._error(where, f"should be text, not {_shorten(value)}")
         return value
 
     def _number(self, value: object, where: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _sane(value):
-            raise self._error(where, f"should be a number, 0 or more, not {_shown(value)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_sane(value):
+            raise self._error(where, f"should be a number, 0 or more, not {_shorten(value)}")
         return float(value)
 
     def _whole(self, value: object, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not _sane(value):
-            raise self._error(where, f"should be a whole number, 0 or more, not {_shown(value)}")
+        if isinstance(value, bool) or not isinstance(value, int) or not _is_sane(value):
+            raise self._error(where, f"should be a whole number, 0 or more, not {_shorten(value)}")
         return value
 
     def _only(self, value: Mapping[str, object], names: Iterable[str], where: str) -> None:
@@ -245,10 +241,10 @@ class _Reader:
         return ParseError(what, at=self._file, fix=fix or _FIX)
 
 
-def _sane(value: int | float) -> bool:
+def _is_sane(value: int | float) -> bool:
     return 0 <= value < 1 << 80
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -6,30 +6,29 @@ from ...devices.device import Device, Remote
 from ...devices.memory import HOST, SHARED
 
 INLINE_BYTES = 1 << 21
-"""More than this is copied on a thread, so that the loop is not held up.
+"""Larger inputs are copied on a thread, so that the loop is not blocked.
 
-To have a thread copy 2 MB takes as much of the processor's time again (0.2 ms), and two more turns
-of the loop.
+A thread doubles the processor's time for 2 MB (0.2 ms), and adds two turns of the loop.
 """
 
 ALONE_BYTES = 6 << 20
-"""The same for an item that is alone in its session, where no other one waits for the loop.
+"""The limit for an item that is alone in its session, where no other one waits for the loop.
 
-On the host of an H200 a thread took 0.1 ms to wake up, and as much again to wake the loop: half of
-what it takes to copy so many bytes. For that long, 0.5 ms, other tasks of the program wait, and
-twice as long where items may run again: their inputs are copied once more.
+On the host of an H200 a thread took 0.1 ms to wake up, and as long again to wake the loop: half of
+the time of the copy. Other tasks of the program wait for 0.5 ms, and twice as long if items may
+run again: their inputs are copied once more.
 """
 
 AFTER_LAST_BYTES = 1 << 22
-"""More results than this are not copied by the thread that ended the last step: its lane waits."""
+"""Larger results are not copied by the thread that ended the last step: its lane waits."""
 
 HOST_BYTES_PER_S = 10e9
-"""How fast inputs are written and results read."""
+"""Speed of writing inputs and reading results."""
 
 
-def computes_here(device: Device) -> bool:
-    """True when a device's kernels keep the host's cores busy."""
-    if issubclass(type(device), Remote):  # known of a class; isinstance looks at members each time
+def is_on_host(device: Device) -> bool:
+    """Return whether a device's kernels occupy the host's cores."""
+    if issubclass(type(device), Remote):  # isinstance would check all members each time
         return False
     offers = device.capabilities
     return offers.runs_python or not offers.accesses.isdisjoint((HOST, SHARED))

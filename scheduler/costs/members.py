@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...devices.model import DeviceModel, family
-from ...graph.infer import cost_of
+from ...devices.model import DeviceModel, name_family
+from ...graph.infer import get_cost
 from ...graph.ir import Graph, Node
-from ...graph.nested import called
+from ...graph.nested import call_graph
 from ...graph.operators.fused import FUSED
 
 
@@ -17,10 +17,10 @@ class MemberShare(NamedTuple):
     Attributes
     ----------
     graph : Graph
-        Of which it is a node.
+        The graph that contains it.
     node : Node
     share : float
-        Of the time.
+        Its fraction of the time.
     """
 
     graph: Graph
@@ -28,12 +28,12 @@ class MemberShare(NamedTuple):
     share: float
 
 
-def parts_of(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:
-    """Return what a node of a static graph consists of: mostly itself."""
+def split_members(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:
+    """Split a node of a static graph into its members: mostly itself."""
     if node.op != FUSED:
         return [MemberShare(graph, node, 1.0)]
-    inner = called(node.attributes["body"], graph.call(node).inputs)
-    seconds = [model.kernel_s(family(inner, one), cost_of(inner, one)) for one in inner.nodes]
+    inner = call_graph(node.attributes["body"], graph.call(node).inputs)
+    seconds = [model.kernel_s(name_family(inner, one), get_cost(inner, one)) for one in inner.nodes]
     whole = sum(seconds)
     if whole <= 0:
         return [MemberShare(inner, one, 1 / len(seconds)) for one in inner.nodes]

@@ -1,6 +1,6 @@
-"""The key of a measured time: an operator with its attributes and the specs around it.
+"""The key of a measured time: an operator with its attributes and specs.
 
-Names play no part in it, so that a time that was measured in one graph is found for another.
+Names are not part of it, so that a time from one graph applies to another.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Signature(NamedTuple):
     attributes : str
         As JSON, keys sorted.
     inputs, outputs : tuple of str
-        Specs such as ``"float32[1, 3]"``; empty where a tensor is absent.
+        Specs such as ``"float32[1, 3]"``; empty if a tensor is absent.
     """
 
     op: str
@@ -33,31 +33,30 @@ class Signature(NamedTuple):
     outputs: tuple[str, ...]
 
 
-def signature(graph: Graph, node: Node) -> Signature:
-    """Return what a node's measured time belongs to."""
+def make_signature(graph: Graph, node: Node) -> Signature:
+    """Return the key of a node's measured time."""
     inputs = tuple(str(graph.tensors[name]) if name else "" for name in node.inputs)
     outputs = tuple(str(graph.tensors[name]) if name else "" for name in node.outputs)
-    return Signature(node.op, canonical(node.attributes), inputs, outputs)
+    return Signature(node.op, to_text(node.attributes), inputs, outputs)
 
 
-def canonical(attributes: Mapping[str, Any]) -> str:
-    """Return attributes as text that is equal where they are."""
-    return json.dumps(attributes, sort_keys=True, separators=(",", ":"), default=_plain)
+def to_text(attributes: Mapping[str, Any]) -> str:
+    return json.dumps(attributes, sort_keys=True, separators=(",", ":"), default=_to_plain)
 
 
-def digest(graph: Graph) -> str:
-    """Return what a whole subgraph's measured time belongs to: its nodes and how they connect."""
+def make_digest(graph: Graph) -> str:
+    """Return the key of a subgraph's measured time: its nodes and their connections."""
     number: dict[str, int] = {"": -1}
     parts: list[Any] = []
     for node in graph.nodes:
         reads = [number.setdefault(name, len(number)) for name in node.inputs]
         writes = [number.setdefault(name, len(number)) for name in node.outputs]
-        parts.append((*signature(graph, node), reads, writes))
+        parts.append((*make_signature(graph, node), reads, writes))
     parts.append([number.get(name, -2) for name in graph.outputs])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, np.dtype):
         return value.name
     if isinstance(value, np.generic):
@@ -65,5 +64,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Graph):
-        return digest(value)
+        return make_digest(value)
     return str(value)

@@ -12,8 +12,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...devices.device import Device, Scaling
-from ...devices.host import core_count
-from ..costs.host import computes_here
+from ...devices.host import count_cores
+from ..costs.host import is_on_host
 from ..plans.partition import SESSION
 from ..plans.placement import Step
 from ..plans.replicas import count_variants, list_devices
@@ -64,7 +64,7 @@ def divided(
         How many there are of a device, itself included.
     """
     counts = {name: (replicas or {}).get(name, 1) for name in devices}
-    cores, shares = core_count(), dict.fromkeys(counts, equal_cores(sum(counts.values())))
+    cores, shares = count_cores(), dict.fromkeys(counts, equal_cores(sum(counts.values())))
     for name, count in counts.items():
         if not isinstance(devices[name], Scaling):
             continue
@@ -98,7 +98,7 @@ def seconds_on_one(device: Device, seconds: float, cores: int) -> float:
 
 def equal_cores(sharing: int) -> int:
     """Return the cores of each of so many devices, one core left over; 1 at least."""
-    return max(1, (core_count() - 1) // max(1, sharing))
+    return max(1, (count_cores() - 1) // max(1, sharing))
 
 
 def _computing(plan: Plan) -> dict[str, Device]:
@@ -107,7 +107,7 @@ def _computing(plan: Plan) -> dict[str, Device]:
 
 def computing(devices: Mapping[str, Device], used: Container[str]) -> dict[str, Device]:
     """Return those of the used devices that keep the host's cores busy."""
-    return {name: one for name, one in devices.items() if name in used and computes_here(one)}
+    return {name: one for name, one in devices.items() if name in used and is_on_host(one)}
 
 
 def planned_for(plan: Plan) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...graph.generators import yields_rows
+from ...graph.generators import is_generator
 from ...graph.ir import Node
 from ...graph.operators.bounded_call import BOUNDED_CALL
 from ...graph.operators.each import EACH
@@ -74,7 +74,7 @@ def _nodes(step: Step) -> tuple[Node, ...]:
 
 def _yields_rows(node: Node) -> bool:
     inner = node.attributes["body"].nodes[0] if node.op == BOUNDED_CALL else node
-    return yields_rows(inner.operator.function)
+    return is_generator(inner.operator.function)
 
 
 def _is_shared(placement: Placement, name: str, source: Step, target: Step) -> bool:

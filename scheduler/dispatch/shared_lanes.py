@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from ...devices.device import Device
-from ...devices.host import core_count, may_run_anywhere
+from ...devices.host import count_cores, may_run_anywhere
 from ..plans.placement import Outline, summarize_step
 from ..plans.replicas import count_variants
 from .core_shares import planned_for
@@ -28,7 +28,7 @@ def shared_lanes(plan: Plan) -> SharedLanes:
     groups = plan.replicas or plan.beside
     count = count_variants(groups)
     have_replicas = planned_for(plan).issubset(name for names in groups for name in names)
-    if not have_replicas or {*map(len, groups)} != {count} or count < core_count():
+    if not have_replicas or {*map(len, groups)} != {count} or count < count_cores():
         return {}
     free = [names for names in groups if any(map(_may_share, map(plan.prototypes.get, names)))]
     sets = zip(*free, strict=True) if len(free) > 1 else ()

@@ -11,8 +11,8 @@ from typing import Any
 
 from ...graph.ir import Graph
 from ...graph.item_order import CALLS, explain_order, find_kept
-from ...graph.nested import all_nodes, graphs_in
-from ..costs.signature import canonical
+from ...graph.nested import list_graphs, walk_nodes
+from ..costs.signature import to_text
 from ..errors import JobError
 from .sources import hash_texts
 
@@ -36,9 +36,9 @@ def _add_graph(graph: Graph, texts: list[str]) -> None:
         data = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
         texts += [name, str(graph.tensors[name]), sha256(data).hexdigest()]
     for node in graph.nodes:
-        attributes = canonical(node.attributes)
+        attributes = to_text(node.attributes)
         texts += [_NUMBER.sub("", node.op), str(node.inputs), str(node.outputs), attributes]
-        for nested in graphs_in(node):
+        for nested in list_graphs(node):
             _add_graph(nested, texts)
 
 
@@ -46,7 +46,7 @@ def hash_code(graph: Graph) -> str:
     """Return a digest of the text of a graph's Python functions, without functions they call."""
     return hash_texts(
         _find_text(target)
-        for _, _, node in all_nodes(graph)
+        for _, _, node in walk_nodes(graph)
         if (function := node.operator.function) is not None
         for target in getattr(function, CALLS, (function,))
     )
@@ -87,7 +87,7 @@ def check_unchanged(before: Mapping[str, str], now: Mapping[str, str], *, accept
 
 def check_order(graph: Graph) -> None:
     """Raise JobError for a function that keeps state, which no commit would save."""
-    for path, _, node in all_nodes(graph):
+    for path, _, node in walk_nodes(graph):
         operator = node.operator
         is_kept = operator.ordered or (operator.ordered is None and find_kept(operator))
         if operator.function is not None and is_kept:

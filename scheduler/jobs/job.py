@@ -11,8 +11,8 @@ from typing import Any, Unpack
 
 import msgspec
 
-from ...graph.nested import all_nodes
-from ...graph.state import assigns
+from ...graph.nested import walk_nodes
+from ...graph.state import has_assignments
 from ..bridges.blocking_session import BlockingSession
 from ..errors import JobError
 from ..planner.plannable import Plannable, to_plan
@@ -144,7 +144,7 @@ class Job:
         It is False if all results go to files, and True for a function as the sink, or functions
         with effects in the graph.
         """
-        nodes = all_nodes(self.plan.fetchable)
+        nodes = walk_nodes(self.plan.fetchable)
         return type(self.sink) is Sink or any(
             node.operator.effects and node.operator.function for _, _, node in nodes
         )
@@ -191,7 +191,7 @@ class Job:
         with self._open(progress) as run:
             if not run.status.is_done:
                 raise JobError("the job has not ended", fix="run() it to its end first")
-            if assigns(self.plan.fed):
+            if has_assignments(self.plan.fed):
                 raise JobError(
                     "the plan has variables, whose values at a failed item are gone",
                     fix="run the job in another folder, once the cause is mended",

@@ -18,7 +18,7 @@ import numpy as np
 from ...devices.errors import DeviceLostError
 from ...graph.errors import InternalError, PlaitError
 from ...graph.operators.randomness import RANDOM_KEY
-from ...graph.state import assigns
+from ...graph.state import has_assignments
 from ..bridges.blocking_session import BlockingSession
 from ..errors import JobError
 from ..runtime.items.feeds import to_feeds
@@ -80,7 +80,7 @@ class JobRun:
         self._job, self._session, self._interrupts = job, session, interrupts
         self.status = status
         self._progress = progress or (lambda done: None)
-        self._is_stateful = assigns(job.plan.fed)
+        self._is_stateful = has_assignments(job.plan.fed)
         self._begin = self._position = self._fed = status.position
         self._begun_s = self._committed_s = monotonic()
         self._rows: list[Any] = []

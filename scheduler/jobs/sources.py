@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ..errors import SourceError
 
 BATCH_ROWS = 1024
@@ -225,7 +225,7 @@ def hash_texts(texts: Iterable[str]) -> str:
 def import_pyarrow(module: str) -> Any:
     """Return a module of pyarrow or fsspec; raise SourceError with the extra if it is missing."""
     missing = f"{module.partition('.')[0]} is not installed"
-    return import_extra(module, missing, how_to_install("jobs"), SourceError)
+    return import_extra(module, missing, get_install_command("jobs"), SourceError)
 
 
 def _find_system(path: str | os.PathLike[str]) -> Any:

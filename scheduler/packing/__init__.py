@@ -1,8 +1,8 @@
-"""Packing: offsets for blocks of which some may not overlap. Knows nothing of graphs."""
+"""Packing: offsets for blocks of which some may not overlap. Independent of graphs."""
 
 from .check import check
 from .packing import pack
-from .partial_order import conflicts_of
+from .partial_order import find_conflicts
 from .relation import Block, Conflicts, Intervals, Packing, PackingError
 
 __all__ = [
@@ -12,6 +12,6 @@ __all__ = [
     "Packing",
     "PackingError",
     "check",
-    "conflicts_of",
+    "find_conflicts",
     "pack",
 ]

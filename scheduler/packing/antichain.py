@@ -1,8 +1,8 @@
-"""The tightest bound that a partial order gives: the heaviest set of blocks, none over in time.
+"""The tightest bound of a partial order: the heaviest set of blocks of which none precedes another.
 
-By Dilworth's theorem for weights it equals the least flow that covers every block with chains:
-the sum of all bytes, less as many as can be handed on from blocks to their successors. That is a
-maximum flow between two copies of the blocks. For bounds on request: thousands of blocks take long.
+By Dilworth's theorem for weights it equals the least flow that covers all blocks with chains: the
+sum of all bytes, less the bytes that blocks can pass to successors. That is a maximum flow between
+two copies of the blocks. It is only for bounds on request, as it is slow for thousands of blocks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from .relation import Conflicts
 
 
-def heaviest_antichain(sizes: Sequence[int], conflicts: Conflicts, starts: Sequence[int]) -> int:
+def find_heaviest_antichain(
+    sizes: Sequence[int], conflicts: Conflicts, starts: Sequence[int]
+) -> int:
     """Return the most bytes of blocks that all conflict with each other.
 
     Parameters
@@ -20,10 +22,10 @@ def heaviest_antichain(sizes: Sequence[int], conflicts: Conflicts, starts: Seque
     sizes : sequence of int
         Bytes of each block.
     conflicts : Conflicts
-        Made of a partial order by `conflicts_of`.
+        From a partial order by `find_conflicts`.
     starts : sequence of int
-        A point where each block is first written, in the topological order: of two blocks without
-        a conflict, the one with the smaller is over first.
+        The point where each block is first written, in the topological order: of two blocks without
+        a conflict, the one with the smaller start precedes the other.
     """
     flow = _Flow(sizes, conflicts, starts)
     while flow.augment():
@@ -32,7 +34,7 @@ def heaviest_antichain(sizes: Sequence[int], conflicts: Conflicts, starts: Seque
 
 
 class _Flow:
-    """Bytes handed on from left copies to right ones; sets of blocks are bits of integers."""
+    """Bytes passed from left copies to right ones; sets of blocks are bits of integers."""
 
     def __init__(self, sizes: Sequence[int], conflicts: Conflicts, starts: Sequence[int]) -> None:
         order = sorted(
@@ -50,7 +52,7 @@ class _Flow:
         self.value = 0
 
     def augment(self) -> bool:
-        """Send more along a shortest way, if there is one; left copies that have bytes begin."""
+        """Send more along a shortest path, if there is one, from left copies with bytes."""
         came: dict[int, int] = {}
         back: dict[int, int] = {}
         queue = [index for index, rest in enumerate(self._left) if rest]

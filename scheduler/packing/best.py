@@ -1,6 +1,6 @@
 """The best packing so far, and the budget that is left to find a better one.
 
-A budget is of work that is counted, the same on every machine, or of seconds.
+Budgets are of counted work, the same on every machine, or of seconds.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from .problem import Problem
 
 
 class Best:
-    """The best packing so far, and what would be good enough.
+    """The best packing so far, and the target.
 
     Parameters
     ----------
     problem : Problem
     bound : int
-        No packing takes fewer bytes.
+        A lower bound of all packings.
     capacity : int or None
-        Any packing of so many bytes is good enough.
+        Any packing of this size is good enough.
 
     Attributes
     ----------
     offsets : list of int
-        Empty until there is a packing.
+        Empty until the first packing.
     peak, height : int
-        Where its last block ends; the same with sizes rounded up.
+        End of its last block, with exact and with rounded sizes.
     algorithm : str
     """
 
@@ -43,16 +43,16 @@ class Best:
 
     @property
     def target(self) -> int:
-        """How small is small enough."""
+        """The size that is small enough."""
         return self.bound if self.capacity is None else max(self.bound, self.capacity)
 
     @property
     def is_good(self) -> bool:
-        """True when there is no need to go on."""
+        """True when the search can end."""
         return bool(self.offsets) and self.peak <= self.target
 
     def offer(self, algorithm: str, offsets: list[int] | None) -> None:
-        """Take a packing if it is better; None is none."""
+        """Take a packing if it is better; ignore None."""
         if offsets is None:
             return
         peak = self._problem.peak(offsets)
@@ -62,17 +62,17 @@ class Best:
 
 
 class Budget:
-    """Work and time for a part of the packing, which are also taken from the whole.
+    """Work and time for a part of the packing, also charged to the whole.
 
     Parameters
     ----------
     seconds : float
-        After these it is over.
+        The time limit.
     effort : float, optional
-        So much work too. A unit is the placement of a block between a few others, some five
-        microseconds. Where work is counted, time is not shared out: it decides nothing.
+        The limit of work. A unit is the placement of a block between a few others, about five
+        microseconds. With a limit of work, time is not shared, so that it decides nothing.
     whole : Budget, optional
-        What this is a part of.
+        The budget that includes this one.
     """
 
     def __init__(
@@ -84,21 +84,18 @@ class Budget:
         self._whole = whole
 
     def spend(self, work: float) -> None:
-        """Take note of work."""
         self._left -= work
         if self._whole is not None:
             self._whole.spend(work)
 
     def is_over(self) -> bool:
-        """True when nothing more should be begun."""
+        """True when no new work may start."""
         return self._left <= 0 or perf_counter() >= self.deadline
 
     def left_s(self) -> float:
-        """Return the seconds left."""
         return max(self.deadline - perf_counter(), 0.0)
 
     def part(self, share: float) -> Budget:
-        """Return a part of what is left."""
         if self.is_counted:
             return Budget(self.left_s(), max(self._left, 0) * share, self)
         return Budget(self.left_s() * share, None, self)

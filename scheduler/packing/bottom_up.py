@@ -1,10 +1,9 @@
-"""Packings of a partial order, filled from the bottom by what has most above it still to come.
+"""Packings of a partial order, filled from the bottom in order of the bytes above each block.
 
-Sections of time there are none, but cliques do their service: a block's tail is the most bytes that
-a clique with it still has to stack. Each try places one block after another on what already lies
-below it, as in scheduling (Giffler and Thompson, 1960); a block that comes out above the target has
-its tail weighted more from then on ("squeaky wheel", Joslin and Clements, 1999). A good packing is
-then settled.
+Cliques replace sections of time: a block's tail is the most bytes that a clique with it still has
+to stack. Each try places one block after another on those below it, as in scheduling (Giffler and
+Thompson, 1960). Blocks above the target get more weight in later tries ("squeaky wheel", Joslin and
+Clements, 1999). A good packing is then settled.
 """
 
 from __future__ import annotations
@@ -15,31 +14,31 @@ import numpy as np
 import numpy.typing as npt
 
 from .first_fit import FAR
-from .justify import settled
+from .justify import settle
 from .problem import Problem
 
 MOST_CLIQUES = 32
-"""A block's heaviest cliques, of which no more are looked at."""
+"""Limit of a block's heaviest cliques."""
 
 NOISE = 0.05
-"""By how much the weights vary from try to try, as a factor."""
+"""Variation of weights between tries, as a factor."""
 
 MOST_WEIGHT = 1e100
-"""Against overflow, where the target is far out of reach."""
+"""Prevents overflow for an unreachable target."""
 
 PROMISING = 1.1
-"""How far above the best a packing may be for settling it to be worth while, as a factor."""
+"""Ratio to the best up to which a packing is settled."""
 
 
 class BottomUp:
-    """Packs one problem again and again.
+    """Packs one problem repeatedly.
 
     Parameters
     ----------
     problem : Problem
-        No block of it is fixed.
+        Without fixed blocks.
     target : int
-        The peak aimed at.
+        The target of the peak.
     """
 
     def __init__(self, problem: Problem, target: int) -> None:
@@ -47,10 +46,10 @@ class BottomUp:
         self._sizes = np.array(problem.sizes, np.int64)
         self._alignments = np.array(problem.alignments, np.int64)
         self._near = [problem.conflicts.near(block) for block in range(len(problem))]
-        self._loads, self._cliques = _table(problem.cliques, problem.sizes)
+        self._loads, self._cliques = _tabulate(problem.cliques, problem.sizes)
 
     def tries(self) -> Iterator[list[int]]:
-        """Yield packings without end; what each is like depends on those before it."""
+        """Yield packings forever; each depends on those before it."""
         dice = np.random.default_rng(0)
         count = len(self._sizes)
         weights = noisy = np.ones(count)
@@ -60,7 +59,7 @@ class BottomUp:
             peak = int((offsets + self._sizes).max())
             found = offsets.tolist()
             if peak < PROMISING * best:
-                found = settled(self._problem, found)
+                found = settle(self._problem, found)
                 best = min(best, peak, self._problem.peak(found))
             yield found
             above = np.maximum(offsets + self._sizes - self._target, 0) / self._target
@@ -70,9 +69,9 @@ class BottomUp:
             eager = not eager
 
     def _fill(self, weights: npt.NDArray[np.float64], eager: bool) -> npt.NDArray[np.int64]:
-        """Place one block after another, each on top of those in conflict with it.
+        """Place one block after another, each on top of its conflicts.
 
-        Next is one that lies lowest, if eager; else one that begins below where any could end.
+        Next is a lowest block if eager; otherwise one that begins below all possible ends.
         """
         sizes, rest = self._sizes, self._loads.copy()
         low, ends = np.zeros(len(sizes), np.int64), sizes.copy()
@@ -95,12 +94,12 @@ class BottomUp:
         return offsets
 
 
-def _table(
+def _tabulate(
     cliques: Sequence[Sequence[int]], sizes: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return each clique's bytes, and for every block the numbers of its heaviest cliques.
 
-    Rows are filled with the number of one that has no bytes.
+    Rows are padded with the number of an empty clique.
     """
     loads = [sum(sizes[block] for block in clique) for clique in cliques]
     rows: list[list[int]] = [[] for _ in sizes]

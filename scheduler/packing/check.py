@@ -1,4 +1,4 @@
-"""An independent check that a packing is one."""
+"""An independent check of packings."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .relation import Block, Intervals, Packing, Relation, Stacked
 
 
 def check(blocks: Sequence[Block], relation: Relation | Stacked, packing: Packing) -> None:
-    """Raise InternalError unless every block lies where it may.
+    """Raise InternalError unless every block has a valid place.
 
-    Lifetimes are swept from start to end, so blocks not alive together are never compared.
+    Lifetimes are swept from start to end, so that only blocks alive together are compared.
     """
     if len(packing.offsets) != len(blocks):
         raise InternalError(f"{len(packing.offsets)} offsets for {len(blocks)} blocks")
@@ -20,7 +20,7 @@ def check(blocks: Sequence[Block], relation: Relation | Stacked, packing: Packin
         if block.group is not None and homes.setdefault(block.group, offset) != offset:
             raise InternalError("a group is torn apart", at=f"block {index}")
         _check_one(index, block, offset, packing.nbytes)
-    pairs = _together(relation) if isinstance(relation, Intervals) else _listed(relation)
+    pairs = _list_overlaps(relation) if isinstance(relation, Intervals) else _list_pairs(relation)
     for a, b in pairs:
         same = blocks[a].group is not None and blocks[a].group == blocks[b].group
         start = max(packing.offsets[a], packing.offsets[b])
@@ -36,12 +36,12 @@ def _check_one(index: int, block: Block, offset: int, nbytes: int) -> None:
         raise InternalError(f"a block lies at {offset}, not {block.offset}", at=f"block {index}")
 
 
-def _listed(relation: Relation | Stacked) -> list[tuple[int, int]]:
+def _list_pairs(relation: Relation | Stacked) -> list[tuple[int, int]]:
     assert not isinstance(relation, Intervals)
     return [(a, b) for a in range(len(relation)) for b in relation.near(a).tolist() if a < b]
 
 
-def _together(lives: Intervals) -> list[tuple[int, int]]:
+def _list_overlaps(lives: Intervals) -> list[tuple[int, int]]:
     events = sorted(
         (time, starts, block)
         for block, (lower, upper) in enumerate(zip(lives.lower, lives.upper, strict=True))

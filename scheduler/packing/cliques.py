@@ -1,4 +1,4 @@
-"""Heavy sets of blocks of which each conflicts with all others: what the peak cannot be below."""
+"""Heavy sets of pairwise conflicting blocks, which are lower bounds of the peak."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ import numpy.typing as npt
 from .relation import Conflicts, Indices
 
 MAX_BLOCKS = 5000
-"""With more, sets of bits as long as there are blocks take too much time: few seeds are tried."""
+"""With more blocks, bit sets take too much time: few seeds are tried."""
 
 SEEDS = 64
 
 MOST_WORK = 1_000_000
-"""So many blocks are added to cliques at most, where comparing a few thousand counts as one: what
-is cheap to prove is proven, and cliques around light blocks are the first to go."""
+"""Limit of blocks added to cliques, where a few thousand comparisons count as one. Cheap proofs are
+complete, and cliques around light blocks are skipped first."""
 
 COMPARED = 2000
 
 
-def heavy_cliques(conflicts: Conflicts, sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return cliques around every block, to which greed adds by size, by what is near, and both.
+def find_heavy_cliques(conflicts: Conflicts, sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return cliques around every block, extended greedily by size, by neighbours, and by both.
 
-    Each comes once, its blocks in ascending order. In large problems not every block has one: those
-    come first by whose key is the largest.
+    They are unique, with sorted blocks. In large problems only blocks with large keys have one.
     """
     weights = np.array(sizes, np.int64)
-    around = _around(conflicts, weights)
+    around = _sum_conflicts(conflicts, weights)
     found: dict[tuple[int, ...], None] = {}
     work = 0.0
     keys = (weights, around, weights * conflicts.degrees)
     for turn, key in enumerate(keys, 1):
         order = np.argsort(-key, kind="stable")
-        masks = _masks(conflicts, order)
+        masks = _make_masks(conflicts, order)
         blocks = order.tolist()
         for first, left in enumerate(masks):
             if work > MOST_WORK * turn / len(keys):
@@ -49,8 +48,8 @@ def heavy_cliques(conflicts: Conflicts, sizes: Sequence[int]) -> list[tuple[int,
     return list(found)
 
 
-def _masks(conflicts: Conflicts, order: Indices) -> list[int]:
-    """Return for blocks in an order those that they conflict with, as bits in that order."""
+def _make_masks(conflicts: Conflicts, order: Indices) -> list[int]:
+    """Return the conflicts of blocks as bits, all in the given order."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     masks = []
@@ -61,10 +60,10 @@ def _masks(conflicts: Conflicts, order: Indices) -> list[int]:
     return masks
 
 
-def heavy_clique(conflicts: Conflicts, sizes: Sequence[int]) -> int:
+def weigh_heavy_clique(conflicts: Conflicts, sizes: Sequence[int]) -> int:
     """Return the bytes of the heaviest clique that greed finds around a few blocks."""
     weights = np.array(sizes, np.int64)
-    load: list[int] = (weights + _around(conflicts, weights)).tolist()
+    load: list[int] = (weights + _sum_conflicts(conflicts, weights)).tolist()
     best = max(sizes, default=0)
     for seed in sorted(range(len(sizes)), key=lambda i: -load[i])[:SEEDS]:
         if load[seed] <= best:
@@ -79,7 +78,7 @@ def heavy_clique(conflicts: Conflicts, sizes: Sequence[int]) -> int:
     return best
 
 
-def _around(conflicts: Conflicts, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return for every block the bytes of those that it conflicts with."""
+def _sum_conflicts(conflicts: Conflicts, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return for every block the bytes of its conflicts."""
     first, second = conflicts.pairs()
     return np.bincount(first, weights[second], len(weights)).astype(np.int64)

@@ -1,6 +1,6 @@
-"""The exact search as machine code. Needs Numba; nobody imports this before it pays.
+"""The exact search as machine code. It needs Numba, and is imported only if it pays.
 
-Compiling takes ten seconds once; what comes out is kept on disk.
+Compiling takes ten seconds once, and is kept on disk.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from .relation import Block, Indices, Intervals
 
 
 @cache
-def engine() -> SearchEngine:
-    """Return the search that Numba runs, with its machine code made, or loaded."""
+def load_engine() -> SearchEngine:
     for helper in search.HELPERS:
         inline(helper)
-    made = SearchEngine("compiled", machine_code()(search.search), 2000, _array)
+    made = SearchEngine("compiled", machine_code()(search.search), 2000, _to_array)
     find(Problem([Block(1)], Intervals([0], [1])), 1, made, Budget(seconds=600))
     return made
 
 
-def _array(values: Sequence[int]) -> Indices:
+def _to_array(values: Sequence[int]) -> Indices:
     return np.array(values, np.int64)

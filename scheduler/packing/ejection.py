@@ -1,9 +1,9 @@
-"""Lowers a packing by force: what does not fit pushes out what is in its way.
+"""Lowers a packing by force: blocks that do not fit displace others.
 
-Blocks above a capacity lose their places. One after another gets the place where those it overlaps
-weigh least; they lose theirs in turn, and the one that pushed weighs more from then on, so that
-what is hard to place settles first ("guided ejection search", Nagata and Braeysy, 2009). No step
-looks at more than a block and its conflicts: thousands of them take a second.
+Blocks above a capacity lose their places. One after another gets the place where it overlaps the
+least weight; the overlapped ones lose theirs in turn, and the displacing one weighs more from then
+on, so that difficult blocks settle first ("guided ejection search", Nagata and Braeysy, 2009). A
+step only considers a block and its conflicts: thousands of them take a second.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from .first_fit import FAR
 from .problem import Problem
 
 UNIT_WEIGHT = 1000
-"""What a block of mean size weighs at first. Whole numbers: sums of them are exact."""
+"""Initial weight of a block of mean size. Whole numbers, for exact sums."""
 
 STEP_WORK, CONFLICT_WORK = 6, 0.015
-"""What one placement costs, and what each conflict of the block adds, in the units of a budget."""
+"""Cost of one placement, and of each conflict of the block, in the units of a budget."""
 
 LOOKS = 16
-"""The clock is looked at once in so many placements."""
+"""Placements between two looks at the clock."""
 
 
 class Ejection:
-    """Packs one problem below what it took so far, again and again; what it learns is kept.
+    """Packs one problem below its height repeatedly, and keeps the learned weights.
 
     Parameters
     ----------
     problem : Problem
-        No block of it is fixed.
+        Without fixed blocks.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -50,13 +50,13 @@ class Ejection:
     def below(
         self, offsets: Sequence[int], capacity: int, tries: int, budget: Budget
     ) -> list[int] | None:
-        """Return a packing inside a capacity, made of one above it.
+        """Return a packing inside a capacity, made from one above it.
 
-        None after so many placements, or when the budget is spent.
+        None after `tries` placements, or when the budget is spent.
         """
         starts = np.array(offsets, np.int64)
         ends = starts + self._sizes
-        # A block's weight changes only when it is placed: while it waits here, the order holds.
+        # A weight changes only when its block is placed: the order of waiting blocks holds.
         waiting: list[tuple[int, int, int]] = []
         self._push_out(np.flatnonzero(ends > capacity), starts, ends, waiting, 0)
         for step in range(1, tries + 1):
@@ -85,7 +85,7 @@ class Ejection:
         waiting: list[tuple[int, int, int]],
         step: int,
     ) -> None:
-        """Take blocks from their places; the heaviest gets a new one first, of equals the last."""
+        """Remove blocks from their places; the heaviest returns first, of equals the last."""
         starts[blocks] = ends[blocks] = FAR
         for weight, block in zip(self._weights[blocks].tolist(), blocks.tolist(), strict=True):
             heapq.heappush(waiting, (-weight, -step, block))
@@ -97,9 +97,9 @@ class Ejection:
         ends: npt.NDArray[np.int64],
         capacity: int,
     ) -> tuple[int, int]:
-        """Return where a block overlaps the least weight, by chance among equals, and how much.
+        """Return the place where a block overlaps the least weight, at random among equals.
 
-        That is at one of the walls, or right above or below another block.
+        It is at a wall, or directly above or below another block.
         """
         near = self._near[block]
         size, alignment = self._problem.sizes[block], self._problem.alignments[block]
@@ -111,7 +111,7 @@ class Ejection:
         above = -(-last // alignment) * alignment
         places = np.concatenate([(0,), above, below])
         places = places[(places >= 0) & (places <= highest)]
-        # What begins below the top of a place, less what ends below it, overlaps it.
+        # The overlap: blocks that begin below the place's top, less those that end below it.
         begun, ended = np.zeros((2, len(near) + 1), np.int64)
         weights[by_start].cumsum(out=begun[1:])
         weights[by_end].cumsum(out=ended[1:])

@@ -1,7 +1,7 @@
-"""Runs the exact search: several orders and rules take turns, each for longer and longer.
+"""Runs the exact search: several orders and rules take turns of increasing length.
 
-Structured orders matter and differ widely in how soon they succeed, so none runs alone; a turn goes
-on where the last one stopped. The orders are those that MiniMalloc published.
+Structured orders matter, and their times differ widely, so none runs alone. A turn continues the
+last one. The orders are those of MiniMalloc.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 from . import search
 from .best import Budget
-from .first_fit import breadths_of
+from .first_fit import measure_breadths
 from .problem import Problem
 from .search import IMPOSSIBLE, SOLVED, SearchBlocks, SearchState
 
 MAX_CELLS = 12_000_000
-"""Blocks times sections, over all members: each cell takes up to 24 bytes."""
+"""Limit of blocks times sections, over all members: each cell takes up to 24 bytes."""
 
 MAX_BLOCKS = 6000
 
@@ -29,11 +29,11 @@ MEMBERS = 24
 """Three orders, four rules, and both directions of time."""
 
 SPARE_STEPS = 100
-"""In its first turn a member can place every block, and make a few mistakes."""
+"""Steps beyond one per block in a member's first turn, for a few mistakes."""
 
 STEP_WORK = 0.04
-"""What a step costs, in the units of a budget, per section and root of the number of blocks.
-Measured 2026-11, in Python: 30 microseconds (80 blocks, 20 sections) to 4500 (1000 and 719)."""
+"""Cost of a step in the units of a budget, per section and root of the number of blocks. Measured
+2026-11, in Python: 30 microseconds (80 blocks, 20 sections) to 4500 (1000 and 719)."""
 
 FAILURES_KEPT = 1 << 16
 
@@ -41,7 +41,7 @@ Search = Callable[[SearchBlocks, SearchState, int, int, int], int]
 
 
 class SearchEngine(NamedTuple):
-    """Who runs the search, and how many steps it does between two looks at the clock."""
+    """An implementation of the search, and its steps between two looks at the clock."""
 
     name: str
     run: Search
@@ -53,19 +53,19 @@ PYTHON = SearchEngine("python", search.search, 20, list)
 
 
 class SearchOutcome(NamedTuple):
-    """Offsets where a packing was found; whether it is known that there is none."""
+    """The offsets of a packing if found, and whether it is proven that there is none."""
 
     offsets: list[int] | None
     is_impossible: bool
 
 
-def suits(problem: Problem) -> bool:
-    """True when the search can be run: there are lifetimes, and not too many blocks."""
+def is_searchable(problem: Problem) -> bool:
+    """Return whether the search applies: there are lifetimes, and not too many blocks."""
     return problem.intervals is not None and 0 < len(problem) <= MAX_BLOCKS
 
 
 def find(problem: Problem, capacity: int, engine: SearchEngine, budget: Budget) -> SearchOutcome:
-    """Search for a packing inside a capacity until it is clear or the budget is spent."""
+    """Search for a packing inside a capacity until it is decided or the budget is spent."""
     undecided = SearchOutcome(None, False)
     frame = _Frame(problem)
     most = min(frame.most_members, MEMBERS)
@@ -75,7 +75,7 @@ def find(problem: Problem, capacity: int, engine: SearchEngine, budget: Budget) 
     step_work = STEP_WORK * frame.n_sections * math.sqrt(len(problem))
     members = list(islice(frame.members(engine), most))
     for turn in count() if members else ():
-        # Turns double, so that a member that would succeed alone does so within a constant factor.
+        # Turns double: a member that would succeed alone does so within a constant factor.
         steps = (len(problem) + SPARE_STEPS) << turn
         for blocks, state, rule in members:
             for done in range(0, steps, engine.steps):
@@ -93,16 +93,16 @@ def find(problem: Problem, capacity: int, engine: SearchEngine, budget: Budget) 
 
 
 class _Frame:
-    """The lifetimes as sections, and what all members of the portfolio have in common."""
+    """The lifetimes as sections, and the common data of the portfolio's members."""
 
     def __init__(self, problem: Problem) -> None:
         assert problem.intervals is not None
         self._problem = problem
         lower, upper = np.asarray(problem.intervals.lower), np.asarray(problem.intervals.upper)
-        # A block that is never alive is in nobody's way: it is not searched for.
+        # A block that is never alive conflicts with nothing, and is not searched for.
         self._alive = np.flatnonzero(lower < upper)
         lower, upper = lower[self._alive], upper[self._alive]
-        first, last = _sections(lower, upper)
+        first, last = _find_sections(lower, upper)
         self._first, self._last = first.tolist(), last.tolist()
         self._sizes = [problem.sizes[block] for block in self._alive.tolist()]
         sections = max(self._last, default=-1) + 1
@@ -110,7 +110,7 @@ class _Frame:
         np.add.at(change, first, self._sizes)
         np.add.at(change, last + 1, np.negative(self._sizes))
         self._loads: list[int] = np.cumsum(change)[:-1].tolist()
-        self._breadths = breadths_of(problem.intervals, problem.sizes)[self._alive]
+        self._breadths = measure_breadths(problem.intervals, problem.sizes)[self._alive]
         self._widths = upper - lower
 
     def members(self, engine: SearchEngine) -> Iterator[tuple[SearchBlocks, SearchState, int]]:
@@ -121,7 +121,7 @@ class _Frame:
             np.lexsort((-width, -area, -breadth)),
             np.lexsort((-area, -width, -breadth)),
         ]
-        # Later ones look at time backwards: among equals, sections at the end come first.
+        # Later ones reverse time: among equals, sections at the end come first.
         for backwards, order, rule in product((False, True), orders, search.RULES):
             blocks = self._blocks(order.tolist(), engine, backwards)
             state = self._state(engine, backwards)
@@ -130,12 +130,11 @@ class _Frame:
 
     @property
     def n_sections(self) -> int:
-        """How many sections time is cut into."""
         return len(self._loads)
 
     @property
     def most_members(self) -> int:
-        """How many members there is memory for."""
+        """Limit of members by memory."""
         return MAX_CELLS // max(len(self._first) * len(self._loads), 1)
 
     def offsets(self, state: SearchState) -> list[int]:
@@ -165,7 +164,7 @@ class _Frame:
 
     def _state(self, engine: SearchEngine, backwards: bool) -> SearchState:
         array, blocks, sections = engine.as_array, len(self._first), len(self._loads)
-        # A depth places a block or lifts a floor. Where these are not enough, it stays undecided.
+        # A depth places a block or lifts a floor. If these do not suffice, it stays undecided.
         depths = 2 * blocks + sections + 8
 
         def zeros(length: int) -> Any:
@@ -188,15 +187,15 @@ class _Frame:
         return SearchState(*(by_block + by_section + tables + by_depth + lists + rest))
 
 
-def _sections(lower: np.ndarray[Any, Any], upper: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+def _find_sections(lower: np.ndarray[Any, Any], upper: np.ndarray[Any, Any]) -> tuple[Any, Any]:
     """Return the first and last section of every block.
 
-    A section is a stretch of starts with no end between them: what is alive after the last of them
-    is a largest set of blocks all alive together.
+    A section is a run of starts without an end between them: the blocks alive after its last start
+    are a maximal set of blocks that are alive together.
     """
     starts = np.unique(lower)
     ends = np.unique(upper)
-    # A start opens a new section if some block ended since the start before it.
+    # A start opens a new section if a block ended since the previous start.
     ended = np.searchsorted(ends, starts, side="right")
     opens = np.ones(len(starts), np.int64)
     opens[1:] = ended[1:] > ended[:-1]

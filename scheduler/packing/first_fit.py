@@ -1,4 +1,4 @@
-"""One block after another into the lowest, or the tightest, gap between those already placed."""
+"""Places one block after another into the lowest, or the tightest, gap."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from .problem import Problem, loads_at
+from .problem import Problem, sum_loads
 from .relation import Intervals
 
 FAR = 1 << 60
 """Beyond every offset."""
 
 CROWDED = 100
-"""With more conflicts than this numpy is faster than a loop. Measured 2026-11: about 100."""
+"""Conflicts above which numpy is faster than a loop. Measured 2026-11: about 100."""
 
 
 def place(
     problem: Problem, order: Sequence[int], limit: int, *, tightest: bool = False
 ) -> list[int] | None:
-    """Place blocks in an order; None as soon as one would end beyond the limit.
+    """Place blocks in order; None as soon as one would end beyond the limit.
 
-    Fixed blocks are placed before all others. With `tightest`, each goes into the smallest gap
-    that holds it, else into the lowest.
+    Fixed blocks are placed first. With `tightest`, each goes into the smallest gap that fits,
+    otherwise into the lowest.
     """
     sizes, alignments = problem.sizes, problem.alignments
     offsets = list(problem.fixed)
@@ -49,7 +49,7 @@ def place(
 
 
 class _TakenLists:
-    """Where the neighbours of a block lie, found by looking at each."""
+    """The placed neighbours of a block, found one by one."""
 
     def __init__(self, problem: Problem, offsets: list[int]) -> None:
         self._near, self._sizes, self._offsets = problem.near, problem.sizes, offsets
@@ -65,11 +65,11 @@ class _TakenLists:
         )
 
     def put(self, block: int, offset: int) -> None:
-        """The offsets are shared: there is nothing to do."""
+        """Do nothing: the offsets are shared."""
 
 
 class _TakenArrays:
-    """The same for many neighbours: those with no room between them are taken together."""
+    """Variant for many neighbours: those without room between them are merged."""
 
     def __init__(self, problem: Problem, offsets: list[int]) -> None:
         self._conflicts = problem.conflicts
@@ -84,7 +84,7 @@ class _TakenArrays:
         ends = starts + self._sizes[near[placed]]
         order = starts.argsort()
         starts, ends = starts[order], np.maximum.accumulate(ends[order])
-        # Gaps too small for the block count as taken.
+        # Gaps that are too small for the block count as taken.
         gaps = (starts[1:] - ends[:-1] >= self._sizes[block]).nonzero()[0]
         firsts = [*starts[:1].tolist(), *starts[gaps + 1].tolist()]
         lasts = [*ends[gaps].tolist(), *ends[-1:].tolist()]
@@ -94,10 +94,10 @@ class _TakenArrays:
         self._offsets[block] = offset
 
 
-def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
-    """Yield orders to place blocks in, the ones that most often win first.
+def list_orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
+    """Yield orders of placement, the most successful ones first.
 
-    By size, and by how much is alive at the same time (breadth), are those of Pisarchyk and Lee,
+    The orders by size, and by bytes alive at the same time (breadth), are from Pisarchyk and Lee,
     "Efficient memory management for deep neural net inference" (2020).
     """
     sizes = np.array(problem.sizes, np.int64)
@@ -106,7 +106,7 @@ def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
     degrees = problem.conflicts.degrees
     if problem.intervals is not None:
         lower, upper = np.asarray(problem.intervals.lower), np.asarray(problem.intervals.upper)
-        breadths, widths = breadths_of(problem.intervals, problem.sizes), upper - lower
+        breadths, widths = measure_breadths(problem.intervals, problem.sizes), upper - lower
     else:
         lower, upper = given, given[::-1]
         first, second = problem.conflicts.pairs()
@@ -125,13 +125,13 @@ def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
         yield name, np.lexsort((given, *key[::-1])).tolist()
 
 
-def breadths_of(
+def measure_breadths(
     intervals: Intervals, sizes: Sequence[int]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return for every block the most bytes that are alive at some time of its life."""
     lower, upper = np.asarray(intervals.lower), np.asarray(intervals.upper)
     times = np.unique(np.concatenate([lower, upper]))
-    loads = loads_at(intervals, sizes)[:-1]
+    loads = sum_loads(intervals, sizes)[:-1]
     # Maxima of runs of 2^k loads answer any range with two look-ups.
     levels = [loads]
     while 2 ** len(levels) <= len(loads):

@@ -1,4 +1,4 @@
-"""Packings by other means than an order: from both sides, stack on stack, and by small changes."""
+"""Packings without an order: from both sides, stack on stack, and by small changes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NEVER = float("inf")
 
 
 def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
-    """Place blocks as their lives begin, in the tightest gap, beside what dies with them or later.
+    """Place blocks by start, in the tightest gap, next to blocks that die with them or later.
 
-    The walls never die. Blocks that end together leave one large gap: that is what a chain needs,
-    where first fit leaves many small ones. Without lifetimes, blocks are taken to be numbered in
-    the order of their first writers, and to live until the last that they conflict with is written.
-    None if a block does not fit, or any offset is fixed.
+    The walls never die. Blocks that end together leave one large gap, as chains need, where first
+    fit leaves many small ones. Without lifetimes, blocks must be numbered in the order of their
+    first writers, and live until the last of their conflicts is written. None if a block does not
+    fit, or any offset is fixed.
     """
     if max(problem.fixed, default=-1) >= 0:
         return None
@@ -38,26 +38,26 @@ def sweep_both_sides(problem: Problem, capacity: int) -> list[int] | None:
             for other in near[block]
             if (offset := offsets[other]) >= 0
         ]
-        gap = _tightest_gap(sorted(taken), capacity, sizes[block], problem.alignments[block])
+        gap = _find_tightest_gap(sorted(taken), capacity, sizes[block], problem.alignments[block])
         if gap is None:
             return None
         start, end, below, above = gap
-        if _loss(above, uppers[block]) < _loss(below, uppers[block]):
+        if _rate_side(above, uppers[block]) < _rate_side(below, uppers[block]):
             alignment = problem.alignments[block]
             start = (end - sizes[block]) // alignment * alignment
         offsets[block] = start
     return offsets
 
 
-def _loss(side: float, upper: int) -> tuple[bool, float]:
-    """Return how bad it is to lie beside something: worst where it dies first, and leaves a gap."""
+def _rate_side(side: float, upper: int) -> tuple[bool, float]:
+    """Return the cost of a neighbour: worst if it dies first and leaves a gap."""
     return side < upper, abs(side - upper)
 
 
-def _tightest_gap(
+def _find_tightest_gap(
     alive: Sequence[tuple[int, int, float]], capacity: int, size: int, alignment: int
 ) -> tuple[int, int, float, float] | None:
-    """Return where the smallest gap that holds a block begins, ends, and when its sides die."""
+    """Return begin and end of the smallest fitting gap, and the deaths of its sides."""
     best: tuple[int, int, float, float] | None = None
     top, below = 0, NEVER
     for start, end, upper in [*alive, (capacity, capacity, NEVER)]:
@@ -72,9 +72,9 @@ def _tightest_gap(
 def stack(
     problem: Problem, labels: Sequence[int], pack: Callable[[Problem], Sequence[int]]
 ) -> list[int] | None:
-    """Pack the blocks of each label for themselves, one label on top of the other, and let sink.
+    """Pack the blocks of each label separately, stack the labels, and settle.
 
-    Never more than one arena per label takes. None if any offset is fixed.
+    The result never exceeds one arena per label. None if any offset is fixed.
     """
     if max(problem.fixed, default=-1) >= 0:
         return None
@@ -90,7 +90,7 @@ def stack(
         for block, offset in zip(mine, packed, strict=True):
             offsets[block] = base + offset
         base = -(-(base + inner.peak(packed)) // whole) * whole
-    return place(problem, order_of(problem, offsets), base) or offsets
+    return place(problem, order_by_offset(problem, offsets), base) or offsets
 
 
 def reorder(
@@ -101,9 +101,9 @@ def reorder(
     tries: int,
     is_enough: Callable[[Sequence[int]], bool],
 ) -> list[int]:
-    """Move what touches the peak before something in its way, as long as that does no harm.
+    """Move blocks at the peak before one of their conflicts, while that is harmless.
 
-    After so many tries without success, or when a packing is enough, the best is returned.
+    Return the best after `tries` moves without success, or when a packing is enough.
     """
     sizes, near = problem.sizes, problem.near
     dice = random.Random(0)
@@ -131,6 +131,6 @@ def reorder(
     return best
 
 
-def order_of(problem: Problem, offsets: Sequence[int]) -> list[int]:
+def order_by_offset(problem: Problem, offsets: Sequence[int]) -> list[int]:
     """Return the order in which first fit finds offsets that are no higher."""
     return sorted(range(len(problem)), key=lambda block: (offsets[block], -problem.sizes[block]))

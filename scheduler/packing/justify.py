@@ -1,4 +1,4 @@
-"""Rising and sinking, which closes the gaps of a packing: "justification" (Valls, 2005)."""
+"""Rising and sinking, which closes gaps of a packing: "justification" (Valls, 2005)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .first_fit import FAR, place
 from .problem import Problem
 
 
-def settled(problem: Problem, offsets: Sequence[int], budget: Budget | None = None) -> list[int]:
+def settle(problem: Problem, offsets: Sequence[int], budget: Budget | None = None) -> list[int]:
     """Let blocks rise, the highest first, then sink, the lowest first, while that helps.
 
-    None of them may be fixed. Where a budget is given, no more is begun than it has time for.
+    No block may be fixed. A given budget limits the time.
     """
     sizes = problem.sizes
     blocks, best = range(len(sizes)), list(offsets)
     peak = problem.peak(best)
     while True:
-        # Rising is sinking upside down: what ends highest comes first.
+        # Rising is sinking upside down: the highest end comes first.
         falling = sorted(blocks, key=lambda b: (-best[b] - sizes[b], -sizes[b]))
         depths = place(problem, falling, FAR)
         assert depths is not None

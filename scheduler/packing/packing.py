@@ -1,7 +1,7 @@
 """Offsets for blocks, some of which may not overlap, in as few bytes as time allows.
 
-Cheap orders first, then changes to the best of them, then an exact search; as soon as a packing is
-as small as the lower bound, or fits the capacity asked for, it is returned.
+Cheap orders first, then changes to the best of them, then an exact search, until a packing reaches
+the lower bound or the requested capacity.
 """
 
 from __future__ import annotations
@@ -12,33 +12,32 @@ from importlib.util import find_spec
 from time import perf_counter
 from typing import Literal, TypeAlias
 
-from ...graph.extras import how_to_install
+from ...graph.extras import get_install_command
 from . import exact
 from .alternating import take_turns
 from .best import Best, Budget
-from .first_fit import orders, place
-from .improve import order_of, reorder, stack, sweep_both_sides
-from .problem import Problem, lower_bound_of
+from .first_fit import list_orders, place
+from .improve import order_by_offset, reorder, stack, sweep_both_sides
+from .problem import Problem, find_lower_bound
 from .relation import Block, Conflicts, Intervals, Packing, PackingError, Relation, Stacked
-from .sweep import sweeps
+from .sweep import sweep
 
 Solver: TypeAlias = Literal["auto", "python", "compiled"]
 
 PATIENCE_S = 5.0
-"""With at least so much time, what takes seconds to load is worth it: Numba."""
+"""Time from which loading Numba pays, which takes seconds."""
 
 HEAD_START_S = 1.0
-"""What is easy is found in Python before Numba is loaded."""
+"""Easy problems are solved in Python before Numba is loaded."""
 
 FEW_TRIES, TRIES = 10, 60
-"""So many changes in a row without success end the improving: few where the exact search follows,
-else some more per block."""
+"""Consecutive failures that end the improvement: few before the exact search, else more."""
 
 MOST_STACKS = 64
-"""With more labels than this, the blocks are hardly in lanes."""
+"""Limit of labels: more are hardly lanes."""
 
 STACKS_SHARE = 0.8
-"""The part of what is left that the stacks may take, all together."""
+"""Share of the remaining budget for all stacks together."""
 
 
 def pack(
@@ -57,37 +56,37 @@ def pack(
     Parameters
     ----------
     blocks : sequence of Block or int
-        What wants a place; a number is a block of so many bytes.
+        The blocks to be placed; a number is a block of this many bytes.
     relation : Intervals, Conflicts, Stacked, or sequence of iterables of int
-        Which blocks may not overlap; lists name for each block those it conflicts with. What is
-        stacked has neither offsets nor groups, and is packed part by part.
+        The blocks that may not overlap; lists contain the conflicts of each block. Stacked parts
+        have neither fixed offsets nor groups, and are packed one by one.
     capacity : int, optional
-        Any packing of so many bytes is good enough. Without it, only the smallest possible is.
+        Any packing of this size is good enough. By default only the smallest possible is.
     deadline_s : float
-        Return the best found after so many seconds. One packing is always made. Compiling the
-        search, once after installation, comes on top; it never happens below five seconds.
+        Time limit in seconds. At least one packing is made. Compiling the search, once after
+        installation, is not counted; it never happens below five seconds.
     effort : float, optional
-        Return the best found after so much work, in placements of a block, some five microseconds
-        each. The same blocks are then packed the same way on any machine, however busy, unless the
-        deadline comes first; "auto" is "python".
+        Limit of work in placements of a block, about five microseconds each. The same blocks are
+        then packed the same way on any machine, unless the deadline comes first; "auto" means
+        "python".
     lower_bound : int, optional
-        What the caller knows: no packing takes fewer bytes.
+        A lower bound of all packings that the caller knows.
     stacks : sequence of int, optional
         A label for each block, such as its lane. The layout with one arena per label is tried too,
-        if there are up to 64. By default the chains that `conflicts_of` found.
+        for up to 64 labels. By default the chains that `find_conflicts` found.
     solver : {"auto", "python", "compiled"}
-        Who searches when nothing cheap is good enough. "auto" takes what is installed, and only
-        what pays within the deadline.
+        The implementation of the exact search. "auto" uses the installed one that pays within the
+        deadline.
 
     Returns
     -------
     Packing
-        Never more than the blocks laid end to end.
+        At most as large as the blocks end to end.
 
     Raises
     ------
     PackingError
-        If blocks contradict each other, or the solver asked for is not installed.
+        If blocks contradict each other, or the requested solver is not installed.
 
     Examples
     --------
@@ -104,7 +103,7 @@ def pack(
     budget = Budget(deadline_s, effort)
     problem = Problem(solid, relation)
     best = Best(problem, max(problem.lower_bound, lower_bound or 0), capacity)
-    # What is installed must not decide: the same effort makes the same packing everywhere.
+    # Installed software must not decide: equal effort makes equal packings everywhere.
     if effort is not None and solver == "auto":
         solver = "python"
     _Portfolio(problem, best, budget, solver, problem.labels(stacks)).run()
@@ -121,13 +120,13 @@ def _pack_parts(
     effort: float | None,
     started: float,
 ) -> Packing:
-    """Pack each part for itself, one on top of the other; each gets its share of the effort."""
+    """Pack each part separately, one on top of the other; each gets its share of the effort."""
     if any(block.offset is not None or block.group is not None for block in blocks):
         raise PackingError(
             "parts that are stacked have no fixed blocks and no groups",
             fix="describe the relation by lifetimes or conflicts",
         )
-    # Parts begin where every alignment holds: moved up as a whole, their offsets keep theirs.
+    # Parts begin at a common multiple of all alignments, which keeps offsets aligned.
     whole = math.lcm(*(block.alignment for block in blocks))
     offsets, base, top = [0] * len(blocks), 0, 0
     algorithms: dict[str, None] = {}
@@ -145,13 +144,13 @@ def _pack_parts(
         top = base + part.nbytes
         base = -(-top // whole) * whole
         algorithms[part.algorithm] = None
-    bound = lower_bound_of(blocks, relation)
+    bound = find_lower_bound(blocks, relation)
     algorithm = f"stacked parts: {', '.join(algorithms)}"
     return Packing(tuple(offsets), top, bound, algorithm, perf_counter() - started)
 
 
 class _Portfolio:
-    """What is tried, in what order."""
+    """The methods of packing, in order."""
 
     def __init__(
         self,
@@ -164,23 +163,23 @@ class _Portfolio:
         self._problem, self._best, self._budget = problem, best, budget
         self._solver, self._labels, self._had_turns = solver, labels, False
         if solver == "compiled" and find_spec("numba") is None:
-            raise PackingError("Numba is not installed", fix=how_to_install("compiled"))
+            raise PackingError("Numba is not installed", fix=get_install_command("compiled"))
 
     def run(self) -> None:
-        """Try one after the other until the best is good enough, or the budget spent."""
+        """Apply the methods until the best is good enough, or the budget is spent."""
         if not len(self._problem):
             return
-        # All ways but the sweeps look at pairs, and there are too many.
+        # All methods except sweeps use pairs, of which there are too many.
         if self._problem.is_crowded:
             self._swept()
             return
-        # A partial order comes from lanes: what makes use of them is tried first. Of lifetimes the
-        # bound is close, and often reached at once.
+        # A partial order comes from lanes: methods that use lanes are tried first. With lifetimes
+        # the bound is close, and often reached at once.
         partial = (self._stacked, self._in_turns, self._at_the_bound, self._ordered)
         total = (self._at_the_bound, self._ordered, self._stacked)
         rest = (self._from_both_sides, self._change, self._exact, self._in_turns)
-        name, order = next(orders(self._problem))
-        self._place(name, order, tightest=False)  # one packing is made, whatever the budget
+        name, order = next(list_orders(self._problem))
+        self._place(name, order, tightest=False)  # one packing is made with any budget
         for step in (*(partial if self._problem.intervals is None else total), *rest):
             if self._is_done():
                 return
@@ -190,14 +189,14 @@ class _Portfolio:
         return self._best.is_good or (bool(self._best.offsets) and self._budget.is_over())
 
     def _swept(self) -> None:
-        for name, offsets in sweeps(self._problem):
+        for name, offsets in sweep(self._problem):
             self._budget.spend(len(self._problem))
             self._best.offer(name, offsets)
             if self._is_done():
                 return
 
     def _ordered(self) -> None:
-        for name, order in orders(self._problem):
+        for name, order in list_orders(self._problem):
             for tightest in (False, True):
                 self._place(name, order, tightest=tightest)
                 if self._is_done():
@@ -223,7 +222,7 @@ class _Portfolio:
             _Portfolio(problem, best, mine, "python", None).run()
             return best.offsets
 
-        # What a label spends, it takes from its part; this is for letting the whole sink once.
+        # A label's work is charged to its part; this is for settling the whole once.
         self._budget.spend(self._problem.work)
         self._best.offer("stacked", stack(self._problem, self._labels, pack_alone))
 
@@ -236,8 +235,7 @@ class _Portfolio:
         self._sweep(0)
 
     def _from_both_sides(self) -> None:
-        # The tighter the capacity, the better the packing, and the likelier that a block does not
-        # fit.
+        # Tighter capacities give better packings, but blocks are less likely to fit.
         for percent in (1, 2, 3, 5, 7, 10, 15):
             self._sweep(percent)
             if self._is_done():
@@ -251,7 +249,7 @@ class _Portfolio:
             best.offer("sweep from both sides", sweep_both_sides(problem, capacity))
 
     def _change(self) -> None:
-        """Improve by small changes; where the exact search can follow, only for a short while."""
+        """Improve by small changes, for a short time if the exact search follows."""
         problem, best, budget = self._problem, self._best, self._budget
 
         def is_enough(found: Sequence[int]) -> bool:
@@ -260,21 +258,20 @@ class _Portfolio:
 
         offsets = reorder(
             problem,
-            order_of(problem, best.offsets),
+            order_by_offset(problem, best.offsets),
             best.offsets,
-            tries=FEW_TRIES if exact.suits(problem) else TRIES + 4 * len(problem),
+            tries=FEW_TRIES if exact.is_searchable(problem) else TRIES + 4 * len(problem),
             is_enough=is_enough,
         )
         best.offer(f"{best.algorithm}, reordered", offsets)
 
     def _exact(self) -> None:
-        """Search for a packing at the target, then, with the time left, between it and the best."""
+        """Search for a packing at the target, then between the target and the best."""
         problem, best, budget = self._problem, self._best, self._budget
-        if not exact.suits(problem):
+        if not exact.is_searchable(problem):
             return
-        # Most often the target can be reached. Where it cannot, that is soon proved, and the
-        # capacity grows by strides that double, until a packing is found or the search does not
-        # end.
+        # Most often the target can be reached. If not, that is soon proved, and the capacity grows
+        # by doubling strides until a packing is found or the search does not end.
         low, unit = best.target, problem.unit
         stride = unit
         while low < best.peak and not budget.is_over():
@@ -288,8 +285,7 @@ class _Portfolio:
             low, stride = capacity + stride, 2 * stride
         if best.peak <= best.target:
             return
-        # Then the gap between what is impossible and what was found is halved, as if what stayed
-        # undecided were impossible.
+        # Then bisect between impossible and found sizes, treating undecided ones as impossible.
         low = best.bound - 1
         high = best.peak
         while low + unit < high and not budget.is_over():
@@ -302,8 +298,8 @@ class _Portfolio:
             low, high = (low, best.peak) if found.offsets is not None else (capacity, best.peak)
 
     def _search(self, capacity: int, share: float) -> exact.SearchOutcome:
-        """Search at a capacity for a part of the time left, all of it if that is what was asked."""
-        # With a capacity asked for there is one question; else time is kept for the next.
+        """Search at a capacity for a share of the time left, or all for a requested capacity."""
+        # A requested capacity is the only question; otherwise time is kept for the next.
         whole = self._budget.part(1.0 if self._best.capacity is not None else share)
         found = exact.SearchOutcome(None, False)
         for solver, seconds in self._turns(whole.left_s()):
@@ -315,7 +311,6 @@ class _Portfolio:
         return found
 
     def _turns(self, seconds: float) -> list[tuple[Solver, float]]:
-        """Return who searches, and how long."""
         if self._solver != "auto":
             return [(self._solver, seconds)]
         if seconds >= PATIENCE_S and find_spec("numba") is not None:
@@ -323,10 +318,10 @@ class _Portfolio:
         return [("python", seconds)]
 
     def _compiled(self) -> exact.SearchEngine:
-        """Return the machine code; making it, once in a while, is not held against the search."""
+        """Return the machine code; the time of compiling is not charged to the search."""
         started = perf_counter()
-        from .compiled import engine
+        from .compiled import load_engine
 
-        made = engine()
+        made = load_engine()
         self._budget.deadline += perf_counter() - started
         return made

@@ -1,7 +1,7 @@
-"""Conflicts of blocks when only a partial order of their accesses is known.
+"""Conflicts of blocks under a partial order of their accesses.
 
-Bytes of u may be reused by v iff every access to u happens before every writer of v. Sets are bits
-of Python integers, and only those of blocks alive in the sweep exist at a time: no dense matrix.
+Block v may reuse bytes of u iff every access to u happens before every writer of v. Sets are bits
+of Python integers, and exist only for blocks alive in the sweep: there is never a dense matrix.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from .relation import Conflicts, Intervals, PackingError, Relation
 Points = Sequence[int]
 
 
-def conflicts_of(
+def find_conflicts(
     predecessors: Sequence[Points], writers: Sequence[Points], accesses: Sequence[Points]
 ) -> Relation:
-    """Return which blocks may not overlap, whatever order the points are executed in.
+    """Return the blocks that may not overlap in any execution order of the points.
 
     Parameters
     ----------
     predecessors : sequence of sequences of int
-        For every point those that directly come before it; points are numbered in a topological
-        order, so all of them are smaller.
+        The direct predecessors of every point; points are numbered in a topological order, so
+        predecessors are smaller.
     writers : sequence of sequences of int
-        For every block where it is first written: one point, or several in any order.
+        The first writers of every block: one point, or several in any order.
     accesses : sequence of sequences of int
-        For every block all points that read or write it. Writers count whether listed or not.
+        All points that read or write a block; writers count even if they are not listed.
 
     Returns
     -------
     Intervals or Conflicts
-        Lifetimes where the points are totally ordered, else the pairs.
+        Lifetimes if the points are totally ordered, otherwise pairs.
     """
-    found = few_conflicts_of(predecessors, writers, accesses, [None] * len(writers))
+    found = find_few_conflicts(predecessors, writers, accesses, [None] * len(writers))
     assert found is not None, "there is no limit"
     return found
 
 
-def few_conflicts_of(
+def find_few_conflicts(
     predecessors: Sequence[Points],
     writers: Sequence[Points],
     accesses: Sequence[Points],
@@ -51,14 +51,14 @@ def few_conflicts_of(
     *,
     most: float = inf,
 ) -> Relation | None:
-    """Return what `conflicts_of` does, but None if more than so many pairs are to be listed.
+    """Return the result of `find_conflicts`, or None if it has more than `most` pairs.
 
     Parameters
     ----------
     predecessors, writers, accesses : sequence of sequences of int
     turns : sequence of (hashable, hashable) or None
-        For every block that is touched in one turn of something serial alone: what, and which turn.
-        Blocks of different turns of the same are never alive together.
+        For every block that is only accessed in one turn of a serial resource: the resource and the
+        turn. Blocks of different turns are never alive together.
     most : float
     """
     _check(predecessors, writers, accesses)
@@ -69,10 +69,10 @@ def few_conflicts_of(
 
 
 class _Sweep:
-    """Goes backwards through the points, and carries what is first written after each.
+    """Goes backwards through the points, with the blocks that are first written after each.
 
-    A bit stands for a writer of a block, counted in the order of the blocks' first writers: what
-    may reuse a block has a higher bit. A block may if all its writers may.
+    Bits stand for writers of blocks, in the order of the blocks' first writers: blocks that may
+    reuse a block have higher bits. A block may reuse another if all its writers may.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class _Sweep:
     ) -> None:
         self._predecessors, self._touched, self._turns = predecessors, touched, turns
         self._serial: dict[Hashable, int] = defaultdict(int)
-        """The blocks of everything serial, and of each of its turns."""
+        """The blocks of each serial resource, and of each of its turns."""
         count = len(predecessors)
         self._written = [0] * count
         self._here: list[list[int]] = [[] for _ in range(count)]
@@ -130,12 +130,12 @@ class _Sweep:
         first = np.repeat(np.array(blocks, np.int32), [len(row) for row in rows])
         second = np.concatenate([np.zeros(0, np.int32), *rows])
         conflicts = Conflicts.of_rows(len(self._above), first, second)
-        chains = _chains(self._predecessors)
+        chains = _label_chains(self._predecessors)
         conflicts.chains = np.array([chains[points[0]] for points in self._touched], np.int64)
         return conflicts
 
     def _missing(self, block: int, reusable: int) -> int:
-        """Return the writers of blocks, first written later, that may not reuse a block."""
+        """Return the writers of later blocks that may not reuse a block."""
         above = self._above[block]
         missing = ~(reusable >> above) & ((1 << (len(self._owners) - above)) - 1)
         turn = self._turns[block]
@@ -144,11 +144,10 @@ class _Sweep:
         return missing
 
     def _row(self, block: int, missing: int) -> npt.NDArray[np.int32]:
-        """Return the blocks of those writers."""
         above = self._above[block]
         count = len(self._owners) - above
         packed = np.frombuffer(missing.to_bytes(-(-count // 8), "little"), np.uint8)
-        # Most of the row is zero: look into the bytes that are not.
+        # Most of the row is zero: only non-zero bytes are unpacked.
         filled = np.flatnonzero(packed)
         bits = np.unpackbits(packed[filled, None], axis=1, bitorder="little")
         byte, bit = np.nonzero(bits)
@@ -156,8 +155,8 @@ class _Sweep:
         return row if len(self._owners) == len(self._above) else np.unique(row)
 
 
-def _chains(predecessors: Sequence[Points]) -> list[int]:
-    """Return a label for each point: it goes on with a predecessor's chain that ends there."""
+def _label_chains(predecessors: Sequence[Points]) -> list[int]:
+    """Return a label for each point: it continues the chain of a predecessor at its end."""
     chains: list[int] = []
     ends: dict[int, int] = {}
     for point, before in enumerate(predecessors):

@@ -1,4 +1,4 @@
-"""The problem to be packed: groups merged, empty blocks gone, sizes rounded, a bound."""
+"""The normalized problem: merged groups, no empty blocks, rounded sizes, a lower bound."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .cliques import MAX_BLOCKS, heavy_clique, heavy_cliques
+from .cliques import MAX_BLOCKS, find_heavy_cliques, weigh_heavy_clique
 from .relation import Block, Conflicts, Intervals, PackingError, Relation, Stacked, check_blocks
 
 LISTED = 1_000_000
-"""Fewer conflicts than this are kept as Python's lists, which takes ten times their bytes."""
+"""Limit of conflicts in Python lists, which take ten times their bytes."""
 
 MOST_PAIRS = 1_000_000
-"""With more, lifetimes are packed in order of time alone: pairs would take 100 bytes each."""
+"""Limit of pairs of lifetimes; with more, only sweeps run: pairs would take 100 bytes each."""
 
 
 class Problem:
     """Solid blocks, one per group.
 
-    Sizes are rounded up to what all alignments have in common: the offsets are multiples of it, so
-    only the bytes after the highest block differ.
+    Sizes are rounded up to the greatest common divisor of all alignments: offsets are multiples of
+    it, so only the bytes after the highest block differ.
     """
 
     def __init__(self, blocks: Sequence[Block], relation: Relation) -> None:
@@ -35,15 +35,15 @@ class Problem:
                 fix="describe each block once",
             )
         self._blocks = blocks
-        self._member = _solids(blocks)
+        self._member = _number_groups(blocks)
         count = max(self._member, default=-1) + 1
         solids: list[list[Block]] = [[] for _ in range(count)]
         for block, solid in zip(blocks, self._member, strict=True):
             if solid >= 0:
                 solids[solid].append(block)
         self.alignments = [math.lcm(*(block.alignment for block in solid)) for solid in solids]
-        self.fixed = [_fixed_offset(solid) for solid in solids]
-        # All offsets are multiples of this, so that sizes between two of them take the same room.
+        self.fixed = [_get_fixed_offset(solid) for solid in solids]
+        # All offsets are multiples of this, so that rounded sizes take the same room.
         self.unit = math.gcd(*self.alignments) if solids else 1
         self._bytes = [max(block.nbytes for block in solid) for solid in solids]
         self.sizes = [-(-nbytes // self.unit) * self.unit for nbytes in self._bytes]
@@ -52,7 +52,7 @@ class Problem:
         inner = relation if len(kept) == len(blocks) else relation.restrict(kept)
         merged = inner if count == len(blocks) else inner.merge(number, count)
         self.chains = merged.chains if isinstance(merged, Conflicts) else None
-        # Pairs that are those of lifetimes after all get the algorithms that need such.
+        # Pairs that equal lifetimes get the algorithms for lifetimes.
         self.relation = merged if isinstance(merged, Intervals) else merged.in_time() or merged
         _check_fixed(self)
 
@@ -61,48 +61,45 @@ class Problem:
 
     @property
     def intervals(self) -> Intervals | None:
-        """The lifetimes, if there are such."""
+        """The lifetimes, if known."""
         return self.relation if isinstance(self.relation, Intervals) else None
 
     @cached_property
     def conflicts(self) -> Conflicts:
-        """The pairs."""
         relation = self.relation
         return relation.conflicts if isinstance(relation, Intervals) else relation
 
     @cached_property
     def near(self) -> Sequence[list[int]]:
-        """For every block those that it conflicts with."""
+        """The conflicts of every block."""
         rows = _Rows(self.conflicts)
         return [rows[block] for block in range(len(rows))] if rows.is_short else rows
 
     @cached_property
     def cliques(self) -> list[tuple[int, ...]]:
-        """Heavy cliques of conflicts."""
-        return heavy_cliques(self.conflicts, self.sizes)
+        return find_heavy_cliques(self.conflicts, self.sizes)
 
     @property
     def is_crowded(self) -> bool:
-        """True when there are too many pairs of lifetimes to look at each."""
+        """True if there are too many pairs of lifetimes to list."""
         lives = self.intervals
         return lives is not None and max(self.fixed, default=-1) < 0 and lives.n_pairs > MOST_PAIRS
 
     @property
     def work(self) -> float:
-        """What it costs to place all blocks once, in the units of a budget."""
+        """The cost of placing all blocks once, in the units of a budget."""
         return len(self) + len(self.conflicts.indices) / 100
 
     @cached_property
     def lower_bound(self) -> int:
-        """Bytes that no packing can do without."""
         if not len(self):
             return 0
         reach = max(
             fixed + nbytes for fixed, nbytes in zip(self.fixed, self._bytes, strict=True)
         )  # what is free counts as one byte less than its size, which `alive` outdoes
         alive = self._heaviest(self._bytes)
-        # Offsets are multiples of the unit, so that rounded sizes bound the peak as well, but for
-        # what rounding adds to the block on top.
+        # Rounded sizes bound the peak as well, except for the rounding of the top block: offsets
+        # are multiples of the unit.
         if self.sizes != self._bytes:
             padding = max(map(int.__sub__, self.sizes, self._bytes))
             alive = max(alive, self._heaviest(self.sizes) - padding)
@@ -110,35 +107,34 @@ class Problem:
 
     def _heaviest(self, sizes: Sequence[int]) -> int:
         if self.intervals is not None:
-            return max(loads_at(self.intervals, sizes).tolist(), default=0)
+            return max(sum_loads(self.intervals, sizes).tolist(), default=0)
         if len(sizes) > MAX_BLOCKS:
-            return heavy_clique(self.conflicts, sizes)
+            return weigh_heavy_clique(self.conflicts, sizes)
         return max((sum(sizes[block] for block in clique) for clique in self.cliques), default=0)
 
     def labels(self, labels: Sequence[int] | None) -> list[int] | None:
-        """Return a label per solid block, that of the first block in it; by default its chain."""
+        """Return a label per solid block, that of its first block; by default its chain."""
         if labels is None:
             if self.chains is None or self.intervals is not None:
                 return None
             return [int(label) for label in self.chains]
         mine = [0] * len(self)
-        # Backwards, so that the first block of a group has the last word.
+        # Backwards, so that the first block of a group decides.
         for index in reversed(range(len(self._blocks))):
             if self._member[index] >= 0:
                 mine[self._member[index]] = labels[index]
         return mine
 
     def restrict(self, chosen: Sequence[int]) -> Problem:
-        """Return the problem of some of the solid blocks, none of them fixed."""
+        """Return the problem of some solid blocks, none of them fixed."""
         blocks = [Block(self.sizes[index], self.alignments[index], group=index) for index in chosen]
         return Problem(blocks, self.relation.restrict(chosen))
 
     def peak(self, offsets: Sequence[int]) -> int:
-        """Return where the last block really ends."""
+        """Return the exact end of the last block."""
         return max(map(int.__add__, offsets, self._bytes), default=0)
 
     def offsets_of_blocks(self, offsets: Sequence[int]) -> tuple[int, ...]:
-        """Return what the solid blocks' offsets mean for the blocks asked about."""
         return tuple(
             offsets[solid] if solid >= 0 else block.offset or 0
             for solid, block in zip(self._member, self._blocks, strict=True)
@@ -146,7 +142,7 @@ class Problem:
 
 
 class _Rows(Sequence[list[int]]):
-    """Rows of conflicts, each made a list when it is asked for: all of them may be too many."""
+    """Rows of conflicts as lists on demand: all lists may be too large."""
 
     def __init__(self, conflicts: Conflicts) -> None:
         self._conflicts = conflicts
@@ -159,15 +155,15 @@ class _Rows(Sequence[list[int]]):
         return self._conflicts.near(block).tolist()
 
 
-def lower_bound_of(blocks: Sequence[Block], relation: Relation | Stacked) -> int:
-    """Return bytes that no packing can do without."""
+def find_lower_bound(blocks: Sequence[Block], relation: Relation | Stacked) -> int:
+    """Return a lower bound of all packings."""
     if isinstance(relation, Stacked):
-        return int(loads_at(relation.lives, [block.nbytes for block in blocks]).max(initial=0))
+        return int(sum_loads(relation.lives, [block.nbytes for block in blocks]).max(initial=0))
     return Problem(blocks, relation).lower_bound
 
 
-def loads_at(intervals: Intervals, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return how many bytes are alive after each start or end, in order of time."""
+def sum_loads(intervals: Intervals, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Return the bytes alive after each start or end, in order of time."""
     lower, upper = np.asarray(intervals.lower), np.asarray(intervals.upper)
     weights = np.asarray(sizes, np.int64)
     times, place = np.unique(np.concatenate([lower, upper]), return_inverse=True)
@@ -178,8 +174,8 @@ def loads_at(intervals: Intervals, sizes: Sequence[int]) -> npt.NDArray[np.int64
     return np.append(loads, weights.max(initial=0))
 
 
-def _solids(blocks: Sequence[Block]) -> list[int]:
-    """Return for every block the number of its group, -1 if it has no bytes and no group."""
+def _number_groups(blocks: Sequence[Block]) -> list[int]:
+    """Return for every block the number of its group, -1 without bytes and group."""
     numbers: dict[object, int] = {}
     solids: list[int] = []
     for index, block in enumerate(blocks):
@@ -191,7 +187,7 @@ def _solids(blocks: Sequence[Block]) -> list[int]:
     return solids
 
 
-def _fixed_offset(solid: Sequence[Block]) -> int:
+def _get_fixed_offset(solid: Sequence[Block]) -> int:
     offsets = {block.offset for block in solid if block.offset is not None}
     alignment = math.lcm(*(block.alignment for block in solid))
     if len(offsets) > 1 or any(offset % alignment for offset in offsets):

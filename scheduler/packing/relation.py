@@ -1,4 +1,4 @@
-"""Blocks that want a place, and which may not overlap: by lifetimes, or by pairs in conflict.
+"""Blocks to be placed, and the relation of those that may not overlap: lifetimes or pairs.
 
 Both are kept in arrays: 20,000 blocks with 30 conflicts each take 5 MB.
 """
@@ -18,20 +18,20 @@ from ..errors import PlanError
 
 
 class PackingError(PlanError):
-    """The blocks contradict each other, or are no blocks."""
+    """The blocks are invalid or contradict each other."""
 
 
 class Block(NamedTuple):
-    """Bytes that want a place.
+    """Bytes to be placed.
 
     Parameters
     ----------
     nbytes : int
-        Zero is allowed: such a block is in nobody's way.
+        Zero is allowed: such a block conflicts with nothing.
     alignment : int
-        The offset is to be a multiple of it.
+        The offset is a multiple of it.
     offset : int, optional
-        Where the block has to lie.
+        A fixed place.
     group : hashable, optional
         Blocks of a group share their bytes: they start at the same offset, and count as one.
     """
@@ -44,20 +44,20 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where every block lies.
+    """The places of all blocks.
 
     Parameters
     ----------
     offsets : tuple of int
         Bytes from the start, one per block.
     nbytes : int
-        Where the last block ends: the peak.
+        End of the last block: the peak.
     lower_bound : int
-        No packing takes fewer bytes.
+        A lower bound of all packings.
     algorithm : str
-        What found it.
+        The successful one.
     seconds : float
-        How long that took.
+        The time of packing.
     """
 
     offsets: tuple[int, ...]
@@ -68,12 +68,12 @@ class Packing:
 
     @property
     def is_optimal(self) -> bool:
-        """True when no packing can be smaller."""
+        """True if it is proven that no packing is smaller."""
         return self.nbytes <= self.lower_bound
 
 
 def check_blocks(blocks: Sequence[Block]) -> None:
-    """Raise PackingError for a block that no offset suits."""
+    """Raise PackingError for a block that fits at no offset."""
     for index, block in enumerate(blocks):
         what = ""
         if block.nbytes < 0:
@@ -97,11 +97,11 @@ class Conflicts:
     Parameters
     ----------
     indptr : array of int, (n + 1,)
-        Where the row of each block starts in `indices`.
+        Start of each block's row in `indices`.
     indices : array of int
-        The blocks that each one conflicts with, row after row.
+        The conflicts of each block, row after row.
     chains : array of int, optional
-        A label for each block, alike for those that one serial chain of points writes.
+        A label for each block, equal for blocks that one serial chain of points writes.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Conflicts:
     def of_pairs(
         cls, count: int, first: Sequence[int] | Indices, second: Sequence[int] | Indices
     ) -> Conflicts:
-        """Make it of pairs, each given once or in both directions."""
+        """Create it from pairs, each given once or in both directions."""
         a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
         if len(a) and not 0 <= min(a.min(), b.min()) <= max(a.max(), b.max()) < count:
             raise PackingError(
@@ -128,19 +128,19 @@ class Conflicts:
 
     @classmethod
     def of_rows(cls, count: int, first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Conflicts:
-        """Make it of pairs, each given once and in one direction."""
+        """Create it from pairs, each given once and in one direction."""
         degrees = np.bincount(first, minlength=count) + np.bincount(second, minlength=count)
         indptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-        # Stable, so that the partners of a block come in the order of their pairs: the same plan on
-        # any machine. In 32 bits, since most of the memory is this list; only the offsets of rows
-        # may grow beyond.
+        # Stable, so that the partners of a block are in the order of their pairs: plans are equal
+        # on any machine. In 32 bits, since this list is most of the memory; only row offsets may be
+        # larger.
         order = np.argsort(np.concatenate([first, second]).astype(np.int32), kind="stable")
         indices = np.concatenate([second, first]).astype(np.int32)
         return cls(indptr, indices[order])
 
     @classmethod
     def of_lists(cls, lists: Sequence[Iterable[int]]) -> Conflicts:
-        """Make it of one list per block."""
+        """Create it from one list per block."""
         rows = [list(row) for row in lists]
         first = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
         second = np.fromiter(chain.from_iterable(rows), np.int64)
@@ -150,25 +150,25 @@ class Conflicts:
         return len(self.indptr) - 1
 
     def near(self, block: int) -> npt.NDArray[Any]:
-        """Return the blocks in conflict with one."""
+        """Return the conflicts of a block."""
         return self.indices[self.indptr[block] : self.indptr[block + 1]]
 
     @property
     def degrees(self) -> Indices:
-        """How many conflicts each block has."""
+        """Count of each block's conflicts."""
         return np.diff(self.indptr)
 
     def pairs(self) -> tuple[Indices, Indices]:
-        """Return every conflict, in both directions."""
+        """Return every conflict in both directions."""
         return np.repeat(np.arange(len(self)), self.degrees), self.indices.astype(np.int64)
 
     def restrict(self, blocks: Sequence[int]) -> Conflicts:
-        """Return the conflicts between some of the blocks, numbered as they are listed."""
+        """Return the conflicts between some of the blocks, numbered as listed."""
         rows = np.asarray(blocks, np.int64)
         number = np.full(len(self), -1, np.int64)
         number[rows] = np.arange(len(rows))
         counts = self.degrees[rows]
-        # Only the rows asked for are looked at, each from its start on.
+        # Only requested rows are read, each from its start.
         shifts = self.indptr[rows] - (np.cumsum(counts) - counts)
         second = number[self.indices[np.arange(counts.sum()) + np.repeat(shifts, counts)]]
         kept = second >= 0
@@ -179,15 +179,14 @@ class Conflicts:
         return Conflicts(indptr, second[kept].astype(np.int32), chains)
 
     def in_time(self) -> Intervals | None:
-        """Return lifetimes that conflict in the same way, if the blocks are in order of starts."""
+        """Return equivalent lifetimes, if the blocks are in order of starts and there are such."""
         first, second = self.pairs()
         later = second > first
-        # Let block i be alive from i on. Then it has to be until the last later block that it
-        # conflicts with, and if it conflicts with all in between, too, the pairs say no more than
-        # these lifetimes do.
+        # Let block i be alive from i to the last later block in conflict with it. If it conflicts
+        # with all blocks in between too, the pairs are equivalent to these lifetimes.
         upper = np.arange(1, len(self) + 1)
         np.maximum.at(upper, first[later], second[later] + 1)
-        # A block that conflicts with all from its own start to its end is alive for so long.
+        # A block that conflicts with all blocks from its start to its end is alive for as long.
         runs = np.bincount(first[later], minlength=len(self))
         lower = np.arange(len(self))
         return Intervals(lower, upper) if (runs == upper - lower - 1).all() else None
@@ -195,7 +194,7 @@ class Conflicts:
     def merge(self, number: Indices, count: int) -> Conflicts:
         """Return the conflicts of unions of blocks: block i becomes part of ``number[i]``."""
         a, b = self.pairs()
-        # What lies in one union no longer conflicts: it is one block, at one address.
+        # Blocks in one union no longer conflict: they are one block at one address.
         merged = Conflicts.of_pairs(count, number[a], number[b])
         if self.chains is not None:
             merged.chains = np.zeros(count, np.int64)
@@ -207,7 +206,7 @@ class Conflicts:
 class Intervals:
     """Lifetimes: a block is alive from `lower` to just before `upper`, in some total order.
 
-    Blocks conflict when they are alive at the same time; one that never is conflicts with nothing.
+    Blocks conflict if they are alive at the same time; blocks that never are have no conflicts.
     """
 
     lower: Sequence[int] | Indices
@@ -229,30 +228,28 @@ class Intervals:
         return len(self.lower)
 
     def restrict(self, blocks: Sequence[int]) -> Intervals:
-        """Return the lifetimes of some of the blocks."""
         chosen = np.asarray(blocks, np.int64)
         return Intervals(np.asarray(self.lower)[chosen], np.asarray(self.upper)[chosen])
 
     def merge(self, number: Indices, count: int) -> Intervals:
-        """Return the lifetimes of unions of blocks, the gaps inside filled."""
+        """Return the lifetimes of unions of blocks, with gaps filled."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         alive = lower < upper
-        # Whoever fills the gaps may claim too much, never too little: one block has one address for
-        # as long as any of its parts lives.
+        # Filling gaps is conservative: a block has one address while any of its parts lives.
         low = np.full(count, np.iinfo(np.int64).max)
         high = np.full(count, np.iinfo(np.int64).min)
         np.minimum.at(low, number[alive], lower[alive])
         np.maximum.at(high, number[alive], upper[alive])
-        # A union of blocks that never live keeps no sentinels, whose difference would overflow.
+        # Unions that are never alive keep no sentinels, whose difference would overflow.
         never = low > high
         low[never] = high[never] = 0
         return Intervals(low, high)
 
     def near(self, block: int) -> npt.NDArray[Any]:
-        """Return the blocks in conflict with one, without listing all pairs."""
+        """Return the conflicts of a block without listing all pairs."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         begins, ends = lower[block], upper[block]
-        # Both must live at all: an empty lifetime inside of another one would pass the first two
+        # Both must be alive at all: an empty lifetime inside another one passes the first two
         # tests.
         found = (lower < ends) & (upper > begins) & (lower < upper) & (begins < ends)
         found[block] = False
@@ -260,7 +257,7 @@ class Intervals:
 
     @cached_property
     def n_pairs(self) -> int:
-        """How many pairs of blocks are alive together, counted without listing them."""
+        """Count of pairs of blocks that are alive together, without listing them."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         starts = np.sort(lower[lower < upper])
         # In order of their starts, a block meets those that start before it ends: a run.
@@ -269,7 +266,7 @@ class Intervals:
 
     @cached_property
     def conflicts(self) -> Conflicts:
-        """The same relation as pairs."""
+        """The relation as pairs."""
         lower, upper = np.asarray(self.lower), np.asarray(self.upper)
         alive = np.flatnonzero(lower < upper)
         order = alive[np.argsort(lower[alive], kind="stable")]
@@ -277,23 +274,23 @@ class Intervals:
         ends = np.searchsorted(lower[order], upper[order])
         counts = ends - np.arange(len(order)) - 1
         first = np.repeat(np.arange(len(order)), counts)
-        # The partners of the i-th in that order are i + 1, i + 2, ...: how far into its own run
-        # each pair is, counted from the block.
+        # The partners of the i-th in that order are i + 1, i + 2, ...: the position of each pair in
+        # its run, counted from the block.
         second = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts) + first + 1
         return Conflicts.of_rows(len(self), order[first], order[second])
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Parts that never share bytes, in place of more pairs than there is memory for.
+    """Parts that never share bytes, when their pairs would take too much memory.
 
     Attributes
     ----------
     parts : tuple of (array of int, Intervals)
         The blocks of each part, in ascending order, and their lifetimes.
     lives : Intervals
-        The lifetimes of all blocks in one of the orders in which all may happen: whoever is alive
-        together then cannot share bytes in any packing.
+        The lifetimes of all blocks in one possible order: blocks that are alive together in it
+        cannot share bytes in any packing.
     """
 
     parts: tuple[tuple[Indices, Intervals], ...]
@@ -303,8 +300,7 @@ class Stacked:
         return len(self.lives)
 
     def near(self, block: int) -> npt.NDArray[Any]:
-        """Return the blocks in conflict with one."""
-        # Everything outside of its part is in the way; inside, lifetimes decide.
+        # All blocks outside of its part conflict; inside, lifetimes decide.
         found = np.ones(len(self), np.bool_)
         for indices, lives in self.parts:
             place = np.searchsorted(indices, block)
@@ -314,7 +310,7 @@ class Stacked:
         return np.flatnonzero(found)
 
     def restrict(self, blocks: Sequence[int]) -> Stacked:
-        """Return the parts made of some of the blocks, numbered as they are listed, ascending."""
+        """Return the parts of some of the blocks, numbered as listed, in ascending order."""
         chosen = np.asarray(blocks, np.int64)
         number = np.full(len(self), -1, np.int64)
         number[chosen] = np.arange(len(chosen))
@@ -322,8 +318,7 @@ class Stacked:
         for indices, lives in self.parts:
             kept = np.flatnonzero(number[indices] >= 0)
             if len(kept):
-                # Still ascending, as `near` needs for its search: who restricts lists blocks in
-                # order.
+                # Still ascending, as the search in `near` needs: callers list blocks in order.
                 parts.append((number[indices[kept]], lives.restrict(kept.tolist())))
         return Stacked(tuple(parts), self.lives.restrict(blocks))
 

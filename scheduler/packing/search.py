@@ -1,19 +1,20 @@
-"""The exact search for blocks with lifetimes, in words that Python and Numba both understand.
+"""The exact search for blocks with lifetimes, in code that Python and Numba both run.
 
 Time is cut into sections (maximal sets of blocks alive together), each is filled from the bottom,
-and no block moves once placed. A step picks a section above which all gaps are closed, and asks
-which block covers its floor: one of those that rest there, or none, and the floor rises to where
-the next can rest. So every packing in which no block can sink is met once. A branch ends when
+and placed blocks do not move. A step picks a section above which all gaps are closed, and branches
+on the block that covers its floor: one of those that rest there, or none, which lifts the floor to
+the next possible rest. So every packing in which no block can sink is visited once. A branch ends
+when
 
 - a section's floor and what is still to be stacked on it exceed the capacity,
-- some block could sink into a gap that nothing can fill any more (such a packing comes elsewhere),
+- a block could sink into a gap that stays empty (such a packing is visited elsewhere),
 - the same blocks were left over the same floors before, and that failed.
 
-Parts of time that no remaining block connects are solved one after the other, and a failure of one
-goes back to where they parted. Section inference, dominance and decomposition are in the spirit of
+Parts of time that no remaining block connects are solved in sequence, and a failure of one returns
+to their separation. Section inference, dominance and decomposition are in the spirit of
 Moffitt, "MiniMalloc" (ASPLOS 2023); branching on sections and the memory of failures are ours.
 
-Lists or int64 arrays hold everything, so that nothing here depends on who runs it.
+Lists or int64 arrays hold everything, for both interpreters.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ LIFT = -1
 SOLVED, IMPOSSIBLE, UNDECIDED = 1, 0, -1
 
 FEWEST, TIGHTEST, LOWEST, LEADER = range(4)
-"""Which section is next: the one with the fewest choices, the least slack, the lowest floor, or
-what the first block in the order rests on. One with a single choice always comes first."""
+"""The choice of the next section: the fewest choices, the least slack, the lowest floor, or the
+rest of the first block in the order. A section with a single choice always comes first."""
 
 RULES = (LOWEST, FEWEST, TIGHTEST, LEADER)
 
 
 class SearchBlocks(NamedTuple):
-    """What is to be packed. Sections are numbered in order of time; `fixed` is -1 for free ones."""
+    """The blocks. Sections are numbered in order of time; `fixed` is -1 for free blocks."""
 
     first: Any
     last: Any
@@ -50,10 +51,10 @@ class SearchBlocks(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """Where the search is: arrays by block, by section, by depth, and of parts still to be solved.
+    """The state of the search: arrays by block, by section, by depth, and of unsolved parts.
 
-    Rows of `floors`, `tops` and `loads` belong to a depth. `floors` may be higher than the `tops`
-    of what is placed; `loads` is what is still to be placed on them.
+    Rows of `floors`, `tops` and `loads` belong to a depth. `floors` may be above the `tops` of
+    placed blocks; `loads` are the bytes that are still to be placed on them.
     """
 
     placed: Any
@@ -94,7 +95,7 @@ def start(blocks: SearchBlocks, state: SearchState) -> None:
 
 
 def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, steps: int) -> int:
-    """Go on for some steps; the state says where, so that the search can be resumed."""
+    """Continue for some steps; the state allows to resume later."""
     depth = state.position[0]
     if depth < 0:
         # Nothing is on the agenda of a problem without blocks.
@@ -115,12 +116,12 @@ def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, s
             _enter(blocks, state, depth, part, capacity, rule)
         else:
             key = state.failed_key[depth]
-            # All options failed. The table forgets what it held at that place, which costs time at
-            # most.
+            # All options failed. The table overwrites the entry at that place, which only costs
+            # time.
             if key > 0:
                 state.failed[key % len(state.failed)] = key
-            # The choice that left this part over is to blame. What was decided since belongs to
-            # other parts and cannot mend it.
+            # The choice that created this part is the cause. Later decisions belong to other parts
+            # and cannot change it.
             target = state.parent[depth]
             if target < 0:
                 return IMPOSSIBLE
@@ -135,13 +136,13 @@ def search(blocks: SearchBlocks, state: SearchState, capacity: int, rule: int, s
 def _enter(
     blocks: SearchBlocks, state: SearchState, depth: int, part: int, capacity: int, rule: int
 ) -> None:
-    """Begin with a part: find out what its next choices are."""
+    """Begin a part, and find its next choices."""
     state.lo[depth] = state.part_lo[part]
     state.hi[depth] = state.part_hi[part]
     state.parent[depth] = state.part_parent[part]
     state.agenda[depth] = state.part_next[part]
-    # The options of all depths lie in one array, as a stack. Until some are listed there are none,
-    # so that an early return is a failure.
+    # The options of all depths are a stack in one array. It is empty until some are listed, so that
+    # an early return is a failure.
     begin = state.option_end[depth - 1] if depth > 0 else 0
     state.option[depth] = begin
     state.option_end[depth] = begin
@@ -155,7 +156,7 @@ def _enter(
     state.failed_key[depth] = key
     section = _choose(state, depth, capacity, rule)
     limit = capacity - state.loads[depth][section]
-    # With one choice and no slack to leave the floor bare, there is nothing to branch on.
+    # With one choice and no slack for a bare floor, there is nothing to branch on.
     is_forced = state.choices[section] == 1 and state.floors[depth][section] == limit
     if rule == LEADER and not is_forced:
         section = _under_leader(blocks, state, depth, section)
@@ -164,9 +165,9 @@ def _enter(
 
 
 def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity: int) -> int:
-    """Find where each block would rest, and raise floors to the lowest of them.
+    """Find the rest of each block, and raise floors to the lowest of them.
 
-    Returns a hash of the floors and the blocks left, or -1 if they cannot be packed.
+    Return a hash of the floors and the remaining blocks, or -1 if they cannot be packed.
     """
     lo, hi = state.lo[depth], state.hi[depth]
     floors, tops, loads = state.floors[depth], state.tops[depth], state.loads[depth]
@@ -179,8 +180,7 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
         first, last = blocks.first[block], blocks.last[block]
         if state.placed[block] or first < lo or last > hi:
             continue
-        # By XOR of random keys: the same for a set of blocks in whatever order the others were
-        # placed.
+        # By XOR of random keys: independent of the order in which the others were placed.
         key ^= blocks.key[block]
         height = 0
         for section in range(first, last + 1):
@@ -189,7 +189,7 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
         if blocks.alignment[block] > 1:
             height = -(-height // blocks.alignment[block]) * blocks.alignment[block]
         if blocks.fixed[block] >= 0:
-            # What has its place below this floor can no longer get there.
+            # A block fixed below this floor cannot be placed any more.
             if height > blocks.fixed[block]:
                 return -1
             height = blocks.fixed[block]
@@ -204,9 +204,9 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
         if choices[section] > 0:
             if lowest[section] + loads[section] > capacity:
                 return -1
-            # Below the lowest that can rest here nothing will ever lie.
+            # Nothing can ever be placed below the lowest rest.
             floors[section] = lowest[section]
-            # Equal floors over other tops differ: a block needs one below it to be supported.
+            # Equal floors over different tops differ: a block needs support from below.
             for value in (floors[section], tops[section], section):
                 key = ((key * HASH_FACTOR) ^ value) & HASH_MASK
     return key
@@ -215,7 +215,7 @@ def _raise_floors(blocks: SearchBlocks, state: SearchState, depth: int, capacity
 def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
     """Bar sections over which a block would rest above an open gap.
 
-    What lies in the gap would have to come first. True when a block could sink into a gap for good.
+    The gap must be filled first. Return True if a block could sink into a gap for good.
     """
     lo, hi = state.lo[depth], state.hi[depth]
     floors, tops, choices = state.floors[depth], state.tops[depth], state.choices
@@ -229,14 +229,13 @@ def _mark_gaps(blocks: SearchBlocks, state: SearchState, depth: int) -> bool:
                 top = tops[section]
             if floors[section] < floor:
                 floor = floors[section]
-        # Whatever fills the gap is placed before the block that bridges it: else the same packing
-        # would be met in both orders.
+        # A gap is filled before the block that bridges it; otherwise both orders would be visited.
         if floor < height:
             for section in range(first, last + 1):
                 if floors[section] == height and choices[section] < BLOCKED:
                     choices[section] += BLOCKED
-        # Between the tops and the floors nothing can come any more: where the block fits there, it
-        # can sink, and the packing in which it did is met elsewhere.
+        # Nothing can be placed between tops and floors any more: a block that fits there can sink,
+        # and the packing with the sunken block is visited elsewhere.
         if blocks.fixed[block] < 0 and top + blocks.size[block] <= floor:
             top = -(-top // blocks.alignment[block]) * blocks.alignment[block]
             if top + blocks.size[block] <= floor:
@@ -255,7 +254,7 @@ def _choose(state: SearchState, depth: int, capacity: int, rule: int) -> int:
         slack = capacity - floor - state.loads[depth][section]
         if slack > 0:
             count += 1
-        # A single choice is rank 1 by every rule; what the rules compare begins at 2.
+        # A single choice is rank 1 by every rule; ranks of the rules begin at 2.
         rank, tie = count, floor
         if count > 1 and rule == TIGHTEST:
             rank, tie = slack + 2, count
@@ -291,7 +290,7 @@ def _under_leader(blocks: SearchBlocks, state: SearchState, depth: int, section:
 
 
 def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -> None:
-    """List the blocks that may cover the chosen section, equal ones once; last, that none does."""
+    """List the blocks that may cover the chosen section, equal ones once, and the lift."""
     section = state.section[depth]
     floor = state.floors[depth][section]
     begin = end = state.option[depth]
@@ -305,7 +304,7 @@ def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -
         ):
             state.options[end] = block
             end += 1
-    # Bare floor costs slack: only where some is left may the section wait for a higher block.
+    # A bare floor costs slack: only with slack left may the section wait for a higher block.
     if floor < limit:
         state.lift[depth] = _next_floor(blocks, state, section, floor)
         if state.lift[depth] <= limit:
@@ -315,7 +314,7 @@ def _collect(blocks: SearchBlocks, state: SearchState, depth: int, limit: int) -
 
 
 def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: int) -> bool:
-    """True when a block rests on another, on the ground, or where it was told to."""
+    """Return whether a block rests on another, on the ground, or at its fixed place."""
     if blocks.fixed[block] >= 0:
         return True
     top = 0
@@ -327,7 +326,7 @@ def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: i
 
 
 def _is_listed(blocks: SearchBlocks, state: SearchState, begin: int, end: int, block: int) -> bool:
-    """True when a block that is as good as this one is among the options."""
+    """Return whether an equivalent block is among the options."""
     for place in range(begin, end):
         other = state.options[place]
         if (
@@ -342,7 +341,7 @@ def _is_listed(blocks: SearchBlocks, state: SearchState, begin: int, end: int, b
 
 
 def _next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: int) -> int:
-    """Return how low a section can be covered at best if not at its floor."""
+    """Return the lowest possible cover of a section above its floor."""
     best = UNREACHED
     for block in blocks.order:
         first, last = blocks.first[block], blocks.last[block]
@@ -351,7 +350,7 @@ def _next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: i
         if state.rest[block] > floor:
             best = min(best, state.rest[block])
             continue
-        for other in blocks.order:  # what may come to lie under it, beside the section
+        for other in blocks.order:  # blocks that may lie under it, outside of the section
             if state.placed[other] or blocks.first[other] > last or blocks.last[other] < first:
                 continue
             if blocks.last[other] < section or blocks.first[other] > section:
@@ -362,7 +361,7 @@ def _next_floor(blocks: SearchBlocks, state: SearchState, section: int, floor: i
 
 
 def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
-    """Take the next option, and put what it leaves to be solved on the agenda."""
+    """Take the next option, and append the remaining parts to the agenda."""
     block = state.options[state.option[depth]]
     state.option[depth] += 1
     state.taken[depth] = block
@@ -384,9 +383,9 @@ def _take(blocks: SearchBlocks, state: SearchState, depth: int) -> None:
 
 
 def _split(blocks: SearchBlocks, state: SearchState, depth: int, part: int, parent: int) -> int:
-    """Append the parts of a depth's sections that blocks still connect; leave the agenda's head.
+    """Append the parts of a depth's sections that blocks still connect; store the agenda's head.
 
-    Returns how many parts there are in all.
+    Return the total number of parts.
     """
     lo, hi = state.lo[depth], state.hi[depth]
     head = state.agenda[depth]
@@ -420,4 +419,4 @@ HELPERS = (
     _take,
     _split,
 )
-"""What `search` calls: a compiler has to know."""
+"""The functions that `search` calls, for a compiler."""

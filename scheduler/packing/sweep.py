@@ -1,8 +1,8 @@
-"""Packings of lifetimes in order of time, without a look at pairs of blocks: near-linear.
+"""Packings of lifetimes in order of time, without pairs of blocks: near-linear.
 
-Whatever dies leaves a gap, gaps that meet become one, and what begins to live gets the tightest gap
-that holds it ("best fit"). All else that is done here compares each block with those alive beside
-it, which for tens of thousands of blocks that live long is more than there is time and memory for.
+Ending blocks leave gaps, adjacent gaps are merged, and each new block gets the tightest gap that
+fits ("best fit"). All other methods compare each block with those alive at the same time, which
+takes too much time and memory for tens of thousands of long-lived blocks.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _ORDERS: dict[str, Key] = {
     "end, latest first": lambda lower, upper, sizes: (-upper, -sizes),
     "size": lambda lower, upper, sizes: (-sizes, upper),
 }
-"""Of what begins to live at the same time, what comes first."""
+"""The order of blocks that begin at the same time."""
 
 
-def sweeps(problem: Problem) -> Iterator[tuple[str, list[int]]]:
+def sweep(problem: Problem) -> Iterator[tuple[str, list[int]]]:
     """Yield packings of lifetimes, in both directions of time; no block may be fixed."""
     lives = problem.intervals
     assert lives is not None, "there are lifetimes"
     lower, upper = np.asarray(lives.lower, np.int64), np.asarray(lives.upper, np.int64)
-    upper = np.maximum(upper, lower + 1)  # one that is never alive still takes its bytes
+    upper = np.maximum(upper, lower + 1)  # blocks that are never alive still take bytes
     sizes = np.array(problem.sizes, np.int64)
     for name, key in _ORDERS.items():
-        yield f"sweep by {name}", _swept(problem, lower, upper, key(lower, upper, sizes))
-        yield f"sweep back by {name}", _swept(problem, -upper, -lower, key(-upper, -lower, sizes))
+        yield f"sweep by {name}", _sweep(problem, lower, upper, key(lower, upper, sizes))
+        yield f"sweep back by {name}", _sweep(problem, -upper, -lower, key(-upper, -lower, sizes))
 
 
-def _swept(
+def _sweep(
     problem: Problem, lower: Indices, upper: Indices, ties: tuple[Indices, ...]
 ) -> list[int]:
     sizes, alignments, unit = problem.sizes, problem.alignments, problem.unit
@@ -47,29 +47,29 @@ def _swept(
     dead = 0
     for block in np.lexsort((*ties[::-1], lower)).tolist():
         while times[ends[dead]] <= begins[block]:
-            gaps.give_back(offsets[ends[dead]], sizes[ends[dead]])
+            gaps.release(offsets[ends[dead]], sizes[ends[dead]])
             dead += 1
-        # Offsets are multiples of the unit: so much more always has an aligned start in it.
+        # Offsets are multiples of the unit: this slack always contains an aligned start.
         offsets[block] = gaps.take(sizes[block], alignments[block], alignments[block] - unit)
     return offsets
 
 
 class _Gaps:
-    """What is free below the top: by size, to find the tightest, and by both ends, to join."""
+    """Free gaps below the top: by size, to find the tightest, and by both ends, to merge."""
 
     def __init__(self) -> None:
         self._by_size: list[tuple[int, int]] = []
         self._ends: dict[int, int] = {}
-        """For the start of each gap where it ends."""
+        """End of each gap by its start."""
         self._starts: dict[int, int] = {}
         self._top = 0
 
     def take(self, size: int, alignment: int, slack: int) -> int:
-        """Return where the tightest gap holds a block, else on top."""
+        """Return a place in the tightest gap that fits, otherwise on top."""
         place = bisect_left(self._by_size, (size + slack, -1))
         if place < len(self._by_size):
             start = self._by_size[place][1]
-        else:  # a gap that reaches the top is the beginning of the room above it
+        else:  # a gap that reaches the top extends into the room above it
             start = self._starts.get(self._top, self._top)
         end = self._remove(start) if start in self._ends else self._top
         offset = -(-start // alignment) * alignment
@@ -78,8 +78,8 @@ class _Gaps:
         self._add(offset + size, max(end, offset + size))
         return offset
 
-    def give_back(self, start: int, size: int) -> None:
-        """Make bytes a gap, with those beside it."""
+    def release(self, start: int, size: int) -> None:
+        """Make bytes a gap, merged with adjacent ones."""
         end = start + size
         if end in self._ends:
             end = self._remove(end)
@@ -94,7 +94,6 @@ class _Gaps:
             insort(self._by_size, (end - start, start))
 
     def _remove(self, start: int) -> int:
-        """Forget the gap at a start, and return where it ends."""
         end = self._ends.pop(start)
         del self._starts[end]
         del self._by_size[bisect_left(self._by_size, (end - start, start))]

@@ -1,7 +1,7 @@
-"""Packing problems as CSV, in the form of MiniMalloc: one block per line, its life half open.
+"""Packing problems as CSV, in the form of MiniMalloc: one block per line, with half-open lifetimes.
 
-``id,lower,upper,size``, or ``buffer,start,end,size`` in older files, in any order. Other columns
-and lines that start with # are kept as they are, and mean nothing.
+The columns are ``id,lower,upper,size``, or ``buffer,start,end,size`` in older files, in any order.
+Other columns and lines that start with # are kept unchanged.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ LARGEST = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A file's blocks, and its lines.
+    """The blocks and lines of a file.
 
     Parameters
     ----------
     blocks : tuple of Block
-        What is to be packed, in the order of the lines.
+        In the order of the lines.
     lives : Intervals
-        When each block is alive.
+        The lifetime of each block.
     lines : tuple of (str, bool)
-        The text, and whether it describes a block. The first that is no comment is the header.
+        The text, and whether it describes a block. The first line that is not a comment is the
+        header.
     header : int
-        Which line that is.
+        Index of the header line.
     column : int or None
-        Where the offsets already are.
+        Index of an existing column of offsets.
     newline : str
-        How lines end.
+        The ending of lines.
     """
 
     blocks: tuple[Block, ...]
@@ -47,7 +48,7 @@ class Table:
     newline: str
 
     def with_offsets(self, offsets: Sequence[int]) -> str:
-        """Return the file's text with a column ``offset``, replaced if it was there."""
+        """Return the file's text with a new or replaced column ``offset``."""
         numbers = iter(offsets)
         written: list[str] = []
         for place, (line, is_block) in enumerate(self.lines):
@@ -70,18 +71,15 @@ class Table:
 def read_table(text: str, name: str = "the table") -> Table:
     """Read a packing problem.
 
-    Raises
-    ------
-    ParseError
-        If it is damaged; the message names the line.
+    Raises ParseError if it is damaged; the message names the line.
     """
     newline = "\r\n" if "\r\n" in text else "\n"
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    rows = list(_rows(lines, name))
+    rows = list(_read_rows(lines, name))
     if not rows:
         raise ParseError("a packing problem has no header", at=name, fix=_FORM)
     header, titles = rows[0]
-    columns = _columns(titles, f"{name}, line {header + 1}")
+    columns = _find_columns(titles, f"{name}, line {header + 1}")
     seen: dict[str, int] = {}
     blocks, lower, upper = [], [], []
     for place, cells in rows[1:]:
@@ -96,9 +94,9 @@ def read_table(text: str, name: str = "the table") -> Table:
                 f"{identity!r} is in line {seen[identity]} already", at=at, fix="rename one"
             )
         seen[identity] = place + 1
-        blocks.append(Block(_number(cells[columns["size"]], "size", at)))
-        lower.append(_number(cells[columns["lower"]], "lower", at))
-        upper.append(_number(cells[columns["upper"]], "upper", at))
+        blocks.append(Block(_parse_number(cells[columns["size"]], "size", at)))
+        lower.append(_parse_number(cells[columns["lower"]], "lower", at))
+        upper.append(_parse_number(cells[columns["upper"]], "upper", at))
         if lower[-1] > upper[-1]:
             raise ParseError("a life ends before it begins", at=at, fix="lower <= upper")
     described = {place for place, _ in rows[1:]}
@@ -110,7 +108,7 @@ def read_table(text: str, name: str = "the table") -> Table:
 _FORM = "id,lower,upper,size in the first line, and one block per line after it"
 
 
-def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
+def _read_rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
     for place, line in enumerate(lines):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -122,7 +120,7 @@ def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, list[str]]]:
             ) from error
 
 
-def _columns(titles: Sequence[str], at: str) -> dict[str, int]:
+def _find_columns(titles: Sequence[str], at: str) -> dict[str, int]:
     names = [title.strip().lower() for title in titles]
     older = {name: title for name, title in ALIASES.items() if title not in names}
     names = [older.get(title, title) for title in names]
@@ -135,9 +133,9 @@ def _columns(titles: Sequence[str], at: str) -> dict[str, int]:
     return {title: place for place, title in enumerate(names)}
 
 
-def _number(text: str, column: str, at: str) -> int:
+def _parse_number(text: str, column: str, at: str) -> int:
     digits = text.strip()
-    # int() also takes 1_000 and other alphabets' digits; a damaged file should not pass as either.
+    # int() also accepts 1_000 and digits of other alphabets; damaged files must not pass.
     if not (digits.removeprefix("-").isdecimal() and digits.isascii()):
         raise ParseError(f"{column} is {text!r}, not a whole number", at=at, fix=_FORM)
     number = int(digits) if len(digits) < 25 else LARGEST

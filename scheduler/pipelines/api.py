@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from ...devices.automatic import AUTO
-from ...devices.host import core_count
+from ...devices.host import count_cores
 from ...graph.errors import GraphError
 from ...graph.ir import Graph
 from ..bridges.blocking_session import BlockingSession
@@ -147,12 +147,12 @@ class Pipeline:
         chosen = _to_list(devices)
         is_replicated = chosen == [AUTO] and self._gains_by_replicas()
         if is_replicated:
-            chosen = [f"cpu:0..{core_count() - 1}"]
+            chosen = [f"cpu:0..{count_cores() - 1}"]
         chosen += [one for one in dict.fromkeys(self.pins.values()) if one not in chosen]
         given = {
             "bounds": self.bounds or None,
             "pin": self.pins or None,
-            "max_in_flight": 2 + core_count(),
+            "max_in_flight": 2 + count_cores(),
             "objective": "throughput",
             **options,
         }
@@ -167,7 +167,7 @@ class Pipeline:
             for one in self._steps
             for inner in (one.steps if isinstance(one, Each) else (one,))
         )
-        return core_count() > 1 and not is_pinned and not has_models
+        return count_cores() > 1 and not is_pinned and not has_models
 
     def open(self, planned: Plan | None = None) -> BlockingSession:
         """Open a session on a plan, its own by default, and return it; once.

@@ -268,10 +268,7 @@ def _name_symbol(one: Each) -> str:
 def _find_row_specs(one: Each, rows: RowsOf, place: int) -> list[TensorSpec]:
     """Return the specs of the tensors that the rows before a model make.
 
-    Raises
-    ------
-    ShapeError
-        If rows differ in dtype or shape.
+    Raises ShapeError if rows differ in dtype or shape.
     """
     made = []
     for index, parts in enumerate(zip(*rows.stages[place], strict=True)):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.errors import GraphError, PlaitError, named_text
+from ...graph.errors import GraphError, PlaitError, describe_error
 from ...graph.ir import Graph
 from ..bridges.blocking import block_on, run
 from .callables import split_result
@@ -85,10 +85,7 @@ class ExampleRun:
     def run(self, one: PipelineStep | Each) -> None:
         """Run one more step on all examples.
 
-        Raises
-        ------
-        GraphError
-            If it fails, or does not fit the step before.
+        Raises GraphError if it fails, or does not fit the step before.
         """
         if isinstance(one, Each):
             results = self._run_each(one)
@@ -182,7 +179,7 @@ def call_on_example(function: Callable[..., Any], arguments: Iterable[Any], step
         raise
     except Exception as error:
         raise GraphError(
-            f"it fails on an example: {named_text(error)}",
+            f"it fails on an example: {describe_error(error)}",
             at=f"step {step!r}",
             fix="see what it gets: the results of the step before, or what inputs= names",
         ) from error
@@ -205,10 +202,7 @@ def run_model(model: Graph, feeds: Mapping[str, Any], step: str) -> tuple[Any, .
 def iterate_rows(rows: Any, step: str) -> Iterable[Any]:
     """Return the rows of a list, an array, or anything else that has some.
 
-    Raises
-    ------
-    GraphError
-        If it has none.
+    Raises GraphError if it has none.
     """
     try:
         return list(rows)

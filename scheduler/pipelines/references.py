@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...graph.errors import GraphError
-from ...graph.names import did_you_mean
+from ...graph.names import suggest_names
 from .steps import ITEM, Inputs, Reference
 
 
@@ -38,7 +38,6 @@ class StepResults:
 
     @property
     def count(self) -> int:
-        """The number of results."""
         return len(self.examples[0])
 
 
@@ -60,10 +59,7 @@ class Scope:
     def find(self, inputs: Inputs, step: str) -> list[Value]:
         """Return the values that a step gets, in order; a mapping has been taken apart before.
 
-        Raises
-        ------
-        GraphError
-            If a reference names no value.
+        Raises GraphError if a reference names no value.
         """
         if inputs is None:
             return self._all_of(self.last)
@@ -75,10 +71,7 @@ class Scope:
     def find_named(self, inputs: Mapping[str, Reference], step: str) -> dict[str, Value]:
         """Return one value for each of a model's inputs.
 
-        Raises
-        ------
-        GraphError
-            If a reference names no value, or several.
+        Raises GraphError if a reference names no value, or several.
         """
         found = {}
         for name, reference in inputs.items():
@@ -108,7 +101,7 @@ class Scope:
             raise GraphError(
                 f"there is no step {name!r} before this one",
                 at=f"step {step!r}",
-                fix=did_you_mean(name, known, f"refer to one of {', '.join([ITEM, *known])}"),
+                fix=suggest_names(name, known, f"refer to one of {', '.join([ITEM, *known])}"),
             )
         return [self._part(name, part, step)] if dot else self._all_of(name)
 

@@ -11,7 +11,7 @@ from ...graph.builder import GraphBuilder
 from ...graph.errors import GraphError, ShapeError
 from ...graph.ir import Graph
 from ...graph.operators.each import check_rows
-from ...graph.row_nodes import with_told_lengths
+from ...graph.row_nodes import add_known_lengths
 from ...graph.tensor import Dim, TensorSpec, spec_of
 
 ROWS = "rows"
@@ -20,12 +20,8 @@ ROWS = "rows"
 def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
     """True if a row has the model's first axis, of length 1; False if it lacks that axis alone.
 
-    None if the model gets a row as it is, and its results have no axis to drop.
-
-    Raises
-    ------
-    GraphError
-        If the model takes the row in none of these ways.
+    None if the model gets a row as it is, and its results have no axis to drop. Raises GraphError
+    if the model takes the row in none of these ways.
     """
     specs = [model.tensors[name] for name in (*model.inputs, *model.outputs)]
     arrays = [np.asarray(value) for value in values]
@@ -54,10 +50,8 @@ def has_row_axis(model: Graph, values: Sequence[Any], step: str) -> bool | None:
 def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
     """Return a model for any number of rows, which it may have been exported for one of.
 
-    Raises
-    ------
-    GraphError, ShapeError
-        If it computes one row at a time: a length of 1 is part of it, or it mixes rows.
+    Raises GraphError or ShapeError if it computes one row at a time: a length of 1 is part of it,
+    or it mixes rows.
     """
     if not _has_row_axes(model, specs):
         raise GraphError("it has no axis for several rows", fix="run it row by row")
@@ -68,7 +62,7 @@ def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
     }
     for name, tensor in b.include(model, fed, "model/").items():
         b.output(name, tensor)
-    made = with_told_lengths(b.build(), specs)
+    made = add_known_lengths(b.build(), specs)
     for name in made.outputs:
         if (made.tensors[name].shape or (None,))[0] != ROWS:
             raise ShapeError(

@@ -252,10 +252,7 @@ def to_step(given: Target | PipelineStep | Each) -> PipelineStep | Each:
 def name_apart(steps: Sequence[PipelineStep | Each]) -> list[PipelineStep | Each]:
     """Return steps with a name each: the second ``scale`` is called ``scale_2``.
 
-    Raises
-    ------
-    GraphError
-        If a name is taken by the pipeline's input or cannot be part of a reference.
+    Raises GraphError if a name is taken by the pipeline's input or cannot be part of a reference.
     """
     taken: set[str] = {ITEM}
     made: list[PipelineStep | Each] = []

@@ -16,8 +16,8 @@ from functools import partial
 from itertools import count, takewhile
 from typing import NamedTuple
 
-from ...devices.device import scratch_name, scratch_specs, support
-from ...graph.aliasing import Run, runs_of
+from ...devices.device import check_support, scratch_name, scratch_specs
+from ...graph.aliasing import Run, find_runs
 from ...graph.ir import Graph, Node
 from ...graph.operators.bounded_call import calls_function
 from ...graph.tensor import TensorSpec
@@ -151,7 +151,7 @@ class BoundedShapes:
 
     def _is_supported(self, graph: Graph, node: Node) -> bool:
         device = self._plan.assignment[node.name]
-        return support(graph, node, self._plan.prototypes[device]).ok
+        return check_support(graph, node, self._plan.prototypes[device]).ok
 
     def _sizes(self, graph: Graph) -> Mapping[str, int]:
         """Return the bytes of each tensor and scratch buffer."""
@@ -165,7 +165,6 @@ class BoundedShapes:
         return sizes
 
     def _scratch(self) -> Mapping[str, int]:
-        """Return the planned bytes of scratch buffers."""
         sizes, found = self._memory.scratch, dict[str, int]()
         for node in self._own.nodes:
             names = takewhile(sizes.__contains__, map(partial(scratch_name, node), count()))
@@ -176,7 +175,7 @@ class BoundedShapes:
         """Yield the nodes that share bytes between tensors in the plan."""
         graph = self._own
         for place, node in enumerate(graph.nodes):
-            runs = [run for run in runs_of(graph, node) if self._lies(node, run)]
+            runs = [run for run in find_runs(graph, node) if self._lies(node, run)]
             # A run in place is shared by intention; other overlaps are overwritten.
             known = {(run.source, run.target) for run in runs}
             others = tuple(pair for pair in self._overlapping(node) if pair not in known)
@@ -260,7 +259,6 @@ class BoundedShapes:
 
 
 def _resize(subgraph: Subgraph, graph: Graph, nodes: Mapping[str, Node]) -> Subgraph:
-    """Replace nodes of a subgraph by those for other shapes."""
     inner = subgraph.graph
     made = replace(
         inner,
@@ -277,7 +275,7 @@ def _with_nodes(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Node, ...]:
 
 def _has_same_sharing(graph: Graph, sharing: _Sharing) -> bool:
     """Return whether tensors share the same bytes, by intention, at other shapes too."""
-    runs = {run[:4] for run in runs_of(graph, graph.nodes[sharing.place])}
+    runs = {run[:4] for run in find_runs(graph, graph.nodes[sharing.place])}
     specs = graph.tensors
     return runs >= sharing.runs and all(specs[a] == specs[b] for a, b in sharing.overwritten)
 

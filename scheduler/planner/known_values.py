@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ...devices.evaluating import can_evaluate, evaluate
-from ...devices.host import physical_memory
+from ...devices.host import read_physical_memory
 from ...graph.infer import asking
-from ...graph.ir import Graph, Node, call_of
+from ...graph.ir import Graph, Node, make_call
 from ...graph.passes.merging import with_nodes
 from ...graph.tensor import Array
 from ..plans.plan import Plan
@@ -49,7 +49,7 @@ def list_known_nodes(plan: Plan) -> tuple[Node, ...]:
         if not here or not unknown.isdisjoint(node.inputs):
             unknown.update(filter(None, node.outputs))
     nbytes = sum(spec.nbytes for spec in once.tensors.values())
-    if nbytes > SHARE * (physical_memory() or nbytes / SHARE):
+    if nbytes > SHARE * (read_physical_memory() or nbytes / SHARE):
         return ()
     return tuple(node for node in once.nodes if unknown.isdisjoint(node.outputs))
 
@@ -77,7 +77,7 @@ def _evaluate(graph: Graph, nodes: tuple[Node, ...]) -> Graph:
     values: dict[str, Array] = dict(graph.constants)
     for node in nodes:
         if all(name in values for name in node.inputs if name):
-            call = call_of(node, graph.tensors, values)
+            call = make_call(node, graph.tensors, values)
             with asking(node, call):
                 values.update(evaluate(node, call, graph.output_specs(node)) or {})
     left = [node for node in graph.nodes if values.keys().isdisjoint(filter(None, node.outputs))]

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from ...devices.device import Chaining
 from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node, call_of
+from ...graph.ir import Graph, Node, make_call
 from ...graph.operator import find_operator
 from ...graph.operators.control import placed_nodes
 from ...graph.operators.fused import FUSED, MOST_INPUTS
@@ -86,7 +86,6 @@ def lower(graph: Graph, choice: Choice, request: PlanRequest, template: Graph | 
 
 
 def _partition(fused: Graph, partition: Partition) -> Partition:
-    """Return a partition of the graph with its chains fused."""
     nodes = {node.name: node for node in fused.nodes}
     assignment, reasons = dict[str, str](), dict[str, str]()
     for path, _, node in placed_nodes(fused):
@@ -118,7 +117,6 @@ Chain: TypeAlias = Sequence[Node]
 
 
 def expand_chains(graph: Graph) -> Graph:
-    """Expand the chains of a graph into their nodes."""
     if all(node.op != FUSED for node in graph.nodes):
         return graph
     tensors, nodes = dict(graph.tensors), list[Node]()
@@ -127,7 +125,7 @@ def expand_chains(graph: Graph) -> Graph:
             nodes.append(node)
             continue
         for member in node.attributes["body"].nodes:
-            (spec,) = infer_node(member, call_of(member, tensors, graph.constants))
+            (spec,) = infer_node(member, make_call(member, tensors, graph.constants))
             tensors.setdefault(member.outputs[0], spec)
             nodes.append(member)
     return replace(graph, nodes=tuple(nodes), tensors=tensors)

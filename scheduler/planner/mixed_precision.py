@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from ...devices.device import Device, support
+from ...devices.device import Device, check_support
 from ...graph.ir import Graph, Node
 from ...graph.passes import Applied, run_passes
 from ...graph.passes.half import compute_in_half
@@ -136,7 +136,7 @@ def _convert(
     places: dict[str, str] = {}
 
     def takes(around: Graph, node: Node, place: str) -> bool:
-        return support(around, node, request.devices[place]).ok
+        return check_support(around, node, request.devices[place]).ok
 
     def convert_to_half(given: Graph, _: object) -> Graph:
         made = compute_in_half(given, assignment, request.precision, takes)

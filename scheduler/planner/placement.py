@@ -19,7 +19,7 @@ from itertools import chain
 
 from ...devices.device import Device
 from ...devices.memory import CALLER, HOST, HOST_MEMORIES, SHARED
-from ...graph.aliasing import views_of
+from ...graph.aliasing import find_views
 from ...graph.ir import Graph, Node
 from ..plans.partition import Partition
 from ..plans.placement import (
@@ -249,7 +249,7 @@ def _find_bases(graph: Graph, node: Node) -> dict[str, str]:
     """Return for each output the first input that it could be a view of."""
     return {
         node.outputs[alias.output]: node.inputs[alias.input]
-        for alias in reversed(views_of(graph, node))
+        for alias in reversed(find_views(graph, node))
     }
 
 

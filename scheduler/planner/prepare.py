@@ -39,13 +39,11 @@ class Lengths:
         return None
 
     def pick(self, graph: Graph, request: PlanRequest) -> Graph:
-        """Return the graph with the lengths that memory is laid out for."""
         return graph
 
     def constraints(
         self, template: Graph, graph: Graph, request: PlanRequest
     ) -> DynamicShapeConstraints:
-        """Return the constraints of that memory."""
         return NONE
 
     def may_split(self, graph: Graph) -> bool:

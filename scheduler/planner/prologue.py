@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...graph.evaluation import is_known_ahead
 from ...graph.ir import Graph, Node
-from ...graph.nested import graphs_in
+from ...graph.nested import list_graphs
 from ..errors import DoesNotFitError
 from ..plans.partition import Decision, Partition
 from ..plans.request import ON_HOST
@@ -95,7 +95,7 @@ def with_prologue(made: Plan, once: Graph, assignment: Mapping[str, str] | None 
 
 
 def _is_run_once(graph: Graph, node: Node, known: Mapping[str, object], fetched: set[str]) -> bool:
-    if any(name and name not in known for name in node.inputs) or graphs_in(node):
+    if any(name and name not in known for name in node.inputs) or list_graphs(node):
         return False
     if not fetched.isdisjoint(node.outputs) or not is_known_ahead(node, graph.tensors, known):
         return False

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ...graph.ir import Graph, Node
-from ...graph.names import did_you_mean
-from ...graph.nested import all_nodes, has_effects
+from ...graph.names import suggest_names
+from ...graph.nested import has_effects, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW
 from ...graph.operators.each import ROWS, bodies_in
 from ...graph.passes import Applied, expand_unsupported, fold_constants, fuse_chains
@@ -26,7 +26,6 @@ from .prepare import BoundedLengths, GrowingLengths, Lengths, reduce_rows
 
 
 def request_of(plan: Plan, max_in_flight: int | None = None) -> PlanRequest:
-    """Return the request of a plan, to plan again."""
     count = plan.max_in_flight if max_in_flight is None else max_in_flight
     if plan.request.commit == "item" and count > 1:
         check_in_turn(plan.graph)
@@ -199,7 +198,7 @@ def _check_names(graph: Graph, names: Collection[str]) -> None:
     for name in names:
         if name not in graph.tensors:
             listed = f"fetch one that it has, such as {', '.join(map(repr, graph.outputs))}"
-            fix = did_you_mean(name, graph.tensors, listed)
+            fix = suggest_names(name, graph.tensors, listed)
             raise FetchError(f"graph {graph.name!r} has no tensor {name!r}", fix=fix)
 
 
@@ -260,10 +259,9 @@ def _plan_body(plan: Plan, node: Node, body: Graph) -> Plan:
 
 
 def _find_inner_pins(pins: Pins, node: Node) -> Pins:
-    """Return the pins of the nodes of a body, by their names there."""
     inside = (
         (path, find_pin(replace(inner, name=f"{node.name}/{path}"), pins))
-        for path, _, inner in all_nodes(node.attributes["body"])
+        for path, _, inner in walk_nodes(node.attributes["body"])
         if inner.op not in CONTROL_FLOW
     )
     return {path: pins[pattern] for path, pattern in inside if pattern is not None}

@@ -137,7 +137,6 @@ def check_in_flight(count: object) -> None:
 def _find_prototypes(
     devices: str | Device | Iterable[str | Device],
 ) -> tuple[dict[str, Device], frozenset[str]]:
-    """Return the devices by name, and the names of those that were given as objects."""
     listed: list[str | Device]
     if isinstance(devices, Iterable) and not isinstance(devices, str):
         listed = list(devices)
@@ -186,7 +185,6 @@ def _check_request(request: PlanRequest) -> None:
 def make_costs(
     given: Costs | str | os.PathLike[str] | None, prototypes: Mapping[str, Device]
 ) -> Costs:
-    """Return the built-in costs of the devices, overridden by the given ones."""
     costs = Costs.of(prototypes)
     if given is None:
         return costs

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from ...devices.device import Scaling
 from ...devices.errors import DeviceError
-from ...devices.kinds import device_kind
+from ...devices.kinds import get_kind
 from ...devices.memory import HOST
 from ...graph.errors import ShapeError
 from ...graph.item_order import find_order
-from ...graph.nested import acts_outside, all_nodes
-from ..costs.host import computes_here
+from ...graph.nested import acts_outside, walk_nodes
+from ..costs.host import is_on_host
 from ..dispatch.core_shares import planned_for
 from ..errors import PlanError
 from ..plans.partition import Candidate, Decision
@@ -106,7 +106,7 @@ def _explain_never(plan: Plan) -> str:
         return f"{unordered} has effects, whose order would be lost"
     if len({node.op for node in acting}) > 1:
         return f"{acting[0]} and {acting[1]} have effects, and could run at the same time"
-    owning = (node for _, _, node in all_nodes(plan.graph) if node.operator.owns)
+    owning = (node for _, _, node in walk_nodes(plan.graph) if node.operator.owns)
     if (owner := next(owning, None)) is not None:
         return f"{owner} is an instance of a class, and each replica would have its own"
     return "" if list_scaling(request) else "no device may have replicas whose programs scale"
@@ -117,8 +117,8 @@ def _is_replicable(name: str, request: PlanRequest) -> bool:
     device, told = request.devices[name], name in request.given or name in request.pins.values()
     offers = device.capabilities
     is_here = isinstance(device, Scaling) or (offers.runs_python and offers.memory == HOST)
-    is_numbered = name != device_kind(name)
-    return is_here and computes_here(device) and not told and not is_numbered
+    is_numbered = name != get_kind(name)
+    return is_here and is_on_host(device) and not told and not is_numbered
 
 
 class _Judged(NamedTuple):

@@ -245,7 +245,6 @@ def _make_costs(
     costs: Costs | str | Path | None,
     faster: Mapping[str, float],
 ) -> Costs:
-    """Return the costs of the simulated scenario."""
     priced = plan.costs
     if costs is not None:
         priced = priced.merged(costs if isinstance(costs, Costs) else Costs.load(costs))
@@ -348,7 +347,6 @@ def make_priced_bodies(plan: Plan, costs: Costs) -> dict[str, list[Plan]]:
 
 
 def _collect_calls(steps: Sequence[Step], queues: Mapping[str, object]) -> dict[int, RowCall]:
-    """Return the steps that hand rows to queues."""
     found = {}
     for step in steps:
         if step.awaited is None or isinstance(step.work, Transfer):

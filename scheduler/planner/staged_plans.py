@@ -13,11 +13,11 @@ import numpy as np
 from ...devices.evaluating import can_evaluate, evaluate
 from ...graph.captured_constants import with_constants_inside
 from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node, call_of
+from ...graph.ir import Graph, Node, make_call
 from ...graph.operators.bounded_call import find_largest_results
 from ...graph.operators.control import waits
-from ...graph.state import reading, without_state
-from ...graph.tensor import Array, TensorSpec, frozen_copy, spec_of
+from ...graph.state import read_variables, remove_state
+from ...graph.tensor import Array, TensorSpec, copy_read_only, spec_of
 from ...graph.traits import SELECTS
 from ..plans.plan import Plan
 from ..plans.shapes import Bounds
@@ -63,7 +63,9 @@ class Stage:
     def __init__(self, plan: Plan, graph: Graph, kept: Kept, variables: Variables) -> None:
         self.limits = tuple(_list_limits(graph, graph.producers, plan.computed))
         parts = cut(graph, plan.computed)
-        self.plan = replan_graph(plan, reading(parts.head, variables)) if parts.head.nodes else None
+        self.plan = (
+            replan_graph(plan, read_variables(parts.head, variables)) if parts.head.nodes else None
+        )
         self.padded: tuple[PaddedOutputs, ...] = parts.padded
         self.loops: Sequence[tuple[Node, StagedGraph]] = ()
         self.rest: StagedGraph | None = None
@@ -155,7 +157,7 @@ class BoundaryStage(Stage):
         for node in self._nodes:
             values = {n: known.get(n, self._graph.constants.get(n)) for n in node.inputs if n}
             specs = {name: spec_of(value) for name, value in values.items()}
-            call = call_of(node, specs, values)
+            call = make_call(node, specs, values)
             found.update(evaluate(node, call, infer_node(node, call)) or {})
         return found
 
@@ -220,7 +222,6 @@ class StagedGraph:
         return stage
 
     def keep(self, known: Mapping[str, Array], stage: Stage) -> None:
-        """Cache a stage for these inputs."""
         if isinstance(stage, BoundedStage | BoundaryStage):
             self.lasting = stage
             return
@@ -277,7 +278,7 @@ class StagedGraph:
         if self._is_root:
             self._is_root = False
             plan = evaluate_known(self._plan)
-            self._plan, self.graph = plan, without_state(plan.graph)
+            self._plan, self.graph = plan, remove_state(plan.graph)
 
     def _is_bounded_call(self, node: Node, known: Mapping[str, Array]) -> bool:
         """Return whether a call's results have bounds, given the shapes of its inputs."""
@@ -302,7 +303,7 @@ class StagedGraph:
 
     def _specialised(self, known: Mapping[str, Array], names: set[str]) -> Graph:
         # Copies: constants of a plan outlive the item that owns these buffers.
-        values = {name: frozen_copy(known[name]) for name in self.graph.inputs if name in names}
+        values = {name: copy_read_only(known[name]) for name in self.graph.inputs if name in names}
         inputs = tuple(name for name in self.graph.inputs if name not in values)
         specs = {name: spec_of(value) for name, value in values.items()}
         graph = replace(
@@ -328,7 +329,7 @@ class StagedGraph:
 def make_entry(plan: Plan, max_in_flight: int) -> StagedGraph:
     """Return the staged graph of a plan with value-dependent shapes, for `max_in_flight` items."""
     whole = replace(plan, request=replace(plan.request, max_in_flight=max_in_flight))
-    graph = without_state(plan.graph)
+    graph = remove_state(plan.graph)
     return StagedGraph(whole, graph, OrderedDict(), plan.graph.variables, is_root=True)
 
 

@@ -59,10 +59,7 @@ class Fetched:
 def list_names(fetches: Fetches) -> tuple[str, ...]:
     """Return the names of fetched tensors, each once, in order of first occurrence.
 
-    Raises
-    ------
-    FetchError
-        If a value is not a name.
+    Raises FetchError if a value is not a name.
     """
     names = dict[str, None]()
     _map_names(fetches, names.setdefault)

@@ -35,7 +35,6 @@ class Subgraph:
 
     @property
     def name(self) -> str:
-        """The name in reports and traces."""
         return self.graph.name
 
 

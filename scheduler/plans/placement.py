@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...devices.memory import CALLER, HOST_MEMORIES
 from ...graph.item_order import find_order
-from ...graph.nested import acts_outside, all_nodes, awaited
+from ...graph.nested import acts_outside, find_async_operator, walk_nodes
 from ...graph.operator import Operator
 from ...graph.operator_lifecycle import has_lives
 from ...graph.operators.each import EACH
@@ -37,7 +37,6 @@ class Transfer:
 
     @property
     def name(self) -> str:
-        """The name in reports and traces."""
         return f"{self.tensor}: {self.source} to {self.target}"
 
     @property
@@ -93,12 +92,10 @@ class Step:
 
     @property
     def input_wait_count(self) -> int:
-        """The number of steps that this one waits for."""
         return len(self.waits)
 
     @property
     def name(self) -> str:
-        """The name in reports and traces."""
         return self.work.name
 
     @property
@@ -134,14 +131,14 @@ class Step:
     def loops(self) -> bool:
         """True if its duration depends on values: no other thread should wait for it."""
         return not isinstance(self.work, Transfer) and any(
-            node.op == "Loop" for _, _, node in all_nodes(self.work.graph)
+            node.op == "Loop" for _, _, node in walk_nodes(self.work.graph)
         )
 
     @property
     def calls_python(self) -> bool:
         """True if it calls Python functions."""
         return not isinstance(self.work, Transfer) and any(
-            node.operator.function is not None for _, _, node in all_nodes(self.work.graph)
+            node.operator.function is not None for _, _, node in walk_nodes(self.work.graph)
         )
 
     @property
@@ -149,7 +146,7 @@ class Step:
         """The operator of the async function that it calls, outside its device's lanes."""
         if isinstance(self.work, Transfer) or len(self.work.graph.nodes) != 1:
             return None  # such a function is a subgraph of its own
-        return awaited(self.work.graph.nodes[0])
+        return find_async_operator(self.work.graph.nodes[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +191,6 @@ class Outline:
 
 
 def name_key(variable: str) -> str:
-    """Return the key of a variable in the order of items."""
     return f"variable {variable}"
 
 
@@ -204,7 +200,6 @@ def name_lane_of_calls(operator: str) -> str:
 
 
 def summarize_step(step: Step, shared_lane: str = "") -> Outline:
-    """Return a step without its graph."""
     transfer = step.work if isinstance(step.work, Transfer) else None
     nodes = () if isinstance(step.work, Transfer) else step.work.graph.nodes
     names = tuple(node.name for node in nodes)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from ...devices.device import Device
 from ...graph.ir import Graph
 from ...graph.item_order import explain_order, is_ordered
-from ...graph.nested import all_nodes
+from ...graph.nested import walk_nodes
 from ...graph.passes import Applied, Pass, fold_constants
 from ...graph.printing import bytes_text, counted
-from ...graph.state import taken_back
+from ...graph.state import restore_variables
 from ...graph.tensor import TensorSpec
 from ..costs import Costs
 from .fetches import Fetches, list_names
@@ -104,16 +104,12 @@ class Plan:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
-        """Return the plan itself."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the plan as a file's bytes, for `plait.load_plan`.
 
-        Raises
-        ------
-        PlanError, GraphError
-            As `save`.
+        Raises PlanError or GraphError as `save`.
         """
         from ..reports.plan_file import dump_plan, load_plan
 
@@ -152,7 +148,7 @@ class Plan:
         return self._whole(self.graph)
 
     def _whole(self, rest: Graph) -> Graph:
-        return taken_back(
+        return restore_variables(
             rest if self.prologue is None else join_prologue(self.prologue.graph, rest)
         )
 
@@ -236,7 +232,7 @@ class Plan:
         firsts = {names[0] for names in self.replicas}
         found = {
             node.op: node.operator
-            for path, _, node in all_nodes(self.graph)
+            for path, _, node in walk_nodes(self.graph)
             if self.assignment.get(path) in firsts
         }
         functions = find_functions(self.graph).keys() & found.keys()

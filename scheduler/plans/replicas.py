@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 from ...devices.automatic import AUTO, EXACT, find_automatic_devices
 from ...devices.device import Capabilities, Device, is_device
-from ...devices.host import core_count, may_run_anywhere
-from ...devices.kinds import device_kind, model_of
+from ...devices.host import count_cores, may_run_anywhere
+from ...devices.kinds import get_kind, get_model
 from ...devices.memory import HOST, SHARED
 from ...devices.model import DeviceModel
 from ...devices.registry import find
 from ...graph.ir import ASSIGN, Graph
 from ...graph.item_order import find_kept, is_ordered
-from ...graph.nested import all_nodes
+from ...graph.nested import walk_nodes
 from ...graph.operator import Operator
 from ...graph.operators.bounded_call import CALLS
 from ...graph.operators.each import EACH
@@ -35,10 +35,7 @@ _RANGE = re.compile(r"([^:]+(?::[A-Za-z]\w*)*):(\d+)\.\.(\d+)", re.ASCII)
 def expand_range(name: str) -> tuple[str, ...]:
     """Return the names of a range: three for ``worker:0..2``, the name itself for other names.
 
-    Raises
-    ------
-    PlanError
-        If the range is malformed.
+    Raises PlanError if the range is malformed.
     """
     if ".." not in name or "..." in name:  # such names fail as devices
         return (name,)
@@ -57,10 +54,7 @@ def group_ranges(
 ) -> tuple[list[str | Device], Groups]:
     """Return devices, with the first one in place of each range, and the groups of the ranges.
 
-    Raises
-    ------
-    PlanError
-        If a device is in two ranges, or devices of a range differ.
+    Raises PlanError if a device is in two ranges, or devices of a range differ.
     """
     listed: list[str | Device] = []
     # Planning sees only the first of each range; the dispatcher assigns items.
@@ -94,10 +88,7 @@ def expand_auto(devices: str | Device | Iterable[str | Device]) -> Iterator[str 
 def replace_ranges(pins: Pins, groups: Groups) -> dict[str, str]:
     """Return pins with the first device of a group in place of the group's range.
 
-    Raises
-    ------
-    PlanError
-        If a pin names a single device of a group, or another range.
+    Raises PlanError if a pin names a single device of a group, or another range.
     """
     taken = {name: name_range(names) for names in groups for name in names}
     ranges = ", ".join(map(name_range, groups))
@@ -134,19 +125,15 @@ def pin_ordered(
 ) -> dict[str, str]:
     """Return the given pins, and pins that keep functions with state in one process.
 
-    Replicas in this process share the objects of a function; those in others have copies.
-
-    Raises
-    ------
-    PlanError
-        If a function has no such device.
+    Replicas in this process share the objects of a function; those in others have copies. Raises
+    PlanError if a function has no such device.
     """
     split = {names[0]: names for names in groups if not may_run_anywhere(devices[names[0]])}
     found = dict(pins)
     if not split:
         return found
     whole = [n for n, one in devices.items() if n not in split and one.capabilities.runs_python]
-    for path, _, node in all_nodes(graph):
+    for path, _, node in walk_nodes(graph):
         pattern = find_pin(replace(node, name=path), pins)
         kept = find_kept(node.operator)
         if not is_ordered(node.operator) or (pattern and pins[pattern] not in split):
@@ -168,12 +155,7 @@ def pin_ordered(
 def check_alike(names: Sequence[str]) -> None:
     """Raise PlanError unless a plan for the first device of a group is right for all of them.
 
-    Raises
-    ------
-    PlanError
-        If devices differ.
-    DeviceUnavailableError
-        If this machine lacks one of them.
+    Raises PlanError if devices differ; DeviceUnavailableError if this machine lacks one of them.
     """
     first, *others = found = [*map(find, names)]
     within = frozenset(device.capabilities.memory for device in found)
@@ -210,13 +192,12 @@ def share_limits(
 def list_ranges(name: str, max_in_flight: int) -> Iterator[str]:
     """Yield ranges of 2, 4, 8 devices of the same kind, up to the number of cores and items."""
     count = 2
-    while count <= min(core_count(), max_in_flight):
-        yield f"{device_kind(name)}:0..{count - 1}"
+    while count <= min(count_cores(), max_in_flight):
+        yield f"{get_kind(name)}:0..{count - 1}"
         count *= 2
 
 
 def count_variants(groups: Groups) -> int:
-    """Return the number of variants of a plan with these groups."""
     return max(map(len, groups), default=1)
 
 
@@ -240,7 +221,7 @@ def list_devices(devices: Iterable[str], groups: Groups) -> tuple[str, ...]:
 def find_functions(graph: Graph) -> dict[str, Operator]:
     """Return the operators of a graph's Python functions by name, in its order."""
     found = {}
-    for _, _, node in all_nodes(graph):
+    for _, _, node in walk_nodes(graph):
         if node.operator.function is not None and node.op not in CALLS and node.op != EACH:
             found[node.op] = node.operator
     return found
@@ -293,7 +274,7 @@ def _describe_nature(offers: Capabilities, within: frozenset[str]) -> Capabiliti
 
 
 def _find_model(device: Device, within: frozenset[str]) -> DeviceModel:
-    model = model_of(device, device.name)
+    model = get_model(device, device.name)
     return replace(model, peers=model.peers - within)
 
 

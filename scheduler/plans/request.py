@@ -13,11 +13,11 @@ from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
 from ...devices.device import Device
-from ...devices.exchange import exchanges
+from ...devices.exchange import can_exchange
 from ...devices.memory import HOST_MEMORIES
 from ...graph.ir import Graph, Node
-from ...graph.names import did_you_mean
-from ...graph.nested import all_nodes, graphs_in
+from ...graph.names import suggest_names
+from ...graph.nested import list_graphs, walk_nodes
 from ...graph.operators.control import CONTROL_FLOW, waits
 from ...graph.operators.randomness import RANDOM_KEY
 from ..costs import Costs
@@ -58,10 +58,7 @@ def check_ends(
 ) -> IoDevices:
     """Return the devices of inputs and outputs, without those on the host.
 
-    Raises
-    ------
-    PlanError
-        If a name is unknown, a device has replicas, or a device shares no arrays.
+    Raises PlanError if a name is unknown, a device has replicas, or a device shares no arrays.
     """
     found = IoDevices(
         _map_ends("inputs_on", inputs_on, [name for name in graph.inputs if name != RANDOM_KEY]),
@@ -108,7 +105,7 @@ def _check(name: str, devices: Mapping[str, Device], in_turn: Collection[str]) -
             f"items take turns on {name!r} and others, so that arrays would be on one of them only",
             fix="hand arrays over on the host, or plan for each device by itself",
         )
-    if not exchanges(device) and device.capabilities.memory not in HOST_MEMORIES:
+    if not can_exchange(device) and device.capabilities.memory not in HOST_MEMORIES:
         raise PlanError(
             f"device {name!r} shares no arrays with other libraries",
             fix="hand arrays over on the host: leave it out of inputs_on and outputs_on",
@@ -210,18 +207,18 @@ def check_pins(graph: Graph, devices: Mapping[str, str], pins: Pins) -> None:
 
     `devices` maps the plan's devices to names for users: ranges for groups.
     """
-    nodes = {path: node for path, _, node in all_nodes(graph)}
+    nodes = {path: node for path, _, node in walk_nodes(graph)}
     names = [*nodes]
     for pattern, device in pins.items():
         if device not in devices:
             told = f"pin to one of {', '.join(devices.values())}, or add {device!r} to devices"
             raise PlanError(
                 f"node {pattern!r} is pinned to {device!r}, which is not one of the plan's devices",
-                fix=did_you_mean(device, devices.values(), told),
+                fix=suggest_names(device, devices.values(), told),
             )
         if pattern not in names and not any(fnmatchcase(name, pattern) for name in names):
             known = dict.fromkeys((*_list_folders(names), *names))
-            fix = did_you_mean(pattern, known, _list_some(names))
+            fix = suggest_names(pattern, known, _list_some(names))
             raise PlanError(f"the pin {pattern!r} matches no node of {graph.name!r}", fix=fix)
         if pattern in nodes and nodes[pattern].op in CONTROL_FLOW:
             raise PlanError(
@@ -244,7 +241,7 @@ def list_pins(node: Node, pins: Pins) -> Iterator[str]:
     if own is not None:
         yield own
     if node.op in CONTROL_FLOW and not waits(node):
-        for graph in graphs_in(node):
+        for graph in list_graphs(node):
             for inner in graph.nodes:
                 yield from list_pins(replace(inner, name=f"{node.name}/{inner.name}"), pins)
 

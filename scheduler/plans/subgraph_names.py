@@ -38,7 +38,6 @@ def name_subgraphs(
 
 
 def name_by_place(index: int, device: str) -> str:
-    """Return the name of a subgraph of nodes without a common one."""
     return f"{index}:{device}"
 
 

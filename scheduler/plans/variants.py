@@ -115,8 +115,6 @@ def _rename_memory(plan: MemoryPlan, memory: Rename) -> MemoryPlan:
 
 
 def _rename_costs(costs: Costs, device: Rename, memory: Rename) -> Costs:
-    """Return costs with devices and memories renamed."""
-
     def pair(names: tuple[str, str], new: Rename) -> tuple[str, str]:
         return new(names[0]), new(names[1])
 

@@ -238,7 +238,6 @@ class _Path:
             self._at = until
 
     def follow(self, part: PlanTimes, order: Order) -> None:
-        """Book the steps of one plan."""
         spans = {span.step.index: span for span in part.spans()}
         # The step that ended last is the end of the critical path.
         span = max(spans.values(), key=lambda one: one.ended_ns, default=None)

@@ -15,15 +15,15 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from ...devices.device import Device, Profiled
-from ...devices.kinds import model_of
-from ...devices.model import DeviceModel, family
-from ...graph.infer import cost_of
+from ...devices.kinds import get_model
+from ...devices.model import DeviceModel, name_family
+from ...graph.infer import get_cost
 from ...graph.ir import Graph
 from ...graph.operators.fused import FUSED
 from ..costs.figures import Figures, Link, Measured, Timing
-from ..costs.host import computes_here
-from ..costs.members import parts_of
-from ..costs.signature import Signature, digest, signature
+from ..costs.host import is_on_host
+from ..costs.members import split_members
+from ..costs.signature import Signature, make_digest, make_signature
 from ..dispatch.core_shares import seconds_on_one, shares_of_cores
 from ..errors import PlanError
 from .overheads import measure_hops, measure_loop
@@ -37,12 +37,8 @@ if TYPE_CHECKING:
 def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) -> Figures:
     """Derive figures from the profile of a plan.
 
-    `wholes` is another profile of it, to take the times of subgraphs from.
-
-    Raises
-    ------
-    PlanError
-        If not all shapes of the plan are known.
+    `wholes` is another profile of it, to take the times of subgraphs from. Raises PlanError if not
+    all shapes of the plan are known.
     """
     if not plan.is_static:
         raise PlanError(
@@ -64,10 +60,10 @@ def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) 
         if times is None:
             continue
         device = plan.prototypes[subgraph.device]
-        model = model_of(device, subgraph.device)
+        model = get_model(device, subgraph.device)
         whole = _scale_to_one_core(Timing.of(times), device, cores.get(subgraph.device, 1))
         found = {
-            node.name: Measured(timed[node.name, subgraph.device], cost_of(subgraph.graph, node))
+            node.name: Measured(timed[node.name, subgraph.device], get_cost(subgraph.graph, node))
             for node in subgraph.graph.nodes
             if (node.name, subgraph.device) in timed
         }
@@ -77,15 +73,17 @@ def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) 
         elif wholes is not None:
             found = _limit_to_whole(found, whole)
         # The sum of the nodes excludes the overhead of timing.
-        elif computes_here(device):
+        elif is_on_host(device):
             whole = _sum_nodes(found.values(), whole)
         of_nodes = nodes.setdefault(subgraph.device, {})
         for node in subgraph.graph.nodes:
             if node.name in found:
-                of_nodes.setdefault(signature(subgraph.graph, node), []).append(found[node.name])
+                of_nodes.setdefault(make_signature(subgraph.graph, node), []).append(
+                    found[node.name]
+                )
         _add_inside(inside.setdefault(subgraph.device, {}), of_nodes, subgraph.graph, model)
         of_device = programs.setdefault(subgraph.device, {})
-        of_device.setdefault(digest(subgraph.graph), []).append(whole)
+        of_device.setdefault(make_digest(subgraph.graph), []).append(whole)
     return Figures(
         memories={name: device.capabilities.memory for name, device in plan.prototypes.items()},
         links={pair: fit_link(points) for pair, points in links.items()},
@@ -106,7 +104,6 @@ def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) 
 
 
 def _make_timing(node: NodeTime, stamp_s: float) -> Timing:
-    """Return the time of a node without that of reading the clock."""
     median_s, least_s = (max(0.0, ns / 1e9 - stamp_s) for ns in (node.median_ns, node.min_ns))
     return Timing(median_s, least_s, node.mad_ns / 1e9, node.runs)
 
@@ -125,7 +122,7 @@ def _divide_by_shares(
     told = device.shares(graph) if isinstance(device, Profiled) else {}
     shares = told or _predict_shares(graph, model)
     return {
-        node.name: Measured(whole.scaled(shares[node.name]), cost_of(graph, node), not told)
+        node.name: Measured(whole.scaled(shares[node.name]), get_cost(graph, node), not told)
         for node in graph.nodes
         if node.name in shares
     }
@@ -133,7 +130,8 @@ def _divide_by_shares(
 
 def _predict_shares(graph: Graph, model: DeviceModel) -> dict[str, float]:
     seconds = {
-        node.name: model.kernel_s(family(graph, node), cost_of(graph, node)) for node in graph.nodes
+        node.name: model.kernel_s(name_family(graph, node), get_cost(graph, node))
+        for node in graph.nodes
     }
     whole = sum(seconds.values())
     return {name: one / whole for name, one in seconds.items()} if whole > 0 else {}
@@ -149,7 +147,6 @@ def _limit_to_whole(found: Mapping[str, Measured], whole: Timing) -> dict[str, M
 
 
 def _sum_nodes(found: Iterable[Measured], whole: Timing) -> Timing:
-    """Sum the times of nodes, with the deviation of their subgraph."""
     together = sum(one.seconds for one in found)
     return whole.scaled(together / whole.seconds) if whole.seconds > 0 else Timing(together)
 
@@ -162,13 +159,13 @@ def _add_inside(
 ) -> None:
     """Add the nodes inside of measured Fused nodes, since the planner weighs single nodes."""
     for node in graph.nodes:
-        if node.op == FUSED and (found := measured.get(signature(graph, node))):
-            for inner, one, share in parts_of(graph, node, model):
+        if node.op == FUSED and (found := measured.get(make_signature(graph, node))):
+            for inner, one, share in split_members(graph, node, model):
                 # The last one belongs to the plan that ran last.
                 part = found[-1]._replace(
-                    timing=found[-1].timing.scaled(share), cost=cost_of(inner, one)
+                    timing=found[-1].timing.scaled(share), cost=get_cost(inner, one)
                 )
-                nodes.setdefault(signature(inner, one), []).append(part)
+                nodes.setdefault(make_signature(inner, one), []).append(part)
 
 
 def _measure_stamp_s() -> float:

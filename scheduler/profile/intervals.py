@@ -22,7 +22,6 @@ def merge_intervals(intervals: Iterable[tuple[int, int]]) -> list[tuple[int, int
 
 
 def measure_covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
-    """Return the length of the union of intervals."""
     return sum(end - start for start, end in merge_intervals(intervals))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from ...devices.kinds import device_kind
+from ...devices.kinds import get_kind
 
 if TYPE_CHECKING:
     from .profile import Profile
@@ -44,7 +44,7 @@ def _find_busiest(profile: Profile) -> tuple[str, float]:
     """Return the kind of device with the largest share of time at work, of all its replicas."""
     shares = defaultdict[str, list[float]](list)
     for device, busy_s in profile.busy_s.items():
-        shares[device_kind(device)].append(busy_s / profile.active_s)
+        shares[get_kind(device)].append(busy_s / profile.active_s)
     means = {kind: sum(each) / len(each) for kind, each in shares.items()}
     kind = max(means, key=means.__getitem__, default="")
     return kind, means.get(kind, 0.0)
@@ -57,7 +57,7 @@ def _describe_longest(profile: Profile, kind: str, whole_ns: float) -> str:
     for row in profile.steps():
         # A wait keeps no device busy, and rows are waited for while steps of their batches run.
         passive = ("wait for rows", "wait") if kind else ("wait for rows",)
-        if row["kind"] not in passive and (not kind or device_kind(row["device"]) == kind):
+        if row["kind"] not in passive and (not kind or get_kind(row["device"]) == kind):
             taken[row["step"]] += row["runs"] * row["run_ms"] * 1e6
             lanes[row["step"]].add(row["device"])
     if not taken:  # the device has worked for calls alone

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ..costs.figures import HERE, LOOP, Loop
-from ..costs.host import ALONE_BYTES, HOST_BYTES_PER_S, computes_here
+from ..costs.host import ALONE_BYTES, HOST_BYTES_PER_S, is_on_host
 from ..dispatch.hand_over import get_hand_over_ns
 from ..dispatch.inline_policy import inline_steps
 
@@ -45,7 +45,7 @@ def measure_hops(
     `summary` replaces the default summary. From a device to itself it is the time between two steps
     of which the later one was queued.
     """
-    here = {name for name, device in plan.prototypes.items() if computes_here(device)}
+    here = {name for name, device in plan.prototypes.items() if is_on_host(device)}
     here |= {LOOP, HERE}
     found: dict[tuple[str, str], list[int]] = {}
     quick = _find_inline_steps(profile, plan)

@@ -159,7 +159,6 @@ class RowBatch(NamedTuple):
 
 @lru_cache(256)
 def rename_steps(steps: tuple[Outline, ...], queue: str) -> tuple[Outline, ...]:
-    """Return the steps of a plan for rows under the name of their queue."""
     return tuple(replace(step, name=f"{queue}/{step.name}") for step in steps)
 
 
@@ -185,7 +184,6 @@ class Orders:
         self._known: dict[int, tuple[PlanTimes, Order]] = {}  # a part keeps its plan's steps alive
 
     def of(self, part: PlanTimes) -> Order:
-        """Return the order of a part's plan."""
         known = self._known.get(id(part.steps))
         if known is None:
             waits: list[list[int]] = [[] for _ in part.steps]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...graph.errors import Argument, Fix, Spelling
-from ...graph.escaping import listing
+from ...graph.escaping import join_lines
 from ...graph.printing import counted, rate_text, seconds_text
 from ..dispatch.hand_over import describe_hand_over
 from .limit import describe_limit
@@ -56,7 +56,7 @@ def write_table(profile: Profile, spell: Spelling = str) -> str:
         _tabulate_steps(profile),
         _tabulate_nodes(profile),
     )
-    return "\n\n".join(listing(lines) for lines in map(list, parts) if lines)
+    return "\n\n".join(join_lines(lines) for lines in map(list, parts) if lines)
 
 
 def summarize(profile: Profile) -> str:
@@ -79,7 +79,7 @@ def summarize(profile: Profile) -> str:
             f"node {longest.name!r} ({longest.op} on {longest.device}) takes {share:.0%} of the "
             f"time of {whose}"
         )
-    return listing(["; ".join(said)])
+    return join_lines(["; ".join(said)])
 
 
 def _describe_totals(profile: Profile, spell: Spelling) -> Iterator[str]:

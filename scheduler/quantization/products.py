@@ -44,10 +44,7 @@ def products_of(
 ) -> tuple[dict[str, QuantizedProduct], dict[str, str]]:
     """Return the products that become integer ones by name, and why others do not.
 
-    Raises
-    ------
-    PlanError
-        If a pattern that excludes fits nothing.
+    Raises PlanError if a pattern that excludes fits nothing.
     """
     found: dict[str, QuantizedProduct] = {}
     left: dict[str, str] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...graph.check import check
-from ...graph.escaping import listing
+from ...graph.escaping import join_lines
 from ...graph.ir import Graph
 from ...graph.passes import merge_common, simplify
 from ...graph.passes.absorb_clip import absorb_clip
@@ -155,7 +155,7 @@ class Quantized:
                 f"error {one.max_error:.3g} at most, {one.mean_error:.3g} on average{same}"
             )
         lines += [f"in floats: {name}: {reason}" for name, reason in self.kept.items()]
-        return listing(lines)
+        return join_lines(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the changes as plain values, for JSON."""

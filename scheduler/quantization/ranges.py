@@ -46,7 +46,6 @@ class MinMax:
         self._low, self._high = 0.0, 0.0
 
     def see(self, array: Array) -> None:
-        """Widen the range."""
         if array.size:
             low, high = float(array.min()), float(array.max())
             self._low = float(np.minimum(self._low, low))  # a NaN stays one
@@ -73,7 +72,6 @@ class Histogram:
         self._limit = 0.0
 
     def see(self, array: Array) -> None:
-        """Count the elements."""
         self._extremes.see(array)
         largest = max(abs(edge) for edge in self._extremes.range())
         if not array.size or not np.isfinite(largest) or largest == 0:

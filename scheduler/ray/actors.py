@@ -69,9 +69,7 @@ class ActorSystem(Protocol):
         """Start an actor as soon as a node has room for it, without waiting."""
         ...
 
-    def put(self, value: Any) -> Ref:
-        """Store a value in the cluster."""
-        ...
+    def put(self, value: Any) -> Ref: ...
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that are alive: `id`, `labels` and `resources` of each."""
@@ -90,12 +88,8 @@ def wait_result(
 ) -> Any:
     """Wait for a call's answer and return it.
 
-    Raises
-    ------
-    TimeoutError
-        After `timeout_s`, or once `is_cancelled()`; the call itself continues.
-    BaseException
-        If the call raised it.
+    Raises TimeoutError: after `timeout_s`, or once `is_cancelled()`; the call itself continues;
+    BaseException if the call raised it.
     """
     answered = threading.Event()
     found: list[tuple[Any, BaseException | None]] = []

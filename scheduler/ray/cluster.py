@@ -13,7 +13,7 @@ import sniffio
 import trio
 
 from ...devices.errors import DeviceError, DeviceUnavailableError
-from ...devices.host import core_count
+from ...devices.host import count_cores
 from ...graph.ir import Graph
 from ..bridges.asyncio_results import settled
 from ..plans.plan import Plan
@@ -271,7 +271,7 @@ class Cluster:
 
     def _start_nodes(self) -> None:
         # With other nodes, the head offers no CPUs: actors run on the nodes that were asked for.
-        head = RayNode(num_cpus=0) if self._nodes else RayNode(num_cpus=core_count())
+        head = RayNode(num_cpus=0) if self._nodes else RayNode(num_cpus=count_cores())
         self._local = LocalNodes(head, self.inline_limit, self.start_timeout_s)
         for node in self._nodes:
             self._local.add(node)

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...devices.errors import DeviceError, DeviceLostError, DeviceUnavailableError
 from ...devices.event import CancelledWorkError
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from .actors import ActorPlacement, OnResult, Ref
 
 REACHED_S = 10.0
@@ -171,16 +171,10 @@ def get_node_id() -> str:
 
 
 def load_ray() -> ModuleType:
-    """Import Ray.
-
-    Raises
-    ------
-    DeviceUnavailableError
-        If it is not installed, or does not load.
-    """
+    """Import Ray; raises DeviceUnavailableError if it is not installed, or does not load."""
     # Without this, Ray hides the GPUs from processes that reserve none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    missing, fix = "the package 'ray' is not installed", how_to_install("ray")
+    missing, fix = "the package 'ray' is not installed", get_install_command("ray")
     with _suppress_warnings():
         ray: ModuleType = import_extra("ray", missing, fix, DeviceUnavailableError)
     return ray
@@ -203,7 +197,6 @@ def _translate_error(error: BaseException, exceptions: Any) -> BaseException:
 
 @contextmanager
 def _suppress_warnings() -> Iterator[None]:
-    """Suppress warnings of Ray, which raises for errors."""
     logger = logging.getLogger("ray")
     before = logger.level
     logger.setLevel(logging.ERROR)

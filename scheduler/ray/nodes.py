@@ -126,10 +126,7 @@ class LocalNodes:
     def add(self, node: RayNode) -> int:
         """Start a node; return its number.
 
-        Raises
-        ------
-        DeviceUnavailableError
-            If it does not start.
+        Raises DeviceUnavailableError if it does not start.
         """
         return int(self._ask({"add": node.options()})["node"])
 

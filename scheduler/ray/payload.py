@@ -13,7 +13,7 @@ from ...devices.registry import find
 from ...devices.worker.modules import Source, import_sources, sources_of
 from ...graph.formats.native import dump_bytes, load_bytes
 from ...graph.ir import Graph
-from ...graph.nested import all_nodes
+from ...graph.nested import walk_nodes
 from ...graph.tensor import Array
 from ..errors import PlanError
 from ..planner.api import plan as make_plan
@@ -48,7 +48,7 @@ class SessionPayload:
     def pack(self, put: Callable[[Any], Any]) -> tuple[Any, ...]:
         """Return the arguments of `unpack_plan`; `put` stores the largest one in the cluster."""
         data = dump_plan(self.plan) if self.graph is None else dump_bytes(self.graph)
-        nodes = (node for _, _, node in all_nodes(self.plan.fed))
+        nodes = (node for _, _, node in walk_nodes(self.plan.fed))
         sources = dict.fromkeys(source for node in nodes for source in sources_of(node))
         # Plan files lack some options for safety; hosts trust their driver.
         options = {} if self.graph is not None else get_options(self.plan.prototypes)
@@ -59,13 +59,7 @@ class SessionPayload:
 def make_payload(
     model: Plan | Graph, devices: str | Sequence[str] | None, planning: Mapping[str, Any] | None
 ) -> SessionPayload:
-    """Make the payload for hosts.
-
-    Raises
-    ------
-    PlanError
-        If hosts cannot make a plan of the arguments.
-    """
+    """Make the payload for hosts; raises PlanError if hosts cannot make a plan of the arguments."""
     if isinstance(model, Plan):
         if devices is not None or planning is not None:
             raise PlanError(
@@ -104,10 +98,7 @@ def unpack_plan(
 ) -> Plan:
     """Read the plan, or plan the graph; constants are views of `data`.
 
-    Raises
-    ------
-    PlaitError
-        If that fails.
+    Raises PlaitError if that fails.
     """
     import_sources([Source(*one) for one in sources])
     if planning is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ...graph.escaping import listing
+from ...graph.escaping import join_lines
 from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ..errors import PlanError
 from ..plans.placement import Transfer
@@ -128,7 +128,7 @@ class PlanDiff:
         }
 
     def __str__(self) -> str:
-        return listing(_list_differences(self))
+        return join_lines(_list_differences(self))
 
 
 def diff(before: Plan, after: Plan) -> PlanDiff:

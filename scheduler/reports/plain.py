@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ...devices.evaluating import KIND
-from ...graph.infer import cost_of
+from ...graph.infer import get_cost
 from ...graph.ir import Graph
 from ...graph.passes import Applied
 from ...version import VERSION
@@ -23,12 +23,10 @@ FORMAT, FORMAT_VERSION = "plait plan", 1
 
 
 def to_json(plan: Plan) -> str:
-    """Return a plan as JSON."""
     return json.dumps(to_dict(plan), indent=2, allow_nan=False)
 
 
 def to_dict(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain values."""
     graph, memory, prediction = plan.graph, plan.memory, predict(plan)
     return {
         "format": FORMAT,
@@ -72,7 +70,7 @@ def sum_flops(graph: Graph) -> int | None:
     """Return the number of operations, or None while shapes are open."""
     if not graph.is_static:
         return None
-    return sum(cost_of(graph, node).flops for node in graph.nodes)
+    return sum(get_cost(graph, node).flops for node in graph.nodes)
 
 
 def _convert_pass(one: Applied) -> dict[str, Any]:

@@ -63,24 +63,14 @@ _LENGTH = struct.Struct("<Q")
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Write a plan to a file, wholly or not at all.
 
-    Raises
-    ------
-    PlanError
-        If a pass is not one of plait's: files hold names of passes, not their code.
-    GraphError
-        If a value of the graph cannot be written, or the file cannot.
+    Raises PlanError if a pass is not one of plait's: files hold names of passes, not their code;
+    GraphError if a value of the graph cannot be written, or the file cannot.
     """
     replace_file(path, _write_chunks(plan))
 
 
 def dump_plan(plan: Plan) -> bytes:
-    """Return a plan as the bytes of a file.
-
-    Raises
-    ------
-    PlanError, GraphError
-        As `save_plan`.
-    """
+    """Return a plan as the bytes of a file; raises PlanError or GraphError as `save_plan`."""
     return b"".join(_write_chunks(plan))
 
 
@@ -148,13 +138,7 @@ def is_saved_plan(path: str | os.PathLike[str] | bytes) -> bool:
 
 
 def read_plan(data: Data, at: str, given: Mapping[str, Device]) -> Plan:
-    """Parse the content of a plan file.
-
-    Raises
-    ------
-    PlaitError
-        As `load_plan`.
-    """
+    """Parse the content of a plan file; raises PlaitError as `load_plan`."""
     if GRAPHS.starts(bytes(memoryview(data)[:8])):
         raise ParseError(
             "this is a graph, not a plan", at=at, fix="plan it: plait.plan(load(path))"

@@ -117,10 +117,7 @@ def hash_layout() -> str:
 def record_decisions(plan: Plan) -> Decided:
     """Return the record of the decisions in a plan.
 
-    Raises
-    ------
-    PlanError
-        If a pass is not one of plait's.
+    Raises PlanError if a pass is not one of plait's.
     """
     strange = [
         getattr(one, "__name__", repr(one))

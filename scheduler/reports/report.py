@@ -9,15 +9,15 @@ from importlib.util import find_spec
 import numpy as np
 
 from ...devices.device import Device, Remote, Routed, Scaling
-from ...devices.kinds import device_kind, guess
+from ...devices.kinds import get_kind, guess
 from ...graph.dtypes import TEXT
 from ...graph.errors import Argument, Spelling
-from ...graph.escaping import listing
-from ...graph.extras import how_to_install
+from ...graph.escaping import join_lines
+from ...graph.extras import get_install_command
 from ...graph.gradients.recomputation import is_again
-from ...graph.infer import cost_of
+from ...graph.infer import get_cost
 from ...graph.ir import Graph, Node
-from ...graph.nested import all_nodes
+from ...graph.nested import walk_nodes
 from ...graph.operator_lifecycle import HOOKS
 from ...graph.operators.bounded_call import called_op, calls_function
 from ...graph.passes.half_operators import UPDATED, find_updates, is_half_product
@@ -80,12 +80,12 @@ def report(plan: Plan, *, nodes: bool, spell: Spelling = str) -> str:
     parts.append(list_reasons(plan))
     if nodes:
         parts.append(list_nodes(plan))
-    return "\n\n".join(text for part in parts if (text := listing(part)))
+    return "\n\n".join(text for part in parts if (text := join_lines(part)))
 
 
 def _describe_missing_runtime(plan: Plan) -> Iterator[str]:
     """Describe the gain from ONNX Runtime where it is not installed, by built-in figures."""
-    here = [name for name in plan.devices if device_kind(name) in ("cpu", "compiled")]
+    here = [name for name in plan.devices if get_kind(name) in ("cpu", "compiled")]
     if not here or find_spec("onnxruntime") is not None or (own := predict(plan)) is None:
         return
     other = predict(plan, plan.costs.with_models(dict.fromkeys(here, guess("ort"))))
@@ -94,7 +94,7 @@ def _describe_missing_runtime(plan: Plan) -> Iterator[str]:
     if gain >= WORTH_INSTALLING:
         yield (
             f"ONNX Runtime is not installed: with it, an item is predicted to be {gain:.2g} times "
-            f"as fast; {how_to_install('ort')}"
+            f"as fast; {get_install_command('ort')}"
         )
 
 
@@ -149,7 +149,7 @@ def _describe_runtime_nodes(plan: Plan) -> Iterator[str]:
     found = Counter(
         node.op
         for graph in graphs
-        for _, around, node in all_nodes(graph)
+        for _, around, node in walk_nodes(graph)
         if RUNTIME in node.operator.traits or (not calls_function(node) and _has_text(around, node))
     )
     if found:
@@ -180,7 +180,6 @@ def _describe_guesses(plan: Plan) -> Iterator[str]:
 
 
 def _describe_body(queue: str, body: Plan) -> Iterator[str]:
-    """Describe the plan for the rows of a queue, and its memory."""
     rows = (body.fed.tensors[body.fed.inputs[0]].shape or ("",))[0]
     most = body.bounds[str(rows)][1]
     yield (
@@ -305,7 +304,7 @@ def _describe_computed_length(
 def describe_lives(plan: Plan) -> Iterator[str]:
     """List the instances of operator classes, which are opened and closed with the plan."""
     found: dict[tuple[str, str, str], list[str]] = {}
-    for path, _, node in all_nodes(plan.graph):
+    for path, _, node in walk_nodes(plan.graph):
         if node.operator.owns:
             place = plan.assignment.get(path, "the device that runs it")
             found.setdefault((node.op, place, _list_hooks(node)), []).append(repr(path))
@@ -337,7 +336,7 @@ def describe_recomputation(plan: Plan) -> Iterator[str]:
     if total is None:
         yield line
         return
-    flops = sum(cost_of(graph, node).flops for node in nodes)
+    flops = sum(get_cost(graph, node).flops for node in nodes)
     seconds = sum(plan.costs.node_s(plan.assignment[n.name], graph, n) for n in nodes)
     nbytes = sum(_sum_recomputed_nbytes(graph, node) for node in nodes)
     yield (

@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from ...devices.device import Capabilities, Configured, Device
-from ...devices.options import as_text
+from ...devices.options import to_texts
 from ...devices.registry import find, split_options
 from ...graph.errors import ParseError, PlaitError
 from ...graph.ir import Graph
-from ...graph.nested import all_nodes
+from ...graph.nested import walk_nodes
 from ...graph.operator import Operator, find_operator, is_operator
 
 AGAIN = "plan the model again"
@@ -53,7 +53,7 @@ class Requirements:
 def collect_requirements(graph: Graph, devices: Mapping[str, Device]) -> Requirements:
     """Return the requirements of a plan that is made now."""
     found = _get_capabilities(devices)
-    ops = sorted({node.op for _, _, node in all_nodes(graph)})
+    ops = sorted({node.op for _, _, node in walk_nodes(graph)})
     split = {name: split_options(name, made) for name, made in get_options(devices).items()}
     options = {name: carried for name, (carried, _) in split.items() if carried}
     withheld = {name: others for name, (_, others) in split.items() if others}
@@ -64,7 +64,7 @@ def collect_requirements(graph: Graph, devices: Mapping[str, Device]) -> Require
 def get_options(devices: Mapping[str, Device]) -> dict[str, dict[str, str]]:
     """Return the options of each device that has some, as text."""
     return {
-        name: as_text(device.options)
+        name: to_texts(device.options)
         for name, device in devices.items()
         if isinstance(device, Configured) and isinstance(device.options, Mapping) and device.options
     }
@@ -84,15 +84,9 @@ def find_devices(
 ) -> tuple[dict[str, Device], frozenset[str]]:
     """Return the devices of a plan by name, and the names of those that are not the registry's own.
 
-    These were given, or made here with options.
-
-    Raises
-    ------
-    ParseError
-        If a given device is not in the plan, or if a device is not given although files may not
-        carry its options.
-    DeviceUnavailableError
-        If this machine lacks one of them.
+    These were given, or made here with options. Raises ParseError if a given device is not in the
+    plan, or if a device is not given although files may not carry its options;
+    DeviceUnavailableError if this machine lacks one of them.
     """
     names = tuple(wanted.devices)
     strange = [name for name in given if name not in names]
@@ -147,7 +141,7 @@ def check_devices(wanted: Requirements, devices: Mapping[str, Device], at: str) 
 
 def check_operators(wanted: Requirements, graph: Graph, at: str) -> None:
     """Raise ParseError if the definition of an operator has changed."""
-    for op in sorted({node.op for _, _, node in all_nodes(graph)}):
+    for op in sorted({node.op for _, _, node in walk_nodes(graph)}):
         known = hash_definition(find_operator(op)) if is_operator(op) else None
         if wanted.operators.get(op) != known:
             raise _differs_error(f"operator {op!r}", ["another definition"], at)

@@ -54,10 +54,7 @@ def restore_graph(
 ) -> Graph:
     """Return the planned graph: `fed` itself, or its graph of the largest shapes within bounds.
 
-    Raises
-    ------
-    ParseError
-        If the bounds do not fit the inputs.
+    Raises ParseError if the bounds do not fit the inputs.
     """
     if not bounds:
         return fed
@@ -77,10 +74,7 @@ def restore_ends(
 ) -> IoDevices:
     """Check the devices of inputs and outputs.
 
-    Raises
-    ------
-    ParseError
-        If a device cannot take or hand over an array.
+    Raises ParseError if a device cannot take or hand over an array.
     """
     try:
         found = check_ends(graph, ends.inputs, ends.outputs, devices)
@@ -102,10 +96,7 @@ def restore_partition(
 ) -> Partition:
     """Return the partition, with each node on a device that supports it.
 
-    Raises
-    ------
-    ParseError
-        If it is not a partition of the graph, or not in a topological order.
+    Raises ParseError if it is not a partition of the graph, or not in a topological order.
     """
     check_assignment(graph, assignment, devices, at)
     if reasons.keys() != assignment.keys():
@@ -143,10 +134,8 @@ def restore_placement(
 ) -> Placement:
     """Place the tensors, and add the waits of the memory plan.
 
-    Raises
-    ------
-    ParseError
-        If shapes are open, names of steps are not unique, or a wait is not for an earlier step.
+    Raises ParseError if shapes are open, names of steps are not unique, or a wait is not for an
+    earlier step.
     """
     if not graph.is_static:
         raise damaged_error("there is a memory plan, but not all shapes are known", at)
@@ -163,14 +152,9 @@ def restore_placement(
 def verify_plan(plan: Plan, at: str) -> Plan:
     """Return the plan after checking that its memory plan is sound and fits into this machine.
 
-    Raises
-    ------
-    ParseError
-        If buffers overlap, or lie outside of their regions.
-    DoesNotFitError
-        If a device has too little memory.
-    DeviceUnavailableError, PlanError
-        If a replica is missing or differs from the others.
+    Raises ParseError if buffers overlap, or lie outside of their regions; DoesNotFitError if a
+    device has too little memory; DeviceUnavailableError or PlanError if a replica is missing or
+    differs from the others.
     """
     if not 1 <= plan.max_in_flight <= MOST_IN_FLIGHT:
         raise damaged_error(f"it is for {plan.max_in_flight} items in flight", at)
@@ -311,10 +295,7 @@ def restore_sections(
 ) -> tuple[Graph | None, Graph]:
     """Split a graph into its prologue, if `assignment` has one, and the nodes of each item.
 
-    Raises
-    ------
-    ParseError
-        If the nodes of the prologue are not those of the file.
+    Raises ParseError if the nodes of the prologue are not those of the file.
     """
     if not assignment:
         return None, graph
@@ -327,12 +308,8 @@ def restore_sections(
 def add_prologue(plan: Plan, once: Graph | None, assignment: Mapping[str, str], at: str) -> Plan:
     """Return the plan with its prologue, if there is one.
 
-    Raises
-    ------
-    ParseError
-        If a node is not on a device that supports it.
-    DoesNotFitError
-        If a memory of this machine is too small.
+    Raises ParseError if a node is not on a device that supports it; DoesNotFitError if a memory of
+    this machine is too small.
     """
     if once is None:
         return plan

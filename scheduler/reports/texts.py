@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
-from ...graph.escaping import listing
+from ...graph.escaping import join_lines
 from ...graph.passes import Applied
 from ...graph.printing import bytes_text, counted, seconds_text
 from ..planner.memory.prepared import AT_OPEN, name_next_region, name_region
@@ -226,7 +226,6 @@ LISTED_DEAD = 20
 
 
 def list_passes(applied: Sequence[Applied]) -> Iterator[str]:
-    """List the passes that changed the graph."""
     # From the first pass to the last of each nested graph.
     first = {one.inside: one.before for one in reversed(applied)}
     last = {one.inside: one.after for one in applied}
@@ -262,7 +261,7 @@ def list_pass_changes(applied: Sequence[Applied], dead: Mapping[str, str]) -> st
             lines += [f"  {what:9}  {name}" for name in names[:LISTED_NAMES]]
             if len(names) > LISTED_NAMES:
                 lines.append(f"  and {counted(len(names) - LISTED_NAMES, 'node')} more")
-    return listing(lines)
+    return join_lines(lines)
 
 
 def _name_pass(one: Applied) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from ...graph.escaping import listing
+from ...graph.escaping import join_lines
 from ...graph.ir import Node
 from ...graph.operators.bounded_call import called_op
 from ...graph.printing import counted
 from ..costs import Costs
-from ..costs.signature import signature
+from ..costs.signature import make_signature
 from ..errors import SessionError
 from ..planner.simulate import simulate, with_known_shapes
 from ..plans.partition import Subgraph
@@ -100,7 +100,7 @@ class WhatIf:
         )
         bases = Counter(self.basis.values()).items()
         known = [f"time of {counted(count, 'node')}: {_BASES[basis]}" for basis, count in bases]
-        return listing([answer, *known])
+        return join_lines([answer, *known])
 
     def _item_s(self, simulation: Simulation) -> float:
         return max(simulation.makespan_s / simulation.items, self.source_s, self.consumer_s)
@@ -154,7 +154,7 @@ def _find_nodes(plan: Plan, faster: Mapping[str, float]) -> Iterator[tuple[Subgr
 
 def _find_basis(costs: Costs, subgraph: Subgraph, node: Node) -> Basis:
     """Return the basis of the time of a node that was not timed by itself."""
-    found = costs.nodes.get(subgraph.device, {}).get(signature(subgraph.graph, node))
+    found = costs.nodes.get(subgraph.device, {}).get(make_signature(subgraph.graph, node))
     if found is None:
         return "model"
     return "modelled share" if found.is_share else "profiled share"

@@ -13,7 +13,7 @@ import trio
 from ...devices.device import OnDone
 from ...devices.event import CancelledWorkError, Event
 from ...devices.program import BoundProgram, kernel_error
-from ...graph.errors import PlaitError, is_ctrl_c, text_of
+from ...graph.errors import PlaitError, get_text, is_ctrl_c
 from ...graph.operators.each import EACH, RowServer, row_server
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _call_error(error: BaseException, program: BoundProgram) -> PlaitError:
     """Return what users see when an async function raised."""
     failure = kernel_error(error, program.graph.nodes[0], program.device)
     failure.__cause__ = error
-    if isinstance(error, RuntimeError | TypeError) and text_of(error).startswith(FOREIGN):
+    if isinstance(error, RuntimeError | TypeError) and get_text(error).startswith(FOREIGN):
         failure.fix = (
             "await what is for the session's loop: trio's, or asyncio's in an AsyncioSession; "
             "libraries built on anyio, such as httpx, run on both"

@@ -11,7 +11,7 @@ from threading import Thread
 
 import numpy as np
 
-from ...devices.host import core_count
+from ...devices.host import count_cores
 from ...graph.tensor import Array
 
 MOST_THREADS = 4
@@ -28,7 +28,7 @@ def copy_array(target: Array, source: Array) -> None:
     if target.nbytes < SPLIT_BYTES or not _are_plain(target, source):
         np.copyto(target, source)
         return
-    count = max(1, min(MOST_THREADS, core_count() // CORES_EACH, target.nbytes // LEAST_BYTES))
+    count = max(1, min(MOST_THREADS, count_cores() // CORES_EACH, target.nbytes // LEAST_BYTES))
     to, of = target.reshape(-1), source.reshape(-1)
     step = -(-to.size // count)
     parts = [slice(begin, begin + step) for begin in range(0, to.size, step)]
@@ -51,7 +51,7 @@ def copied_array(array: Array) -> Array:
 
 def copy_side_by_side(one: Callable[[], object], other: Callable[[], object]) -> None:
     """Call two functions that copy and raise nothing, side by side where there are cores for it."""
-    if core_count() < CORES_EACH:
+    if count_cores() < CORES_EACH:
         one()
         other()
         return

@@ -10,9 +10,9 @@ from typing import Any
 
 import trio
 
-from ...devices.forking import give_up_in_children
+from ...devices.forking import register_for_forks
 from ...devices.host import HostDevice
-from ...graph.errors import all_told
+from ...graph.errors import combine_errors
 from ...graph.operators.each import row_server
 from ...graph.tensor import Array
 from ..dispatch.hand_over import measure_hand_over
@@ -212,7 +212,7 @@ class Runtime:
             If a device refuses; the others are closed again.
         """
         self._driver.start()
-        give_up_in_children(self)
+        register_for_forks(self)
         try:
             for name in self.plan.every_device:
                 device = await self._driver.aside(partial(self._devices.open, name))
@@ -287,7 +287,7 @@ class Runtime:
                 except KeyboardInterrupt as error:
                     errors.append(error)
         if errors:
-            raise all_told(errors)
+            raise combine_errors(errors)
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
         # First nothing starts any more, then what runs ends, then what it ran on is closed.

@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ...devices.device import Device
-from ...graph.aliasing import runs_of
+from ...graph.aliasing import find_runs
 from ...graph.dims import is_computed
 from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import describe
 from ...graph.ir import Graph, Node
-from ...graph.own_lengths import original_lengths
+from ...graph.own_lengths import find_renamed_lengths
 from ..errors import FeedError, PlanError
 from ..plans.plan import Plan
 from ..plans.request import Pins
@@ -50,16 +50,13 @@ GRAIN = 32
 def check_bounds(graph: Graph, bounds: object) -> Bounds:
     """Return the bounds of all symbols of a graph's inputs, in the graph's order.
 
+    Raises PlanError if bounds are malformed, or leave a symbol of an input open.
+
     Parameters
     ----------
     graph : Graph
     bounds : Mapping of str to int, or to (int, int)
         The largest length of each symbol, or the smallest and the largest.
-
-    Raises
-    ------
-    PlanError
-        If bounds are malformed, or leave a symbol of an input open.
     """
     if not isinstance(bounds, Mapping):
         raise PlanError(
@@ -121,12 +118,8 @@ def check_not_fixed(graph: Graph, part: Graph, bounds: object) -> None:
 def resolve_bounds(graph: Graph, bounds: object, source: Graph | None = None) -> Bounds:
     """Return the bounds of fed lengths, and of lengths that follow from values.
 
-    `source` is the user's graph: `graph` may lack some of its lengths, folded or never read.
-
-    Raises
-    ------
-    PlanError
-        If bounds are malformed, or bound only some of the fed lengths.
+    `source` is the user's graph: `graph` may lack some of its lengths, folded or never read. Raises
+    PlanError if bounds are malformed, or bound only some of the fed lengths.
     """
     known = find_computed_symbols(graph)
     if isinstance(bounds, Mapping):
@@ -145,7 +138,7 @@ def _spread_declared_bounds(
 ) -> Mapping[Any, Any]:
     """Return bounds, with the bound of a declared length for the length of each call."""
     found = dict(bounds)
-    for name, declared in original_lengths(graph).items():
+    for name, declared in find_renamed_lengths(graph).items():
         if name in known and declared in bounds:
             found.setdefault(name, bounds[declared])
             if declared not in known:  # every call has its own length
@@ -205,7 +198,6 @@ class Template:
     fed: Collection[str] | None = None
 
     def of(self, shapes: Shapes) -> Graph:
-        """Return the graph for these shapes of its inputs."""
         graph = specialise(self.graph, shapes, folds=self.folds)
         fed = self.graph.inputs if self.fed is None else self.fed
         # Only users set switches: inputs from other parts of the graph are ordinary values.
@@ -213,7 +205,6 @@ class Template:
         return with_whole_nodes(graph, self.devices, self.pins, switches, folds=self.folds)
 
     def picked(self, lengths: Mapping[str, int]) -> Graph:
-        """Return the graph for these lengths of its symbols."""
         specs = {name: self.graph.tensors[name].shape or () for name in self.graph.inputs}
         return self.of(
             {
@@ -405,7 +396,7 @@ def _find_sharing(graph: Graph, node: Node) -> tuple[list[Start], list[bool]]:
         for output, source in node.operator.inplace
         if source < len(node.inputs) and node.inputs[source] and node.outputs[output]
     ]
-    return [run[:4] for run in runs_of(graph, node)], overwritten
+    return [run[:4] for run in find_runs(graph, node)], overwritten
 
 
 def _is_simple(shared: tuple[list[Start], list[bool]]) -> bool:

@@ -77,7 +77,6 @@ class ShapeFormulas:
         return lengths if fit else None
 
     def compare(self, shapes: Shapes, inferred: Graph) -> None:
-        """Compare with a graph that was inferred for these shapes and is supported."""
         lengths = self._lengths(shapes)
         if self._hold and min(lengths.values(), default=0) >= LEAST:
             self._hold = self._say(lengths, inferred)

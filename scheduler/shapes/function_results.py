@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...graph.errors import PlaitError
 from ...graph.infer import infer_node
-from ...graph.ir import Graph, call_of
+from ...graph.ir import Graph, make_call
 from ...graph.tensor import TensorSpec
 from ..plans.shapes import Bounds
 from .bounds import EXAMPLE, find_computed_symbols, pick_largest
@@ -31,7 +31,7 @@ def check_results(graph: Graph, bounds: Bounds) -> None:
     for node in graph.nodes:
         names = [name for name in node.outputs if name]
         try:
-            specs = infer_node(node, call_of(node, tensors, graph.constants))
+            specs = infer_node(node, make_call(node, tensors, graph.constants))
         except PlaitError:  # these lengths are incompatible
             pass
         else:

@@ -16,7 +16,7 @@ import numpy as np
 from ...graph.dims import normalize_axis
 from ...graph.ir import Graph, Node
 from ...graph.names import Names
-from ...graph.nested import all_nodes
+from ...graph.nested import walk_nodes
 from ...graph.operator import Call, find_operator
 from ...graph.operators.control import axis_of, chosen_branch, repeats
 from ...graph.tensor import Array
@@ -130,7 +130,7 @@ def _split(node: Node, first: int) -> tuple[list[str], list[str]]:
 
 def _is_short(body: Graph, count: int, allowance: int) -> bool:
     """True if unrolling pays; false for no iterations, which leave nothing to stack."""
-    return count > 0 and count * sum(1 for _ in all_nodes(body)) <= allowance
+    return count > 0 and count * sum(1 for _ in walk_nodes(body)) <= allowance
 
 
 class _Writer:

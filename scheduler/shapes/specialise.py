@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import cached_property
 
 from ...graph.errors import PlaitError, ShapeError
-from ...graph.evaluation import Room, evaluated, is_known_ahead
+from ...graph.evaluation import Room, evaluate_node, is_known_ahead
 from ...graph.infer import infer_node
-from ...graph.ir import Graph, Node, call_of
+from ...graph.ir import Graph, Node, make_call
 from ...graph.names import Names
 from ...graph.nested import has_effects
 from ...graph.operator import Call, Specs
@@ -34,10 +34,7 @@ def specialise_with_passes(
 ) -> tuple[Graph, tuple[Applied, ...]]:
     """Return the graph as `specialise` does, and the record of `fold_constants` if it is a pass.
 
-    Raises
-    ------
-    FeedError, ShapeError
-        As `specialise`.
+    Raises FeedError or ShapeError as `specialise`.
     """
     start = time.perf_counter()
     sweep = _run_sweep(graph, shapes, folds=fold_constants in passes)
@@ -48,6 +45,9 @@ def specialise_with_passes(
 def specialise(graph: Graph, shapes: Shapes | None = None, *, folds: bool = True) -> Graph:
     """Return the graph for given input shapes, with values that are known ahead as constants.
 
+    Raises FeedError if a shape does not fit its input; ShapeError if shapes are incompatible inside
+    the graph; `at` names the node.
+
     Parameters
     ----------
     graph : Graph
@@ -56,13 +56,6 @@ def specialise(graph: Graph, shapes: Shapes | None = None, *, folds: bool = True
         symbolic.
     folds : bool, default True
         If false, nodes with results that are known ahead stay and run, unless these decide shapes.
-
-    Raises
-    ------
-    FeedError
-        If a shape does not fit its input.
-    ShapeError
-        If shapes are incompatible inside the graph; `at` names the node.
     """
     return _run_sweep(graph, shapes, folds).result()
 
@@ -77,10 +70,7 @@ def _run_sweep(graph: Graph, shapes: Shapes | None, folds: bool) -> _Sweep:
 def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
     """Return the specs of the inputs with these shapes.
 
-    Raises
-    ------
-    FeedError
-        If a name is not an input, or a shape contradicts its input or another shape.
+    Raises FeedError if a name is not an input, or a shape contradicts its input or another shape.
     """
     known = set(graph.inputs)
     for name in shapes:
@@ -153,7 +143,7 @@ class _Sweep:
 
     def visit(self, node: Node, allowance: int) -> None:
         """Process a node; a loop may become `allowance` nodes."""
-        call = call_of(node, self._tensors, self._values)
+        call = make_call(node, self._tensors, self._values)
         specs = self._inferred(node, call)
         if node.op in CONTROL_FLOW and (plain := inline_node(node, call, self._names, allowance)):
             self._constants.update(plain.constants)
@@ -168,7 +158,7 @@ class _Sweep:
         )
         self._deciding |= self._decides(node, call, specs)
         known = is_known_ahead(node, self._tensors, self._values)
-        values = evaluated(node, call, specs, self._room) if known else None
+        values = evaluate_node(node, call, specs, self._room) if known else None
         self._values.update(values or {})
         self._met.append(node.name)
         # Without folding the node runs, even if its values decided shapes.

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...graph.errors import Argument, Fix, ShapeError
 from ...graph.infer import asking, describe, infer_node
-from ...graph.ir import Graph, Node, call_of
+from ...graph.ir import Graph, Node, make_call
 from ...graph.operator import Specs, find_operator
 from ...graph.operators.bounded_call import bounded_call, find_largest_results
 from ...graph.operators.control import deciding_inputs, waits
@@ -72,12 +72,8 @@ def has_static_shapes(graph: Graph) -> bool:
 def cut(graph: Graph, bounds: Bounds = NO_BOUNDS) -> GraphSplit:
     """Cut a graph, specialised for its inputs' shapes, at the first boundary.
 
-    `bounds` are the bounds of computed lengths.
-
-    Raises
-    ------
-    PlanError
-        If the shapes of a Python function's results are unknown and unbounded.
+    `bounds` are the bounds of computed lengths. Raises PlanError if the shapes of a Python
+    function's results are unknown and unbounded.
     """
     known = {*graph.inputs, *graph.constants}
     head: list[Node] = []
@@ -151,7 +147,7 @@ def _make_bounded_call(
 ) -> tuple[Node, Specs]:
     """Return the call with buffers for the largest results, and the specs of its outputs."""
     one = bounded_call(graph, node, largest)
-    return one, tuple(one.operator.infer(call_of(one, graph.tensors, {})))
+    return one, tuple(one.operator.infer(make_call(one, graph.tensors, {})))
 
 
 def make_bounded_form(graph: Graph, node: Node) -> tuple[Node, Specs]:
@@ -177,10 +173,7 @@ def find_frontier(graph: Graph) -> Sequence[Node]:
 def find_deciding(graph: Graph, node: Node, known: Mapping[str, Array]) -> Sequence[str]:
     """Return the inputs with values that decide the shapes of a node's outputs.
 
-    Raises
-    ------
-    PlanError
-        If all values together do not decide them.
+    Raises PlanError if all values together do not decide them.
     """
     if waits(node):
         return node.inputs[:1] if node.op == "If" else ()
@@ -269,7 +262,7 @@ def infer_known(
     """Infer a node's results from the shapes of known inputs, and the values of `names`."""
     values = {**graph.constants, **{name: known[name] for name in names}}
     given = {name: spec_of(known[name]) for name in node.inputs if name in known}
-    call = call_of(node, {**graph.tensors, **given}, values)
+    call = make_call(node, {**graph.tensors, **given}, values)
     if node.operator.bounded is None:
         return infer_node(node, call)
     with asking(node, call):

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ...devices.device import Device, support
+from ...devices.device import Device, check_support
 from ...graph.captured_constants import with_constants_inside
 from ...graph.errors import ShapeError
 from ...graph.infer import infer_node
 from ...graph.ir import Graph, Node
-from ...graph.nested import called, draws, has_effects
+from ...graph.nested import call_graph, draws, has_effects
 from ...graph.operators.control import CONTROL_FLOW, deciding_inputs, handed
 from ...graph.operators.randomness import RANDOM_KEY
 from ...graph.tensor import TensorSpec
@@ -106,7 +106,7 @@ def _make_whole(
         given = handed(node.op, call, results)
         nested = {
             key: with_whole_nodes(
-                specialise(called(value, given), folds=folds), devices, {}, (), folds=folds
+                specialise(call_graph(value, given), folds=folds), devices, {}, (), folds=folds
             )
             for key, value in node.attributes.items()
             if isinstance(value, Graph)
@@ -117,12 +117,13 @@ def _make_whole(
     if not all(has_static_shapes(inner) for inner in nested.values()):
         return None
     able = (
-        name for name in _list_devices(one, devices, pins) if support(graph, one, devices[name]).ok
+        name
+        for name in _list_devices(one, devices, pins)
+        if check_support(graph, one, devices[name]).ok
     )
     return one if any(able) else None
 
 
 def _list_devices(node: Node, devices: Mapping[str, Device], pins: Pins) -> Collection[str]:
-    """Return the devices allowed for a node by the pins on it and on its inner nodes."""
     wanted = {pins[pattern] for pattern in list_pins(node, pins)}
     return devices if not wanted else wanted if len(wanted) == 1 else ()

@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from ...devices.device import Device
-from ...devices.host import core_count
+from ...devices.host import count_cores
 from ...devices.memory import HOST, HOST_MEMORIES
 from ...graph.ir import Graph
 from ...graph.item_order import is_ordered
-from ...graph.nested import all_nodes
+from ...graph.nested import walk_nodes
 from ...graph.operator import Operator
 from ..costs import Costs
 from ..costs.figures import HERE, LOOP, Loop
@@ -21,7 +21,7 @@ from ..costs.host import (
     ALONE_BYTES,
     HOST_BYTES_PER_S,
     INLINE_BYTES,
-    computes_here,
+    is_on_host,
 )
 from ..dispatch.core_shares import seconds_on, shares_of_cores
 from ..dispatch.inline_policy import inline_steps
@@ -118,7 +118,7 @@ def _order_of(steps: Sequence[Step]) -> Ordered:
         node.op
         for step in steps
         if not isinstance(step.work, Transfer)
-        for _, _, node in all_nodes(step.work.graph)
+        for _, _, node in walk_nodes(step.work.graph)
         if is_ordered(node.operator) and not node.operator.owns
     }
     return Ordered(claims, releases, frozenset(functions), frozenset(shared))
@@ -159,7 +159,7 @@ def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1
     if isinstance(step.work, Transfer):
         return costs.copy_s(step.work.source, step.work.target, step.work.nbytes)
     seconds = costs.program_s(step.device, step.work.graph)
-    if not computes_here(device):
+    if not is_on_host(device):
         return seconds
     # Measured times include the submission, which the lane adds.
     return seconds_on(device, seconds - costs.model(step.device).submit_s, cores)
@@ -185,7 +185,7 @@ def describe_host(
         loop = USUAL._replace(contention=0.0)  # what was measured ran beside others already
     landed_here = None if costs is None else costs.hop_s(HERE, LOOP)
     return SimulatedHost(
-        cores=core_count(),
+        cores=count_cores(),
         contention=loop.contention,
         feed_s=loop.feed_s + feed[0],
         land_s=loop.land_s,
@@ -215,7 +215,7 @@ def _name_queue(step: Step, costs: Costs) -> str:
 
 def _make_lane(name: str, kind: str, devices: Mapping[str, Device], costs: Costs) -> SimulatedLane:
     device = devices[name]
-    if not computes_here(device):
+    if not is_on_host(device):
         keeps_order = device.capabilities.native_waits
         label = f"{name} {kind}".rstrip()
         follows = _find_followed(name, devices)
@@ -277,7 +277,7 @@ def _estimate_wakes(name: str, devices: Mapping[str, Device], costs: Costs) -> d
             continue
         if hop is not None:
             found[other] = max(0.0, hop - known)
-        elif is_thread and computes_here(device):
+        elif is_thread and is_on_host(device):
             found[other] = (costs.model(other).submit_s + costs.model(name).submit_s) / 2
     return found
 

@@ -29,7 +29,6 @@ class SlotPlaces:
         return self._free is not None and not self._free
 
     def admit(self, item: int) -> int:
-        """Assign a place to an item and return its slot."""
         number = self._rings.admit()
         slot = number if self._free is None else self._free.pop()
         self._slot[item] = number, slot

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...graph.escaping import listing
+from ...graph.escaping import join_lines
 from ...graph.printing import bytes_text, counted
 from ..costs import Costs
 from ..plans.placement import Transfer
@@ -239,7 +239,7 @@ class Simulation:
                 f"memory {name}: {bytes_text(use.planned_nbytes)} planned, at most "
                 f"{bytes_text(use.held_nbytes)} held and {bytes_text(use.occupied_nbytes)} needed"
             )
-        return listing([*lines, "", *self._step_table(), "", *self._path_table()])
+        return join_lines([*lines, "", *self._step_table(), "", *self._path_table()])
 
     def __repr__(self) -> str:
         """Return one line; `table` has the details."""

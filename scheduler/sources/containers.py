@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from ...graph.errors import text_of
-from ...graph.extras import how_to_install, import_extra
+from ...graph.errors import get_text
+from ...graph.extras import get_install_command, import_extra
 from ..errors import SourceError
 
 
 def import_av() -> Any:
     """Return PyAV; raise SourceError where it is not installed."""
-    return import_extra("av", "PyAV is not installed", how_to_install("video"), SourceError)
+    return import_extra("av", "PyAV is not installed", get_install_command("video"), SourceError)
 
 
 MOST_PIXELS = 1 << 25
@@ -30,10 +30,8 @@ def decode(
 ) -> Iterator[tuple[Any, float]]:
     """Yield the frames of the first stream of a kind, and their times; close the container then.
 
-    Raises
-    ------
-    SourceError
-        If it cannot be opened or decoded, a frame has no time stamp, or too many pixels.
+    Raises SourceError if it cannot be opened or decoded, a frame has no time stamp, or too many
+    pixels.
     """
     av = import_av()
     name = os.fspath(path)
@@ -92,5 +90,5 @@ def translate_errors(what: str) -> Iterator[None]:
     except SourceError:
         raise
     except Exception as error:
-        told = getattr(error, "strerror", None) or text_of(error)
+        told = getattr(error, "strerror", None) or get_text(error)
         raise SourceError(f"{what}: {told}", fix="see that it is there, and whole") from error

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ...graph.python import operator
 from ...graph.tensor import Array, TensorSpec
 from ..errors import SourceError
@@ -135,4 +135,6 @@ def _list_formats(images: Any) -> list[str]:
 
 
 def _import_pillow(module: str) -> Any:
-    return import_extra(module, "Pillow is not installed", how_to_install("images"), SourceError)
+    return import_extra(
+        module, "Pillow is not installed", get_install_command("images"), SourceError
+    )

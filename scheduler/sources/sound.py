@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.extras import how_to_install, import_extra
+from ...graph.extras import get_install_command, import_extra
 from ...graph.tensor import Array
 from ..errors import SourceError
 from ..runtime.streaming.stamped import Stamped
@@ -53,7 +53,7 @@ def read_sound(
         reading, if that fails, or the file has another rate.
     """
     soundfile = import_extra(
-        "soundfile", "soundfile is not installed", how_to_install("audio"), SourceError
+        "soundfile", "soundfile is not installed", get_install_command("audio"), SourceError
     )
     hop = chunk if hop is None else hop
     check_lengths(chunk=chunk, hop=hop, rate=1 if rate is None else rate)

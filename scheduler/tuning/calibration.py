@@ -24,8 +24,8 @@ from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..costs import Costs
 from ..costs.figures import Loop
-from ..costs.host import computes_here
-from ..costs.measure import LIMIT_S, Clock, Note, undisturbed
+from ..costs.host import is_on_host
+from ..costs.measure import LIMIT_S, Clock, Note, find_undisturbed
 from ..planner.api import plan
 from ..plans.plan import Plan
 from ..profile import Profile, Record
@@ -52,12 +52,8 @@ def complete_costs(
 ) -> Costs:
     """Add the figures of calibration on the devices of a plan to measured costs, which win.
 
-    A figure for which no runs agree keeps its default, and `note` is called with a sentence.
-
-    Raises
-    ------
-    KernelError, DeviceError
-        If the model or a device fails.
+    A figure for which no runs agree keeps its default, and `note` is called with a sentence. Raises
+    KernelError or DeviceError if the model or a device fails.
     """
     found = calibrate(planned, note)
     shared = measure_plan_contention(planned, _list_host_devices(planned)[:MOST_DEVICES], feeds)
@@ -88,10 +84,7 @@ def _describe_failure(figure: str) -> str:
 def calibrate(planned: Plan, note: Note = lambda _: None) -> Costs:
     """Measure hops and loop times of a plan's devices on the host; costs of nodes are not included.
 
-    Raises
-    ------
-    DeviceError
-        If a device fails.
+    Raises DeviceError if a device fails.
     """
     here = _list_host_devices(planned)
     if not here:
@@ -134,15 +127,15 @@ def _estimate_costs(toured: Plan, alone: Profile, together: Profile) -> tuple[Co
     """Return the costs that the runs so far agree on, and the figures they do not."""
     in_a_row = {
         pair: hop
-        for pair, hop in measure_hops(together, toured, undisturbed).items()
+        for pair, hop in measure_hops(together, toured, find_undisturbed).items()
         if pair[0] == pair[1]
     }
-    between = measure_hops(alone, toured, undisturbed)
+    between = measure_hops(alone, toured, find_undisturbed)
     met = {
         *measure_hops(alone, toured),
         *(pair for pair in measure_hops(together, toured) if pair[0] == pair[1]),
     }
-    found = Costs(hops={**in_a_row, **between}, loop=measure_loop(alone, toured, undisturbed))
+    found = Costs(hops={**in_a_row, **between}, loop=measure_loop(alone, toured, find_undisturbed))
     missing = [f"the way from {a} to {b}" for a, b in sorted(met - found.hops.keys())]
     return found, missing + (["what the loop takes"] if found.loop is None else [])
 
@@ -157,7 +150,7 @@ def _list_host_devices(planned: Plan) -> list[str | Device]:
 
 
 def _can_calibrate(device: Device) -> bool:
-    return computes_here(device) and device.capabilities.runs_python
+    return is_on_host(device) and device.capabilities.runs_python
 
 
 def _build_tour(names: Sequence[str]) -> Graph:

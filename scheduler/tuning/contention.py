@@ -22,11 +22,11 @@ import trio
 
 from ...devices.device import Device
 from ...devices.errors import DeviceError
-from ...devices.host import core_count
+from ...devices.host import count_cores
 from ...devices.registry import device as make_device
 from ...graph.ir import Graph
 from ...graph.tensor import Array
-from ..costs.measure import LIMIT_S, MOST_REPEATS, REPEATS, UNDISTURBED_S, Clock, agreed
+from ..costs.measure import LIMIT_S, MOST_REPEATS, REPEATS, UNDISTURBED_S, Clock, find_agreement
 from ..dispatch.core_shares import equal_cores
 from ..errors import PlanError
 from ..planner.api import plan
@@ -93,12 +93,12 @@ class Disturbance:
         None if too few rounds were about as short as the shortest, or if running at once took as
         long as running in sequence: then the devices waited for cores that other processes had.
         """
-        alone = [agreed(rounds) for rounds in self.alone]
+        alone = [find_agreement(rounds) for rounds in self.alone]
         known = [ns for ns in alone if ns is not None]
         if len(known) < len(alone):
             return None
         rounds = zip(*self.together, strict=True)
-        ratio = agreed(
+        ratio = find_agreement(
             statistics.fmean(after / before for before, after in zip(known, ns, strict=True))
             for ns in rounds
         )
@@ -131,14 +131,9 @@ def measure_plan_contention(
     """Return the share that each other busy device adds to the time of a model's kernels.
 
     None if a device cannot run the model, if its first kernels take too long, or if the machine was
-    too busy for rounds to agree.
-
-    Raises
-    ------
-    KernelError, DeviceError
-        If the model or a device fails.
+    too busy for rounds to agree. Raises KernelError or DeviceError if the model or a device fails.
     """
-    at_once = devices[: core_count()]
+    at_once = devices[: count_cores()]
     if len(at_once) < 2:
         return 0.0
     graph = extract_beginning(planned)

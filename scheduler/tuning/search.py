@@ -18,15 +18,15 @@ import numpy as np
 from ...devices.automatic import AUTO
 from ...devices.device import Device, Scaling
 from ...devices.errors import DeviceError
-from ...devices.host import core_count
+from ...devices.host import count_cores
 from ...devices.registry import device as make_device
 from ...devices.registry import find
 from ...graph.ir import Graph
 from ...graph.printing import counted
 from ..bridges.blocking import block_on
 from ..costs import Costs
-from ..costs.host import computes_here
-from ..costs.signature import digest
+from ..costs.host import is_on_host
+from ..costs.signature import make_digest
 from ..dispatch.core_shares import planned_for, shares_of_cores
 from ..errors import PlanError
 from ..planner.api import plan
@@ -130,7 +130,7 @@ def tune(
     listed = [*expand_auto(devices)]
     is_streamed = objective == "throughput"
     if max_in_flight is None:
-        max_in_flight = core_count() + WAITING if is_streamed else 1
+        max_in_flight = count_cores() + WAITING if is_streamed else 1
     options |= {"objective": objective, "max_in_flight": max_in_flight}
     if not options.get("bounds"):
         shapes = [{n: np.shape(item[n]) for n in graph.inputs if n in item} for item in items]
@@ -201,7 +201,7 @@ class _Tuning:
         best = min(self.trials, key=lambda trial: trial.seconds, default=None)
         used = set() if best is None else {*best.plan.assignment.values()}
         names = [one for one in self.devices if isinstance(one, str) and used <= {one, f"{one}:0"}]
-        if best is None or len(names) != 1 or not computes_here(find(names[0])):
+        if best is None or len(names) != 1 or not is_on_host(find(names[0])):
             return
         (name,), (first,) = names, used
         prototype = find(name)
@@ -214,7 +214,7 @@ class _Tuning:
         varied = (
             one
             for one in _vary_threads(name)
-            if not scales or _describe_threads(one, core_count()) != current
+            if not scales or _describe_threads(one, count_cores()) != current
         )
         ranges = list_ranges(name, self.options["max_in_flight"]) if self.is_streamed else ()
         for devices in (*varied, *ranges):
@@ -265,7 +265,6 @@ class _Tuning:
         return costs.merged(await trial.measure_costs(self.feeds))
 
     async def _compare(self, new: Sequence[Trial], known: Sequence[Trial]) -> None:
-        """Run new and known trials in alternation."""
         if not new:
             return
         self.trials += new
@@ -296,7 +295,7 @@ def _is_same(made: Plan, other: Plan) -> bool:
 
 def _count_parts(plan: Plan) -> Counter[tuple[str, str]]:
     # By digest: a node that was fused and split again for a device has another name.
-    return Counter((part.device, digest(part.graph)) for part in plan.subgraphs)
+    return Counter((part.device, make_digest(part.graph)) for part in plan.subgraphs)
 
 
 def _select_replicas(plan: Plan) -> set[tuple[str, ...]]:
@@ -306,7 +305,7 @@ def _select_replicas(plan: Plan) -> set[tuple[str, ...]]:
 
 def _vary_threads(name: str) -> Iterator[Device]:
     """Yield a device on all cores; if it scales, spinning, not spinning, and with one thread."""
-    cores = core_count()
+    cores = count_cores()
     if cores == 1:
         return
     known: Sequence[Mapping[str, Any]] = (
@@ -324,7 +323,7 @@ def _vary_threads(name: str) -> Iterator[Device]:
 def _describe_threads(device: Device, cores: int) -> str:
     if isinstance(device, Scaling):
         return device.computes_on(cores)
-    return counted(core_count(), "thread")
+    return counted(count_cores(), "thread")
 
 
 def _name_device(device: str | Device) -> str:
@@ -334,4 +333,4 @@ def _name_device(device: str | Device) -> str:
 def _label_trial(device: str | Device) -> str:
     if isinstance(device, str):
         return f"all on {device}"
-    return f"all on {device.name}, {_describe_threads(device, core_count())}"
+    return f"all on {device.name}, {_describe_threads(device, count_cores())}"

@@ -101,7 +101,6 @@ class Trial:
         return every[min(int(quantile * len(every)), len(every) - 1)]
 
     async def run_turn(self, feeds: Items) -> Trial:
-        """Run one more turn, and return the trial with it."""
         profile = await run_items(self.plan, feeds, is_streamed=self.is_streamed)
         turn = _measure_turn(profile.records)
         best = profile if self._score(turn) < self.seconds else self.profile

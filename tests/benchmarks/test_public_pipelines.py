@@ -15,13 +15,7 @@ from public.cases import CASES, Case
 ITEMS = 4
 
 
-def mark(case: Case) -> Any:
-    """Leave the networks that read text, which `test_ocr_pipeline.py` runs, to make test-all."""
-    is_large = case.name == "decode, detect, recognize"
-    return pytest.param(case, marks=[pytest.mark.extended] * is_large, id=case.name)
-
-
-@pytest.mark.parametrize("case", list(map(mark, CASES)))
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_pipeline_gives_the_results_of_the_loop_in_fewer_lines(case: Case) -> None:
     try:
         work = case.by_hand(open_with(1))

@@ -23,7 +23,7 @@ pytest.importorskip("rich")
 from command_line import assert_mistake, plait, plait_process
 from plait.cli.output import print_error
 from plait.graph.errors import Argument, Fix, PlaitError
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 
 OPERATORS = """
 import numpy as np
@@ -514,7 +514,7 @@ def test_without_click_one_line_names_the_extra(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"the command line needs click: {how_to_install('cli')}\n"
+    assert done.stderr == f"the command line needs click: {get_install_command('cli')}\n"
 
 
 @pytest.mark.parametrize(

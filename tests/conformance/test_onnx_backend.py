@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx_suite import collect_tests
 from plait import conformance
 from plait.conformance import BY_ROUNDING, Outcomes, run_suite, table, written
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.testing import OnnxBackend, UnsupportedError
 
 NUMBERS = Path(__file__).parents[2] / "docs" / "operators.md"
@@ -55,7 +55,7 @@ def test_without_onnx_it_says_what_to_install(
     monkeypatch.setattr(conformance, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="2"):
         conformance.main([])
-    assert how_to_install("onnx") in capsys.readouterr().err
+    assert get_install_command("onnx") in capsys.readouterr().err
 
 
 def model(op: str, domain: str = "") -> Any:

@@ -58,13 +58,13 @@ def test_a_user_who_set_the_number_is_not_overruled(monkeypatch: pytest.MonkeyPa
     blas.limit_threads(device := object(), 1)
     try:
         assert threads() == {2}
-        assert blas.environment(1)["OPENBLAS_NUM_THREADS"] == "2"
+        assert blas.build_environment(1)["OPENBLAS_NUM_THREADS"] == "2"
     finally:
         blas.lift_limit(device)
 
 
 def test_a_worker_gets_the_number_by_its_environment() -> None:
-    environment = blas.environment(3)
+    environment = blas.build_environment(3)
     assert {environment[name] for name in blas.VARIABLES} == {"3"}
 
 

@@ -10,7 +10,7 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.device import Program
 from plait.devices.errors import DeviceMemoryError, DeviceUnavailableError, KernelError
 from plait.devices.event import Event
-from plait.devices.host import physical_memory
+from plait.devices.host import read_physical_memory
 from plait.devices.memory import HOST, SHARED, SharedArena, View
 from plait.graph.builder import GraphBuilder
 from plait.graph.ir import Graph
@@ -63,8 +63,8 @@ def test_it_accesses_host_and_shared_memory_and_runs_python() -> None:
 
 
 def test_it_knows_how_much_memory_the_machine_has() -> None:
-    assert CpuDevice().capabilities.memory_bytes == physical_memory()
-    assert (physical_memory() or 2**60) > 2**26
+    assert CpuDevice().capabilities.memory_bytes == read_physical_memory()
+    assert (read_physical_memory() or 2**60) > 2**26
 
 
 def test_it_supports_what_has_a_kernel() -> None:

@@ -12,7 +12,7 @@ import trio
 from cupy_double import CupyDouble
 from fake_gpu import SEEDS
 from plait.devices.cuda import attention, choosing, cublas
-from plait.devices.cuda.attention import StaticAttention, attention_of
+from plait.devices.cuda.attention import StaticAttention, match_attention
 from plait.graph.dtypes import dtype_of
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -128,7 +128,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def found_in(graph: Graph, *, tf32: bool = False) -> StaticAttention | None:
     (node,) = graph.nodes
-    return attention_of(node, graph.call(node), graph.output_specs(node), tf32=tf32)
+    return match_attention(node, graph.call(node), graph.output_specs(node), tf32=tf32)
 
 
 @pytest.mark.parametrize("rows", [False, True], ids=["by head", "by row"])

@@ -21,7 +21,7 @@ from plait.devices.cuda.byte_products import (
     MOST_DEPTH,
     ByteProduct,
     PreparedConstants,
-    byte_product_of,
+    match_byte_product,
 )
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.cuda.parts import Multiply
@@ -130,7 +130,7 @@ def computed(case: Case, device: Any) -> Array:
 
 def found_in(graph: Graph) -> ByteProduct | None:
     (node,) = graph.nodes
-    return byte_product_of(node, graph.call(node), graph.output_specs(node))
+    return match_byte_product(node, graph.call(node), graph.output_specs(node))
 
 
 @pytest.mark.extended

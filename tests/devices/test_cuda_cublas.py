@@ -13,7 +13,7 @@ from cupy_double import CupyDouble
 from fake_cublas import FakeCublas
 from patience import WAIT_S
 from plait.devices.cuda.cublas import find_cublas
-from plait.devices.cuda.products import Product, product_of
+from plait.devices.cuda.products import Product, match_product
 from plait.devices.errors import KernelError
 from plait.graph.dtypes import dtype_of
 from plait.graph.ir import Graph
@@ -107,7 +107,7 @@ def graph_of(x: Array, make: Make) -> Graph:
 
 def product(graph: Graph) -> Product | None:
     (node,) = graph.nodes
-    return product_of(node, graph.call(node), graph.output_specs(node))
+    return match_product(node, graph.call(node), graph.output_specs(node))
 
 
 class Library:

@@ -16,7 +16,7 @@ from cupy_double import CupyDouble
 from fake_cudnn import FakeCudnn
 from fake_gpu import SEEDS
 from plait.devices.cuda import choosing
-from plait.devices.cuda.convolutions import StaticConvolution, convolution_of
+from plait.devices.cuda.convolutions import StaticConvolution, match_convolution
 from plait.devices.cuda.libraries import RefusedError
 from plait.devices.cuda.lowering import Lowering
 from plait.devices.cuda.parts import Execute, Multiply, Part, fits_in_queue
@@ -216,7 +216,7 @@ def test_small_ones_are_not_measured(
     """To load what cuDNN has for a shape takes longer than they do in thousands of items."""
     graph = graph_of(IMAGE, conv(half(5, 4, size, size)))
     (node,) = graph.nodes
-    found = convolution_of(node, graph.call(node), graph.output_specs(node), tf32=False)
+    found = match_convolution(node, graph.call(node), graph.output_specs(node), tf32=False)
     assert found is not None
     sums = np.ones((2, 5, 8 - size, 7 - size)).size * 4 * size**2
     assert found.operations == 2 * sums

@@ -20,8 +20,8 @@ from fake_cuda_errors import (
 )
 from patience import WAIT_S
 from plait import devices
-from plait.devices.cuda.device import CudaDevice, cuda_names
-from plait.devices.cuda.driver import device_error, worker_names
+from plait.devices.cuda.device import CudaDevice, list_gpus
+from plait.devices.cuda.driver import device_error, list_workers
 from plait.devices.cuda.queues import CudaBackend
 from plait.devices.errors import (
     DeviceError,
@@ -32,7 +32,7 @@ from plait.devices.errors import (
 )
 from plait.devices.kernels import kernel
 from plait.devices.kernels.registry import _kernels
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 
 from .rig import Rig, chain, some_items
 
@@ -42,9 +42,9 @@ def test_without_cupy_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyP
     with pytest.raises(DeviceUnavailableError, match="CuPy is not installed") as raised:
         CudaDevice().open()
     assert raised.value.fix is not None
-    assert how_to_install("cuda") in raised.value.fix
-    assert cuda_names() == ("cuda:0",)
-    assert worker_names() == ()
+    assert get_install_command("cuda") in raised.value.fix
+    assert list_gpus() == ("cuda:0",)
+    assert list_workers() == ()
     told = f"CuPy is not installed; {raised.value.fix}"
     assert devices.probe("cuda:0") == devices.DeviceStatus("cuda:0", False, told)
 
@@ -68,8 +68,8 @@ def test_without_a_driver_the_message_says_so(double: CupyDouble) -> None:
     double.cuda.runtime.getDeviceCount = fail
     with pytest.raises(DeviceUnavailableError, match=r"does not start: .*InsufficientDriver"):
         double.device().open()
-    assert cuda_names(double) == ("cuda:0",)
-    assert worker_names(double) == ()
+    assert list_gpus(double) == ("cuda:0",)
+    assert list_workers(double) == ()
 
 
 def test_without_a_device_the_message_says_so(double: CupyDouble) -> None:
@@ -83,8 +83,8 @@ def test_an_index_too_high_lists_what_there_is(double: CupyDouble) -> None:
     with pytest.raises(DeviceUnavailableError, match="no device 'cuda:2': CUDA finds 2") as raised:
         double.device("cuda:2").open()
     assert raised.value.fix == "use cuda:0, cuda:1"
-    assert cuda_names(double) == ("cuda:0", "cuda:1")
-    assert worker_names(double) == ("worker:cuda:0", "worker:cuda:1")
+    assert list_gpus(double) == ("cuda:0", "cuda:1")
+    assert list_workers(double) == ("worker:cuda:0", "worker:cuda:1")
 
 
 @pytest.mark.parametrize("name", ["cuda:x", "cuda:-1", "cuda:1.5"])

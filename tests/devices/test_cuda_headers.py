@@ -130,7 +130,7 @@ def listener() -> Listener:
         handle.bind(product, places, stream)()
     gpu.drain()
     handle.close()
-    cublas.version_of(made)
+    cublas.read_version(made)
     gpu.free(at)
     gc.collect()
     return made
@@ -236,7 +236,7 @@ def conversation() -> Listener:
     handle.close()
     with pytest.raises(DeviceError):
         descriptors.check(made, descriptors.REFUSED.start, "a call")
-    cudnn.version_of(made)
+    cudnn.read_version(made)
     gpu.free(at)
     return made
 

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from patience import WAIT_S
 from plait.devices import Device
 from plait.devices.cuda.device import CudaDevice
-from plait.devices.cuda.names import parsed, share_of
+from plait.devices.cuda.names import parse_name, parse_share
 from plait.devices.cuda.shares import Share, find_share
 from plait.devices.errors import DeviceUnavailableError
-from plait.devices.kinds import guess, usual_memory
-from plait.graph.extras import how_to_install
+from plait.devices.kinds import guess, guess_memory
+from plait.graph.extras import get_install_command
 from plait.scheduler.plans.placement import Transfer
 from virtual_streams import layered_graphs
 
@@ -55,11 +55,11 @@ def test_what_is_no_range_of_percent_is_no_share(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cpu", "worker:1", "ray:enc/cuda:0/0-40"])
 def test_other_devices_are_no_shares(name: str) -> None:
-    assert share_of(name) is None
+    assert parse_share(name) is None
 
 
 def test_a_name_says_what_is_known_without_a_gpu() -> None:
-    assert usual_memory(LOW) == usual_memory("cuda:0") == "cuda:0"
+    assert guess_memory(LOW) == guess_memory("cuda:0") == "cuda:0"
     whole, part = guess("cuda:0"), guess(LOW)
     assert part.flops_per_s == pytest.approx(0.4 * whole.flops_per_s)
     assert part.bytes_per_s == pytest.approx(0.4 * whole.bytes_per_s)
@@ -78,7 +78,7 @@ def test_ranges_that_meet_divide_a_gpu(cuts: list[int], count: int, granularity:
     for first, last in pairwise(ends):
         name = f"cuda:0/{first}-{last}"
         try:
-            share = find_share(name, parsed(name), core)
+            share = find_share(name, parse_name(name), core)
         except DeviceUnavailableError:
             assert (last - first) / 100 * count < 3 * granularity, "empty though large enough"
             continue
@@ -113,7 +113,7 @@ def test_without_cuda_core_the_message_says_how_to_get_it(
     with pytest.raises(DeviceUnavailableError, match="which divides a GPU into shares, is not in"):
         double.device(LOW).capabilities  # noqa: B018
     status = _probed(double.device(LOW))
-    assert how_to_install("cuda") in (status.fix or "")
+    assert get_install_command("cuda") in (status.fix or "")
     with closing(double.device("cuda:0")) as whole:
         whole.open()  # needs none
 

@@ -14,7 +14,7 @@ from plait.devices.cuda.binding import Recorder
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.cuda.modules import Arguments
 from plait.devices.cuda.nvrtc import compile_cubin
-from plait.devices.cuda.shares import stream_maker
+from plait.devices.cuda.shares import get_stream_maker
 from plait.devices.errors import DeviceUnavailableError
 from to_and_fro import check_stream, plan_to_and_fro
 
@@ -70,7 +70,10 @@ def _multiprocessors(device: CudaDevice, recorded: bool) -> set[int]:
         seen = cupy.zeros(MOST, cupy.int32)
         cupy.cuda.runtime.deviceSynchronize()
         arguments = Arguments([seen.data.ptr])
-        mark, make_stream = module.get_function("mark"), stream_maker(cupy, core, 0, device._share)
+        mark, make_stream = (
+            module.get_function("mark"),
+            get_stream_maker(cupy, core, 0, device._share),
+        )
         shape = BLOCKS, 1, 1, 64, 1, 1, 0
 
         def launch(stream: int) -> None:

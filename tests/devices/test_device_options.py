@@ -14,7 +14,7 @@ from plait.devices import blas
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Configured
 from plait.devices.lane import ThreadLane
-from plait.devices.options import affinity, as_text, threads
+from plait.devices.options import affinity, threads, to_texts
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.session import Session
 from python_functions import blas_threads, cores_here
@@ -98,7 +98,7 @@ def test_cores_are_numbers_or_their_text(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
     assert affinity(value) == wanted
     assert affinity("0-2") == affinity("2, 0,1") == (0, 1, 2)
-    assert affinity(as_text({"affinity": (0, 2)})["affinity"]) == (0, 2)
+    assert affinity(to_texts({"affinity": (0, 2)})["affinity"]) == (0, 2)
 
 
 def test_threads_are_a_number_or_its_text() -> None:

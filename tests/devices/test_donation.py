@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from plait.devices.donation import unshared
+from plait.devices.donation import check_unshared
 
 KEPT: list[Any] = []
 
@@ -23,7 +23,7 @@ def fresh() -> Any:
 
 def call(function: Callable[[], Any]) -> list[bool]:
     results = function()
-    return unshared(results)
+    return check_unshared(results)
 
 
 @pytest.mark.parametrize(

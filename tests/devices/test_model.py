@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.devices import find
 from plait.devices.errors import DeviceError
-from plait.devices.kinds import MODELS, model_of
-from plait.devices.model import LONGEST_S, DeviceModel, family
+from plait.devices.kinds import MODELS, get_model
+from plait.devices.model import LONGEST_S, DeviceModel, name_family
 from plait.devices.opencl.device import OpenClDevice, model_from
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
@@ -132,20 +132,20 @@ def test_a_question_about_nodes_is_not_written_to_a_file() -> None:
 
 def test_a_device_with_a_model_of_its_own_is_taken_at_its_word() -> None:
     model = SimModel(flops_per_s=1)
-    assert model_of(SimDevice("sim:slow", model), "sim:slow") is model
+    assert get_model(SimDevice("sim:slow", model), "sim:slow") is model
 
 
 def test_kinds_have_built_in_models() -> None:
-    assert model_of(find("cpu"), "cpu") is MODELS["cpu"]
-    assert model_of(object(), "worker:3") is MODELS["worker"]
-    assert model_of(object(), "npu:0") == DeviceModel()
+    assert get_model(find("cpu"), "cpu") is MODELS["cpu"]
+    assert get_model(object(), "worker:3") is MODELS["worker"]
+    assert get_model(object(), "npu:0") == DeviceModel()
 
 
 def test_what_nobody_measured_or_told_is_a_guess() -> None:
-    assert model_of(find("cpu"), "cpu").is_guess
-    assert model_of(object(), "npu:0").is_guess
+    assert get_model(find("cpu"), "cpu").is_guess
+    assert get_model(object(), "npu:0").is_guess
     assert not DeviceModel().is_guess
-    assert not DeviceModel.from_dict(model_of(find("cpu"), "cpu").to_dict()).is_guess
+    assert not DeviceModel.from_dict(get_model(find("cpu"), "cpu").to_dict()).is_guess
 
 
 def described(*, processor: bool, units: int, mhz: int, unified: bool = False) -> Any:
@@ -181,7 +181,7 @@ def test_pocl_is_predicted_to_be_slower_than_the_cpu() -> None:
     x = b.input("x", "float32", (256, 256))
     b.output("y", b.op("MatMul", x, x))
     device = OpenClDevice(device=pocl_device())
-    model = model_of(device, "opencl:0")
+    model = get_model(device, "opencl:0")
     plan = pl.plan(b.build(), ["cpu", device])
     assert set(plan.assignment.values()) == {"cpu"}
     assert model.kernel_s("MatMul", Cost(2 * 256**3, 3 << 18)) > 1e-3
@@ -218,7 +218,7 @@ def test_convolutions_of_different_forms_have_kernels_of_their_own(
     features: int, side: int, groups: int, expected: str
 ) -> None:
     graph = convolution(features, side, groups)
-    assert family(graph, graph.nodes[0]) == expected
+    assert name_family(graph, graph.nodes[0]) == expected
 
 
 def test_a_family_has_its_operators_factor_unless_it_has_one() -> None:

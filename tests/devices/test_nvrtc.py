@@ -148,10 +148,10 @@ def test_a_part_of_nvrtc_that_is_missing_is_not_blamed_on_a_kernel() -> None:
 
 def test_without_nvrtc_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvrtc, "load_library", lambda name: None)
-    nvrtc._nvrtc.cache_clear()
+    nvrtc._load_nvrtc.cache_clear()
     with pytest.raises(DeviceUnavailableError, match=r"NVRTC, .* is not installed") as raised:
         compiled("y[0] = x[0];")
-    nvrtc._nvrtc.cache_clear()
+    nvrtc._load_nvrtc.cache_clear()
     assert re.search("pip install nvidia-cuda-nvrtc", str(raised.value.fix))
 
 
@@ -159,7 +159,7 @@ def test_a_device_without_nvrtc_opens_but_compiles_nothing(
     double: CupyDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nvrtc, "load_library", lambda name: None)
-    nvrtc._nvrtc.cache_clear()
+    nvrtc._load_nvrtc.cache_clear()
     with closing(double.generating(compiler=compile_cubin)) as device:
         with pytest.raises(DeviceUnavailableError, match=r"NVRTC, .* is not installed"):
             Rig(device, chain("Relu"))

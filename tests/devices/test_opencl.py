@@ -40,9 +40,9 @@ def device() -> Iterator[OpenClDevice]:
 
 
 @contextmanager
-def held(device: OpenClDevice, lane: str, status: int = 0) -> Iterator[None]:
+def hold(device: OpenClDevice, lane: str, status: int = 0) -> Iterator[None]:
     """Let nothing start on a queue that is put there meanwhile; then go on, or fail."""
-    opened = device._opened()
+    opened = device._get_open()
     gate = opened.cl.UserEvent(opened.context)
     opened.queues.stream(lane).wait_event(gate)
     try:
@@ -53,7 +53,7 @@ def held(device: OpenClDevice, lane: str, status: int = 0) -> Iterator[None]:
 
 def reach_the_end(device: OpenClDevice) -> None:
     """Wait for all that is on the device, but for what is held."""
-    opened = device._opened()
+    opened = device._get_open()
     opened.cl.enqueue_marker(opened.setup).wait()
 
 
@@ -70,7 +70,7 @@ def test_programs_and_downloads_wait_for_uploads_that_have_not_begun() -> None:
     items = some_items(graph, 3)
     device = OpenClDevice(device=pocl_device())
     with Rig(device, graph) as rig:
-        with held(device, UPLOAD):
+        with hold(device, UPLOAD):
             stream = rig.stream(items)
             reach_the_end(device)
             assert not any(is_over(event) for event in stream.computed)
@@ -82,7 +82,7 @@ def test_programs_and_downloads_wait_for_uploads_that_have_not_begun() -> None:
 def test_a_queue_that_does_not_wait_is_found_out(
     device: OpenClDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Bound(device, doubling()) as bound, held(device, UPLOAD):
+    with Bound(device, doubling()) as bound, hold(device, UPLOAD):
         monkeypatch.setattr(Stream, "wait_event", lambda self, event: None)
         upload = device.copy(bound.views["x"], bound.hosts["x"])
         run = bound.submit([upload])
@@ -93,7 +93,7 @@ def test_a_queue_that_does_not_wait_is_found_out(
 
 def test_uploads_overlap_with_what_is_computed(device: OpenClDevice) -> None:
     with Bound(device, counting(), onto=IN_PLACE) as bound, Bound(device, doubling()) as other:
-        with held(device, COMPUTE):
+        with hold(device, COMPUTE):
             running = bound.submit()
             other.put({"x": X})
             assert not running.done
@@ -105,7 +105,7 @@ def test_the_cpu_works_while_the_device_does(device: OpenClDevice) -> None:
     cpu.open()
     with Bound(device, doubling()) as there, Bound(cpu, doubling()) as here:
         there.put({"x": X})
-        with held(device, COMPUTE):
+        with hold(device, COMPUTE):
             running = there.submit()
             np.testing.assert_array_equal(here.run(x=X)["y"], X + X)
             assert not running.done
@@ -119,9 +119,9 @@ def test_the_cpu_works_while_the_device_does(device: OpenClDevice) -> None:
 
 def test_a_subgraph_is_one_program_that_slots_share(device: OpenClDevice) -> None:
     graph = chain("Neg", "Abs", "Neg", n=7)
-    before = len(device._opened().binder._programs)
+    before = len(device._get_open().binder._programs)
     with Bound(device, graph) as first, Bound(device, graph) as second:
-        assert len(device._opened().binder._programs) == before + 1
+        assert len(device._get_open().binder._programs) == before + 1
         x = np.arange(7, dtype=np.float32) - 3
         for bound in (first, second):
             np.testing.assert_array_equal(bound.run(x=x)["y"], -np.abs(x))
@@ -129,7 +129,7 @@ def test_a_subgraph_is_one_program_that_slots_share(device: OpenClDevice) -> Non
 
 def test_programs_that_nobody_uses_are_let_go(device: OpenClDevice) -> None:
     with Bound(device, chain("Neg", n=11)):
-        programs = device._opened().binder._programs
+        programs = device._get_open().binder._programs
         source = next(source for source in programs if " 11" in source)
     gc.collect()
     assert source not in programs
@@ -167,7 +167,7 @@ def test_a_kernel_that_the_compiler_refuses_is_an_error_with_its_words(
 def test_a_kernel_is_run_once_in_each_program_that_has_it_before_items_come(
     device: OpenClDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cl, run = device._opened().cl, list[str]()
+    cl, run = device._get_open().cl, list[str]()
     launch = cl.enqueue_nd_range_kernel
 
     def spy(queue: object, kernel: Any, *rest: object, **options: object) -> object:
@@ -242,7 +242,7 @@ def test_measured_work_has_the_devices_times_on_the_hosts_clock() -> None:
 def test_work_that_fails_on_the_device_loses_it() -> None:
     device = OpenClDevice(device=pocl_device())
     with Rig(device, doubling()) as rig:
-        with held(device, COMPUTE, status=-5):
+        with hold(device, COMPUTE, status=-5):
             failed = rig.compute()
         with pytest.raises(DeviceLostError, match="'opencl:0' is lost"):
             failed.wait(WAIT_S)

@@ -12,7 +12,7 @@ from plait.devices.errors import DeviceLostError, DeviceMemoryError, KernelError
 from plait.devices.errors import DeviceUnavailableError as Unavailable
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.opencl.driver import all_devices, device_error, find_device, opencl_names
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 
 
 class ClError(Exception):
@@ -48,10 +48,10 @@ def test_without_pyopencl_the_message_says_how_to_get_it(monkeypatch: pytest.Mon
     with pytest.raises(Unavailable, match="pyopencl is not installed") as raised:
         OpenClDevice().open()
     assert raised.value.fix is not None
-    assert how_to_install("opencl") in raised.value.fix
+    assert get_install_command("opencl") in raised.value.fix
     assert opencl_names() == ("opencl:0",)
     status = devices.probe("opencl:0")
-    told = f"pyopencl is not installed; {how_to_install('opencl')}"
+    told = f"pyopencl is not installed; {get_install_command('opencl')}"
     assert status == devices.DeviceStatus("opencl:0", False, told)
 
 

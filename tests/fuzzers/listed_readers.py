@@ -25,7 +25,7 @@ from plait.cli.inputs import read_arrays
 from plait.devices.worker.remote_errors import describe, rebuild
 from plait.graph.formats import load_operators
 from plait.graph.operator import unregister_operator
-from plait.scheduler.costs.first_use import _kept
+from plait.scheduler.costs.first_use import _read_kept
 from plait.scheduler.jobs.commits import show_status
 from plait.scheduler.ray.remote.serving_devices import _read_command
 
@@ -203,7 +203,7 @@ def make_foreign_models() -> list[bytes]:
 
 
 def read_figures(path: Path) -> object:
-    found = _kept(path)
+    found = _read_kept(path)
     if found is None:
         raise pl.ParseError("measured again")
     return found

@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.aliasing import joins_of, only_copies, runs_of, views_of
+from plait.graph.aliasing import find_joins, find_runs, find_views, is_copy
 from plait.graph.ir import Graph
 from plait.graph.operator import Alias, define, unregister_operator
 from plait.graph.tensor import Array
@@ -58,7 +58,7 @@ def test_a_slice_is_a_view_exactly_where_its_elements_are_one_run(
     axes = np.arange(len(shape))
     graph = made("Slice", "x0", starts, ends, axes, steps, shapes=[shape])
     taken = numbered(shape)[tuple(slice(*bounds) for bounds in slices)]
-    assert list(views_of(graph, graph.nodes[0])) == aliases_of_outputs([taken])
+    assert list(find_views(graph, graph.nodes[0])) == aliases_of_outputs([taken])
 
 
 @given(SHAPES, st.data())
@@ -70,7 +70,7 @@ def test_the_parts_of_a_split_are_views_exactly_where_they_are_runs(
     sizes = np.array([cut, shape[axis] - cut], np.int64)
     graph = made("Split", "x0", sizes, shapes=[shape], axis=axis, outputs=2)
     parts = np.split(numbered(shape), [cut], axis)
-    assert list(views_of(graph, graph.nodes[0])) == aliases_of_outputs(parts)
+    assert list(find_views(graph, graph.nodes[0])) == aliases_of_outputs(parts)
 
 
 @given(SHAPES, st.data())
@@ -83,19 +83,19 @@ def test_a_gather_is_a_view_exactly_where_it_takes_one_run(
     indices = data.draw(st.sampled_from([indices, indices[0], indices.reshape(1, -1)]))
     graph = made("Gather", "x0", np.asarray(indices), shapes=[shape], axis=axis)
     taken = numbered(shape).take(indices, axis)
-    assert list(views_of(graph, graph.nodes[0])) == aliases_of_outputs([taken])
+    assert list(find_views(graph, graph.nodes[0])) == aliases_of_outputs([taken])
 
 
 def test_a_gather_outside_its_axis_is_no_view() -> None:
     """Its kernel has to say so."""
     for indices in ([3], [2, 3], [-4], [-4, -3]):
         graph = made("Gather", "x0", np.array(indices, np.int64), shapes=[(3, 2)])
-        assert views_of(graph, graph.nodes[0]) == ()
+        assert find_views(graph, graph.nodes[0]) == ()
 
 
 def test_a_gather_from_an_axis_of_any_length_is_a_view() -> None:
     graph = made("Gather", "x0", np.array([7, 8], np.int64), shapes=[(2**40, 2)])
-    assert views_of(graph, graph.nodes[0]) == (Alias(0, 0, 7 * 2 * 4),)
+    assert find_views(graph, graph.nodes[0]) == (Alias(0, 0, 7 * 2 * 4),)
 
 
 @given(SHAPES, st.data())
@@ -114,8 +114,8 @@ def test_inputs_of_a_concat_are_runs_exactly_where_numpy_puts_them_in_one(
         begin = run_in(np.flatnonzero(joined == index))
         if begin is not None:
             wanted.append(Alias(0, index, ITEM * begin))
-    assert list(joins_of(graph, graph.nodes[0])) == wanted
-    covered = sum(run.nbytes for run in runs_of(graph, graph.nodes[0]))
+    assert list(find_joins(graph, graph.nodes[0])) == wanted
+    covered = sum(run.nbytes for run in find_runs(graph, graph.nodes[0]))
     assert covered in (0, ITEM * joined.size)
 
 
@@ -127,7 +127,7 @@ def test_a_transpose_is_a_view_exactly_where_it_moves_no_element(
     given_perm = {} if perm is None else {"perm": perm}
     graph = made("Transpose", "x0", shapes=[shape], **given_perm)
     moved = numbered(shape).transpose(perm)
-    assert list(views_of(graph, graph.nodes[0])) == aliases_of_outputs([moved])
+    assert list(find_views(graph, graph.nodes[0])) == aliases_of_outputs([moved])
 
 
 @given(SHAPES, st.data())
@@ -138,24 +138,24 @@ def test_an_expand_is_a_view_exactly_where_it_repeats_nothing(
     target = (*data.draw(st.sampled_from([(), (1,), (2,)])), *wanted)
     graph = made("Expand", "x0", np.array(target, np.int64), shapes=[shape])
     repeated = np.broadcast_to(numbered(shape), np.broadcast_shapes(shape, target))
-    assert list(views_of(graph, graph.nodes[0])) == aliases_of_outputs([repeated])
+    assert list(find_views(graph, graph.nodes[0])) == aliases_of_outputs([repeated])
 
 
 def test_exact_operators_share_bytes_as_their_like_do() -> None:
     cut = made("cvm.strided_slice", "x0", shapes=[(4, 5)], begin=(1, 0), end=(3, 5))
-    assert views_of(cut, cut.nodes[0]) == (Alias(0, 0, 5 * ITEM),)
+    assert find_views(cut, cut.nodes[0]) == (Alias(0, 0, 5 * ITEM),)
     columns = made("cvm.strided_slice", "x0", shapes=[(4, 5)], begin=(0, 1), end=(4, 2))
-    assert views_of(columns, columns.nodes[0]) == ()
+    assert find_views(columns, columns.nodes[0]) == ()
     joined = made("cvm.concatenate", "x0", "x1", shapes=[(1, 2), (1, 3)], axis=1)
-    assert joins_of(joined, joined.nodes[0]) == (Alias(0, 0), Alias(0, 1, 2 * ITEM))
+    assert find_joins(joined, joined.nodes[0]) == (Alias(0, 0), Alias(0, 1, 2 * ITEM))
 
 
 def test_a_reshape_is_a_run_of_all_its_bytes() -> None:
     graph = made("Reshape", "x0", np.array([6], np.int64), shapes=[(2, 3)])
     node = graph.nodes[0]
-    (run,) = runs_of(graph, node)
+    (run,) = find_runs(graph, node)
     assert (run.source, run.start, run.begin, run.nbytes) == ("x0", 0, 0, 24)
-    assert only_copies(node, (run,))
+    assert is_copy(node, (run,))
 
 
 def test_a_dropout_with_a_mask_does_more_than_copy() -> None:
@@ -166,8 +166,8 @@ def test_a_dropout_with_a_mask_does_more_than_copy() -> None:
     builder.output("mask", mask)
     graph = builder.build()
     node = graph.nodes[0]
-    assert [run.target for run in runs_of(graph, node)] == [node.outputs[0]]
-    assert not only_copies(node, runs_of(graph, node))
+    assert [run.target for run in find_runs(graph, node)] == [node.outputs[0]]
+    assert not is_copy(node, find_runs(graph, node))
 
 
 def test_an_output_that_is_not_asked_for_is_no_view() -> None:
@@ -176,7 +176,7 @@ def test_an_output_that_is_not_asked_for_is_no_view() -> None:
     _, second = builder.op("Split", x, np.array([1, 3]), axis=0, outputs=["", "second"])
     builder.output(second, second)
     graph = builder.build()
-    assert views_of(graph, graph.nodes[0]) == (Alias(1, 0, ITEM),)
+    assert find_views(graph, graph.nodes[0]) == (Alias(1, 0, ITEM),)
 
 
 OUTSIDE = [
@@ -200,7 +200,7 @@ def test_a_rule_that_names_bytes_that_are_not_there_is_refused(
     try:
         graph = made(name, "x0", "x1", shapes=[(4,), (4,)])
         with pytest.raises(pl.OperatorError) as caught:
-            runs_of(graph, graph.nodes[0])
+            find_runs(graph, graph.nodes[0])
     finally:
         unregister_operator(name)
     assert caught.value.what.startswith(f"the rule {rule!r} of {name} is wrong: ")

@@ -173,11 +173,11 @@ def test_thrice_a_half_is_not_the_half_of_thrice() -> None:
 
 @given(st.lists(st.integers(0, 9)))
 def test_the_product_of_numbers_is_theirs(lengths: list[int]) -> None:
-    assert dims.product(lengths) == math.prod(lengths)
+    assert dims.multiply_all(lengths) == math.prod(lengths)
 
 
 def test_the_product_of_symbols_names_them_all() -> None:
-    assert dims.product(("batch", 1, 3, "h")) == "batch*3*h"
+    assert dims.multiply_all(("batch", 1, 3, "h")) == "batch*3*h"
 
 
 SHAPES = st.lists(st.lists(st.sampled_from([0, 1, 2, 3]), max_size=4).map(tuple), max_size=4)

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import plait as pl
 import pytest
-from plait.graph.dtypes import EXTENSIONS, dtype_of, is_extension, kind_of, largest
+from plait.graph.dtypes import EXTENSIONS, dtype_of, get_largest, is_extension, kind_of
 from plait.graph.errors import OperatorError, ShapeError
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.graph.operator import find_operator
 
 
@@ -33,7 +33,7 @@ def test_bfloat16_is_a_float_and_floats_of_8_bits_are_of_their_own_kind() -> Non
 
 
 def test_the_largest_number_is_that_of_the_format() -> None:
-    assert [largest(dtype_of(name)) for name in EXTENSIONS[1:]] == [448, 240, 57344, 57344]
+    assert [get_largest(dtype_of(name)) for name in EXTENSIONS[1:]] == [448, 240, 57344, 57344]
 
 
 def test_an_attribute_names_a_small_float() -> None:
@@ -46,7 +46,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ShapeError, match="takes the package 'ml_dtypes'") as caught:
         pl.TensorSpec("bfloat16", ())
-    assert caught.value.fix == how_to_install("ml-dtypes")
+    assert caught.value.fix == get_install_command("ml-dtypes")
 
 
 def test_the_package_is_not_imported_before_it_is_needed() -> None:

@@ -5,7 +5,7 @@ import plait as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.graph.escaping import listing, printable
+from plait.graph.escaping import escape_unprintable, join_lines
 
 EVIL = "\x1b[2J\x1b]0;t\x07\u202e\r\n\x9b\ud800"
 
@@ -31,16 +31,16 @@ def breaks_lines(text: str) -> bool:
 
 @given(st.text())
 def test_what_prints_nothing_is_shown_as_python_writes_it(text: str) -> None:
-    shown = printable(text)
+    shown = escape_unprintable(text)
     assert all(line.isprintable() for part in shown.split("\n") for line in part.split("\t"))
-    assert printable(shown) == shown
+    assert escape_unprintable(shown) == shown
     assert shown.count("\n") == text.count("\n")
     if text.isprintable():
         assert shown == text
 
 
 def test_a_line_stays_one() -> None:
-    assert listing(["a\nerror: b", "c"]) == "a\\nerror: b\nc"
+    assert join_lines(["a\nerror: b", "c"]) == "a\\nerror: b\nc"
 
 
 def test_names_from_files_are_shown_and_not_obeyed() -> None:

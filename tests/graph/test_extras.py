@@ -15,8 +15,8 @@ from plait.devices.compiled.device import CompiledDevice
 from plait.devices.cuda.driver import load_cupy
 from plait.devices.opencl.driver import load_pyopencl
 from plait.devices.ort.device import OrtDevice
-from plait.devices.ort.runtime import runtime
-from plait.graph.dtypes import largest
+from plait.devices.ort.runtime import load_runtime
+from plait.graph.dtypes import get_largest
 from plait.graph.formats.onnx import writer
 from plait.scheduler.ray.engine import load_ray
 from plait.version import DISTRIBUTION
@@ -46,17 +46,17 @@ def compute_with_numba() -> None:
 
 
 def ask_ort() -> None:
-    runtime.cache_clear()
+    load_runtime.cache_clear()
     try:
         _ = OrtDevice().capabilities
     finally:
-        runtime.cache_clear()
+        load_runtime.cache_clear()
 
 
 USERS: dict[str, Callable[[], Any]] = {
     "onnx": writer._onnx,
     "onnxruntime": ask_ort,
-    "ml_dtypes": lambda: largest(np.dtype("float32")),
+    "ml_dtypes": lambda: get_largest(np.dtype("float32")),
     "numba": compute_with_numba,
     "cupy": load_cupy,
     "pyopencl": load_pyopencl,

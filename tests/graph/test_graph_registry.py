@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from plait.graph.errors import GraphError, OperatorError, PlaitError
-from plait.graph.registry import Registry, registrations
+from plait.graph.registry import Registry, count_registrations
 
 
 def taken_error(name: str) -> PlaitError:
@@ -61,9 +61,9 @@ def test_own_entries_that_could_not_be_imported_are_tried_again() -> None:
 @pytest.mark.parametrize("counts", [False, True])
 def test_registrations_count_where_plans_depend_on_them(counts: bool) -> None:
     numbers: Registry[str, int] = Registry(counts=counts)
-    before = registrations()
+    before = count_registrations()
     numbers.register("one", 1)
-    assert registrations() - before == counts
+    assert count_registrations() - before == counts
 
 
 def test_an_unknown_name_is_mended_by_the_closest_or_all_are_told() -> None:

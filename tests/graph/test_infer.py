@@ -7,7 +7,7 @@ import pytest
 from plait.graph.builder import GraphBuilder
 from plait.graph.dims import UNKNOWN
 from plait.graph.errors import ShapeError
-from plait.graph.infer import LONGEST_DIM, cost_of, describe, infer_node, infer_shapes
+from plait.graph.infer import LONGEST_DIM, describe, get_cost, infer_node, infer_shapes
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call, Cost, Specs, define
 from plait.graph.tensor import Dim, TensorSpec
@@ -128,13 +128,13 @@ def test_a_node_costs_its_arithmetic_and_all_bytes_that_it_touches() -> None:
     x = b.input("x", "float32", (2, 3))
     b.output("y", b.op("Add", x, np.ones(3, np.float32), name="add"))
     graph = b.build()
-    assert cost_of(graph, graph.nodes[0]) == (6, 4 * (6 + 3 + 6))
+    assert get_cost(graph, graph.nodes[0]) == (6, 4 * (6 + 3 + 6))
 
 
 def test_a_symbolic_node_has_no_cost_yet() -> None:
     graph = chain()
     with pytest.raises(ShapeError):
-        cost_of(graph, graph.nodes[0])
+        get_cost(graph, graph.nodes[0])
 
 
 def test_the_cost_of_a_node_is_found_once() -> None:
@@ -149,7 +149,7 @@ def test_the_cost_of_a_node_is_found_once() -> None:
     b.output("y", b.op("Counted", b.input("x", "float32", (4,)), name="one"))
     graph = b.build()
     node = graph.node("one")
-    assert cost_of(graph, node) == cost_of(graph, node) == Cost(7, 32)
+    assert get_cost(graph, node) == get_cost(graph, node) == Cost(7, 32)
     assert len(asked) == 1
-    assert cost_of(graph, replace(node)) == Cost(7, 32), "another one of that name"
+    assert get_cost(graph, replace(node)) == Cost(7, 32), "another one of that name"
     assert len(asked) == 2

@@ -14,7 +14,7 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.graph.operator import define, operators, unregister_operator
-from plait.graph.operator_methods import method_names
+from plait.graph.operator_methods import list_methods
 from plait.graph.operators.elementwise import infer_cast
 
 
@@ -138,14 +138,14 @@ def test_integers_have_no_quotient_but_a_whole_one() -> None:
 def test_every_operator_of_a_known_signature_is_a_method_and_is_listed() -> None:
     _, x = builder_with_x()
     assert {"relu", "log_softmax", "is_nan", "topk", "not_", "sum", "reduce_sum"} <= set(dir(x))
-    found = {method.op for method in method_names().values()}
+    found = {method.op for method in list_methods().values()}
     assert found < {name for name in operators() if "." not in name}
     assert {"If", "Loop", "Split", "RandomNormal", "Variable"}.isdisjoint(found)
 
 
 def test_a_method_says_how_it_is_called() -> None:
     _, x = builder_with_x()
-    for name in method_names().keys() - vars(pl.Tensor).keys():
+    for name in list_methods().keys() - vars(pl.Tensor).keys():
         method = getattr(x, name)
         assert method.__doc__, name
         assert method.__name__ == name

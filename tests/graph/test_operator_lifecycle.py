@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plait.graph.checks import Checks
 from plait.graph.operator import Call, find_operator
 from plait.graph.operator_lifecycle import OperatorLifecycle, State
-from plait.graph.python import operator_of
+from plait.graph.python import get_operator
 from plait.graph.tensor import Array
 
 SPEC = pl.TensorSpec("float32", (2,))
@@ -124,7 +124,7 @@ def test_what_fails_to_run_may_run_again() -> None:
 
 
 def test_a_class_is_an_operator_whose_inputs_and_attributes_are_those_of_run() -> None:
-    made = operator_of(Counter)
+    made = get_operator(Counter)
     assert made is find_operator("test_life.Counter")
     assert (made.inputs, made.outputs, made.function) == ("x", "y", Counter)
     assert made.attributes["step"].default == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plait import Graph, GraphBuilder, TensorSpec
 from plait.graph.attribute import Attribute, Kind
 from plait.graph.errors import GraphError
-from plait.graph.escaping import printable
+from plait.graph.escaping import escape_unprintable
 from plait.graph.operator import define, unregister_operator
 from plait.graph.printing import COLOURS, bytes_text, to_dot, to_text
 
@@ -213,7 +213,7 @@ def test_any_name_survives_in_a_drawing(name: str) -> None:
     b = GraphBuilder(name)
     y = b.op("Relu", b.input(f"{name}!", "int8", (f"{name}?",)), name=name)
     b.output(f"{name}.", y)
-    strings, shown = unquoted(to_dot(b.build(), {name: name})), printable(name)
+    strings, shown = unquoted(to_dot(b.build(), {name: name})), escape_unprintable(name)
 
     assert strings.count(shown) == 2  # the graph and the group
     assert f"Relu\n{shown}" in strings

@@ -12,7 +12,7 @@ from plait.graph.builder import GraphBuilder
 from plait.graph.errors import GraphError, OperatorError, ShapeError
 from plait.graph.formats.native import dump_bytes, load_bytes
 from plait.graph.operator import find_operator
-from plait.graph.python import check_results, operator, operator_of
+from plait.graph.python import check_results, get_operator, operator
 from plait.graph.tensor import Array, Dim, TensorSpec
 
 pytestmark = pytest.mark.usefixtures("forget_operators")
@@ -46,7 +46,7 @@ def test_a_function_is_registered_under_module_and_name() -> None:
 
     name = f"{double.__module__}.{double.__qualname__}"
     assert find_operator(name).function is double
-    assert operator_of(double).name == name
+    assert get_operator(double).name == name
 
 
 def test_a_name_given_wins() -> None:
@@ -54,7 +54,7 @@ def test_a_name_given_wins() -> None:
     def double(x: Array) -> Array:
         return x * 2
 
-    assert operator_of(double).name == "test.double"
+    assert get_operator(double).name == "test.double"
 
 
 def test_two_functions_cannot_share_a_name() -> None:
@@ -68,7 +68,7 @@ def test_positional_parameters_are_inputs_and_keywords_attributes() -> None:
     def f(a: Array, b: Array | None = None, *rest: Array, by: float = 2.0, n: int) -> Array:
         return a
 
-    made = operator_of(f)
+    made = get_operator(f)
     assert made.inputs == "a b? rest*"
     assert {name: (a.kind, a.default) for name, a in made.attributes.items()} == {
         "by": (Kind.FLOAT, 2.0),
@@ -95,7 +95,7 @@ def test_a_default_tells_the_kind_of_an_attribute(default: Any, kind: Kind) -> N
         return x
 
     operator(SPEC, name="test.f")(f)
-    attribute = operator_of(f).attributes["value"]
+    attribute = get_operator(f).attributes["value"]
     assert (attribute.kind, attribute.default) == (kind, default)
 
 
@@ -128,7 +128,7 @@ def annotated(
 
 def test_an_annotation_tells_the_kind_of_an_attribute_and_whether_it_may_be_left_out() -> None:
     operator(SPEC, name="test.f")(annotated)
-    found = {n: (a.kind, a.default) for n, a in operator_of(annotated).attributes.items()}
+    found = {n: (a.kind, a.default) for n, a in get_operator(annotated).attributes.items()}
     assert found == {
         "flags": (Kind.BOOLS, REQUIRED),
         "sizes": (Kind.INTS, ()),
@@ -229,7 +229,7 @@ def test_a_function_that_is_no_operator_is_refused() -> None:
 
 def test_something_unhashable_is_no_operator_either() -> None:
     with pytest.raises(OperatorError, match=r"\[\] is not an operator"):
-        operator_of([])  # type: ignore[arg-type]
+        get_operator([])  # type: ignore[arg-type]
 
 
 def test_a_call_of_one_output_gives_its_name() -> None:
@@ -277,7 +277,7 @@ def test_effects_are_kept() -> None:
     def f(x: Array) -> Array:
         return x
 
-    assert operator_of(f).effects
+    assert get_operator(f).effects
 
 
 def test_without_declaration_an_output_is_the_inputs_broadcast_together() -> None:
@@ -489,7 +489,7 @@ def test_an_async_function_is_called_so_many_times_at_once(
 ) -> None:
     name = f"test_python_operator.limited_{given}_{effects}"
     operator(name=name, concurrency=given, effects=effects)(asynchronous)
-    made = operator_of(asynchronous)
+    made = get_operator(asynchronous)
     assert (made.is_async, made.concurrency) == (True, limit)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from plait.graph.check import check
 from plait.graph.ir import Graph
 from plait.graph.passes import PASSES, run_passes
-from plait.graph.state import set_aside, taken_back, variables_of
+from plait.graph.state import find_variables, restore_variables, set_aside
 from stateful_graphs import stateful
 
 Builder = pl.GraphBuilder
@@ -38,7 +38,7 @@ def test_a_variable_keeps_a_copy_of_its_first_value() -> None:
     b = Builder()
     b.output("y", b.op("Neg", b.variable("w", value)))
     value[:] = 7
-    (node,) = variables_of(b.build()).values()
+    (node,) = find_variables(b.build()).values()
     assert node.attributes["initial"].constants["value"].tolist() == [1, 1]
 
 
@@ -109,8 +109,8 @@ def test_setting_variables_aside_and_taking_them_back_keeps_what_is_computed(gra
     assert not any(node.op == "Variable" for node in check(aside).nodes)
     assert aside.prepared <= aside.variables.keys()
     assert aside.prepared.isdisjoint(aside.outputs)
-    back = check(taken_back(aside))
-    assert variables_of(back).keys() == variables_of(graph).keys()
+    back = check(restore_variables(aside))
+    assert find_variables(back).keys() == find_variables(graph).keys()
     assert (back.inputs, back.outputs) == (graph.inputs, graph.outputs)
     assert set_aside(back) == aside
 
@@ -127,7 +127,7 @@ def test_variables_of_an_included_graph_have_its_prefix() -> None:
     b = Builder()
     made = b.include(stepping(), {"x": b.input("x", "float32", (3,))}, "part/")
     b.output("train", made["train"])
-    assert [*variables_of(b.build())] == ["part/w"]
+    assert [*find_variables(b.build())] == ["part/w"]
 
 
 def test_files_hold_variables(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 import tensor_methods
 import typed_tensors
-from plait.graph.operator_methods import method_names
+from plait.graph.operator_methods import list_methods
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_file_for_type_checkers_is_what_the_operators_say() -> None:
 
 
 def test_every_operator_of_plait_that_is_a_method_is_in_it() -> None:
-    own = {name for name, method in method_names().items() if tensor_methods.is_own(method)}
+    own = {name for name, method in list_methods().items() if tensor_methods.is_own(method)}
     assert stubs().keys() == own - vars(pl.Tensor).keys()
     assert {"relu", "conv", "sum", "reduce_sum", "not_", "lstm"} <= stubs().keys()
 

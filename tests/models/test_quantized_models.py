@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.ort.saturation import without_saturation
+from plait.devices.ort.saturation import avoid_saturation
 from plait.graph.tensor import Array
 from plait.scheduler.quantization.accuracy import compare
 
@@ -58,7 +58,7 @@ def test_the_same_integers_run_by_onnx_runtime_yield_the_same(tmp_path: Path) ->
     made = pl.quantize(pl.load(model(CLASSIFIER)), items)
     assert len(made.products) == 54
     assert not made.kept
-    pl.save(without_saturation(made.graph), tmp_path / "integers.onnx")
+    pl.save(avoid_saturation(made.graph), tmp_path / "integers.onnx")
     # Without signed weights all its products are exact.
     session = onnxruntime.InferenceSession(tmp_path / "integers.onnx")
     (found,) = next(run_session(session, items[:1])).values()

@@ -10,7 +10,7 @@ import pytest
 from cupy_double import CupyDouble
 from fake_cublas import FakeCublas
 from plait.devices.cuda import byte_products
-from plait.graph.infer import cost_of
+from plait.graph.infer import get_cost
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 from plait.scheduler.quantization.accuracy import compare
@@ -53,7 +53,7 @@ def share_of_cublas(graph: Graph, device: Any) -> float:
     for node in graph.nodes:
         if node.op in PRODUCTS:
             reason = device.supports(node, graph.call(node)).reason
-            spent[reason.startswith("cuBLAS")] += cost_of(graph, node).flops
+            spent[reason.startswith("cuBLAS")] += get_cost(graph, node).flops
     return spent[True] / sum(spent.values())
 
 

@@ -52,6 +52,6 @@ def test_padded_texts_have_their_features(
 def test_a_runtime_that_repeats_no_masks_is_given_whole_ones(
     name: str, expected: dict[str, list[Array]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "repeats_rows", lambda: False)
+    monkeypatch.setattr(masks, "can_repeat_rows", lambda: False)
     graph = pl.load(written(MODELS[name](), tmp_path))
     close(pl.run(graph, FED, devices=["ort"]), expected[name])

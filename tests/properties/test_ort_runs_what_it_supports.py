@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from plait.devices import Device
-from plait.devices.device import support
+from plait.devices.device import check_support
 from plait.graph.operator import find_operator
 from plait.graph.tensor import Array
 from single_node import single_node_graph
@@ -50,7 +50,7 @@ def test_a_node_is_supported_only_if_it_runs(device: Device, op: str, data: st.D
     except pl.GraphError:
         assume(False)  # not every operator takes bfloat16
     assume(all(spec.size < 3000 for spec in graph.tensors.values()))
-    if support(graph, graph.nodes[0], device).ok:
+    if check_support(graph, graph.nodes[0], device).ok:
         with Bound(device, graph) as bound:
             bound.run({x: np.asarray(inputs[int(x[1:])]) for x in graph.inputs})
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from node_strategies.catalogue import STRATEGIES
 from node_strategies.drawing import FLOATS
 from plait.devices import Device
-from plait.devices.device import support
+from plait.devices.device import check_support
 from plait.devices.ort.special_values import SPECIAL_VALUES
 from plait.graph.ir import Graph
 from plait.graph.operator import find_operator
@@ -205,7 +205,7 @@ def test_other_operators_keep_special_values_in_their_places(
         inputs[index] = scatter_special(x, rng, 0.4)
     graph = single_node_graph(op, inputs, case.attributes, case.n_outputs, case.constant)
     assume(all(spec.size < 3000 for spec in graph.tensors.values()))
-    if not support(graph, graph.nodes[0], ort_and_formal[0]).ok:
+    if not check_support(graph, graph.nodes[0], ort_and_formal[0]).ok:
         return
     fed = {name: np.asarray(inputs[int(name[1:])]) for name in graph.inputs}
     found, wanted = (run(device, graph, fed) for device in ort_and_formal)

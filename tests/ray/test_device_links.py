@@ -21,7 +21,7 @@ from patience import WAIT_S
 from plait.devices.errors import DeviceLostError, DeviceUnavailableError, KernelError
 from plait.devices.event import CancelledWorkError, Event
 from plait.devices.memory import View, host_arena, host_view
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.graph.tensor import Array, TensorSpec
 from plait.scheduler.ray.actors import ActorPlacement
 from plait.scheduler.ray.engine import load_ray
@@ -342,7 +342,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(DeviceUnavailableError) as raised:
         load_ray()
-    assert raised.value.fix == how_to_install("ray")
+    assert raised.value.fix == get_install_command("ray")
 
 
 def test_closing_a_host_ends_its_start(engine: FakeEngine) -> None:

@@ -164,14 +164,14 @@ def test_loops_in_loops_become_few_nodes_together(levels: int, trips: int) -> No
 def test_lengths_that_grow_in_loops_in_loops_take_no_exponential_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked, called = 0, nested.called
+    asked, called = 0, nested.call_graph
 
     def counted(*arguments: Any) -> Graph:
         nonlocal asked
         asked += 1
         return called(*arguments)
 
-    monkeypatch.setattr(nested, "called", counted)
+    monkeypatch.setattr(nested, "call_graph", counted)
     counts = []
     for levels in (5, 10):
         graph = looping(in_loops(growing_body(), levels, None))

@@ -9,8 +9,8 @@ import numpy as np
 import plait as pl
 import pytest
 from plait.devices.cpu import CpuDevice
-from plait.graph.aliasing import joins_of, views_of
-from plait.graph.infer import cost_of
+from plait.graph.aliasing import find_joins, find_views
+from plait.graph.infer import get_cost
 from plait.graph.ir import Node
 from plait.graph.operator import Call, Specs, define
 from plait.graph.tensor import TensorSpec
@@ -152,9 +152,9 @@ def test_a_graph_of_constants_alone_is_planned_for_throughput() -> None:
 # Rules that fail
 
 ASKED: dict[str, Callable[[pl.Graph, Node], object]] = {
-    "cost": cost_of,
-    "parts": views_of,
-    "joins": joins_of,
+    "cost": get_cost,
+    "parts": find_views,
+    "joins": find_joins,
     "bound": make_bounded_form,
 }
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from plait.devices.cuda import descriptors
 from plait.devices.cuda.cudnn import HEURISTICS, MOST_ENGINES, find_cudnn
-from plait.devices.cuda.cudnn_graphs import Computable, operations_of
+from plait.devices.cuda.cudnn_graphs import Computable, describe_operations
 from plait.devices.cuda.descriptors import Descriptor, DescriptorKind, Name
 from plait.devices.cuda.libraries import RefusedError, load_library
 
@@ -135,7 +135,7 @@ def describe(library: Any, target: Target) -> Descriptor:
 
 def plan(library: Any, device: Descriptor, work: Computable) -> int:
     """Have cuDNN compile its best guess; return how many engines there are to choose from."""
-    operations = operations_of(library, work).descriptors
+    operations = describe_operations(library, work).descriptors
     graph = Descriptor(library, DescriptorKind.OPERATIONGRAPH)
     graph.set(Name.OPERATIONGRAPH_OPS, descriptors.Type.BACKEND_DESCRIPTOR, *operations).finalize()
     heuristics = Descriptor(library, DescriptorKind.ENGINEHEUR)

@@ -10,7 +10,7 @@ from typing import Any
 from cupy_double import CupyDouble
 from plait.devices.cuda.worker import CudaWorkerDevice
 from plait.devices.cuda.worker_process import GpuArrays
-from plait.devices.kinds import gpu_of
+from plait.devices.kinds import get_gpu
 from plait.devices.worker import process
 
 
@@ -34,5 +34,5 @@ def main(name: str, connection_fd: int, flags_fd: int, parent: int) -> None:
 
 def worker_on(double: CupyDouble, name: str = "worker:cuda:0", **options: Any) -> CudaWorkerDevice:
     """Return a worker on the GPU of a double that shares its memory."""
-    gpu = double.device(gpu_of(name))
+    gpu = double.device(get_gpu(name))
     return CudaWorkerDevice(name, gpu=gpu, module=__name__, **options)

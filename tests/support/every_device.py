@@ -27,7 +27,7 @@ from plait.devices.memory import View
 from plait.devices.opencl.device import OpenClDevice
 from plait.devices.ort.device import OrtDevice, ProviderDevice
 from plait.devices.ort.program import OrtProgram
-from plait.devices.ort.providers import place_of
+from plait.devices.ort.providers import parse_place
 from plait.devices.sim.clock import VirtualClock
 from plait.devices.sim.device import Faults, SimDevice, SimModel
 from plait.devices.streams.program import QueuedProgram
@@ -214,7 +214,7 @@ class OpenVinoSubject(OrtSubject):
 
 
 def _provided(made: type[ProviderDevice], name: str) -> ProviderDevice:
-    place = place_of(name)
+    place = parse_place(name)
     assert place is not None
     return made(name, place)
 
@@ -327,7 +327,7 @@ class OpenClSubject(Subject):
     @contextmanager
     def hold(self, device: Device) -> Iterator[None]:
         assert isinstance(device, OpenClDevice)
-        opened = device._opened()
+        opened = device._get_open()
         gate = opened.cl.UserEvent(opened.context)
         for lane in LANES:
             opened.queues.stream(lane).wait_event(gate)

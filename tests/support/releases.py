@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from plait.devices.ort.runtime import newest_opset
+from plait.devices.ort.runtime import find_newest_opset
 from plait.graph.formats.onnx.upgrade import NEWEST_OPSET
 
 ATTENTION = 23
@@ -15,5 +15,5 @@ newest_onnx = pytest.mark.skipif(
     reason=f"onnx {onnx.__version__} is older than opset {NEWEST_OPSET}",
 )
 newer_ort = pytest.mark.skipif(
-    newest_opset() < ATTENTION, reason=f"this onnxruntime is older than opset {ATTENTION}"
+    find_newest_opset() < ATTENTION, reason=f"this onnxruntime is older than opset {ATTENTION}"
 )

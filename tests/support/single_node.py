@@ -22,7 +22,7 @@ from plait.devices.kernels import find_kernel
 from plait.devices.memory import ALIGNMENT, Arena, View, host_arena, host_view
 from plait.devices.program import bind
 from plait.graph.dtypes import is_extension
-from plait.graph.infer import cost_of, infer_node
+from plait.graph.infer import get_cost, infer_node
 from plait.graph.ir import Graph, Node
 from plait.graph.operator import Call, find_operator
 from plait.graph.operators.slicing import slice_range, split_sizes
@@ -48,7 +48,7 @@ def run_node(
         _check_equal(first, second, "the result depends on the buffer's old bytes")
     _check_in_place(graph, fed, results[0])
     _check_symbolic_inference(graph, fed)
-    assert cost_of(graph, graph.nodes[0]).flops >= 0
+    assert get_cost(graph, graph.nodes[0]).flops >= 0
     return results[0]
 
 

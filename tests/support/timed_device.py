@@ -10,7 +10,7 @@ from plait.devices.device import OnDone, Program
 from plait.devices.event import Event
 from plait.devices.memory import View
 from plait.devices.model import DeviceModel
-from plait.graph.infer import cost_of
+from plait.graph.infer import get_cost
 from plait.graph.ir import Graph
 
 LIKE = DeviceModel(
@@ -51,7 +51,7 @@ class TimedDevice(CpuDevice):
     ) -> Event:
         graph = program.graph
         self.runs.append(f"{len(graph.nodes)} {graph.nodes[0].op} {graph.tensors[graph.inputs[0]]}")
-        nodes_s = [self._like.kernel_s(n.op, cost_of(graph, n)) for n in graph.nodes]
+        nodes_s = [self._like.kernel_s(n.op, get_cost(graph, n)) for n in graph.nodes]
         spared_s = (len(graph.nodes) - self.launches(graph)) * self._like.launch_s
         return self._take(self._like.submit_s + sum(nodes_s) - spared_s)
 

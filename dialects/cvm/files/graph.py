@@ -21,12 +21,8 @@ DATA = "data"
 def make_graph(symbol: SymbolGraph, at: str) -> Graph:
     """Make the graph of a symbol, with all its variables as inputs.
 
-    An output that is repeated, or is a variable, is copied by an Identity.
-
-    Raises
-    ------
-    LogicError, RuntimeFailureError, GraphError
-        If the symbol breaks a rule.
+    An output that is repeated, or is a variable, is copied by an Identity. Raises LogicError or
+    RuntimeFailureError or GraphError if the symbol breaks a rule.
     """
     return _Reader(symbol, at).graph()
 

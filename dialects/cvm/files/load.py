@@ -79,7 +79,6 @@ def load_cvm(symbol: Source, params: Source | None = None) -> CvmModel:
 
 
 def _find_params(symbol: Source) -> Path:
-    """Return the path of a symbol's parameters."""
     if not isinstance(symbol, str | os.PathLike):
         raise RuntimeFailureError("a symbol has parameters", fix="pass them too, or two paths")
     path = Path(symbol).with_suffix(SUFFIX)
@@ -108,7 +107,6 @@ def load_symbol(symbol: Source) -> CvmModel:
 
 
 def _bind(model: CvmModel, content: bytes, at: str) -> CvmModel:
-    """Bind the parameters to the model, as constants."""
     graph, variables = model.graph, set(model.graph.inputs)
     if DATA not in variables:
         fail(f"the model has no variable named {DATA!r}", at)

@@ -29,10 +29,7 @@ _DECLARED_LEAST = {("cvm.dense", "units"): 1, ("cvm.expand_dims", "num_newaxis")
 def find_function(function: str, at: str) -> Operator:
     """Return the operator of a function; a number at the end of its name is ignored.
 
-    Raises
-    ------
-    RuntimeFailureError
-        If cvm does not have the operator.
+    Raises RuntimeFailureError if cvm does not have the operator.
     """
     source = re.sub(r"_[0-9]*\Z", "", function)
     op = _NAMES.get(source, PREFIX + source)
@@ -42,13 +39,7 @@ def find_function(function: str, at: str) -> Operator:
 
 
 def get_function_name(op: str, at: str) -> str:
-    """Return cvm's name of an operator.
-
-    Raises
-    ------
-    GraphError
-        If it is not an operator of cvm.
-    """
+    """Return cvm's name of an operator; raises GraphError if it is not an operator of cvm."""
     if not op.startswith(PREFIX):
         raise GraphError(
             f"{op} is not an operator of cvm", at=at, fix="use the operators named cvm.* throughout"
@@ -59,13 +50,9 @@ def get_function_name(op: str, at: str) -> str:
 def parse_attributes(operator: Operator, text: str, at: str) -> dict[str, Any]:
     """Parse a node's attributes from cvm's JSON object of strings.
 
-    Raises
-    ------
-    RuntimeFailureError
-        If the text is malformed, names an unknown attribute, lacks a required one, or holds a
-        number below its declared bound or outside its type.
-    LogicError
-        If an operator without attributes has some.
+    Raises RuntimeFailureError if the text is malformed, names an unknown attribute, lacks a
+    required one, or holds a number below its declared bound or outside its type; LogicError if an
+    operator without attributes has some.
     """
     given = read_texts(parse_json(text, at), at)
     if given and not operator.attributes:

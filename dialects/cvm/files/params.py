@@ -35,12 +35,8 @@ _CPU, _INTEGER = 1, 0
 def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
     """Read the arrays of a parameter file by name: int8 or int32, views of the file's bytes.
 
-    Raises
-    ------
-    LogicError
-        If the list of names is damaged, or an array is of another dtype.
-    RuntimeFailureError
-        If an array is damaged.
+    Raises LogicError if the list of names is damaged, or an array is of another dtype;
+    RuntimeFailureError if an array is damaged.
     """
     reader = _Reader(data, at)
     magic, _reserved = reader.unpack(_HEAD, "the head")
@@ -59,10 +55,7 @@ def read_params(data: bytes, at: str = "params") -> dict[str, Array]:
 def write_params(arrays: Mapping[str, Array]) -> bytes:
     """Return the content of a parameter file.
 
-    Raises
-    ------
-    GraphError
-        If an array is neither int8 nor int32.
+    Raises GraphError if an array is neither int8 nor int32.
     """
     parts = [_HEAD.pack(LIST_MAGIC, 0), _COUNT.pack(len(arrays))]
     for name in arrays:

@@ -80,10 +80,7 @@ def _check_present(
 def sum_pools(ids: Sequence[int], shapes: Sequence[Sequence[int]]) -> int:
     """Return the bytes of all places, each as large as its largest entry.
 
-    Raises
-    ------
-    LogicError
-        If they exceed the cap.
+    Raises LogicError if they exceed the cap.
     """
     sizes: dict[int, int] = {}
     for place, shape in zip(ids, shapes, strict=True):

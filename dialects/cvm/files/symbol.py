@@ -75,12 +75,8 @@ class SymbolGraph:
 def parse_symbol(data: bytes | str, at: str = "symbol") -> SymbolGraph:
     """Parse the JSON of a symbol.
 
-    Raises
-    ------
-    RuntimeFailureError
-        If it is malformed, has an unknown key, or a value of the wrong type.
-    LogicError
-        If a key is missing.
+    Raises RuntimeFailureError if it is malformed, has an unknown key, or a value of the wrong type;
+    LogicError if a key is missing.
     """
     root = _read_object(parse_json(data, at), at)
     _check_keys(root, _ROOT, ("nodes", "heads", "attrs"), at)
@@ -183,7 +179,6 @@ def reject(what: str, at: str) -> NoReturn:
 
 
 def read_texts(value: Any, at: str) -> dict[str, str]:
-    """Read a JSON object of strings."""
     return {key: _read_text(one, f"{key}, {at}") for key, one in _read_object(value, at).items()}
 
 

@@ -35,7 +35,6 @@ def slice_like(xp: ArrayModule, inputs: Arrays, outputs: Arrays, attributes: Att
 
 
 def _list_indices_scratch(index: int, call: Call, outputs: Specs) -> Sequence[TensorSpec]:
-    """Return the buffer of clamped indices."""
     return [TensorSpec("int64", call.spec(index).shape)]
 
 

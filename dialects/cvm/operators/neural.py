@@ -114,10 +114,7 @@ def list_pooling_steps(
 ) -> list[tuple[int, int, int, int, int]]:
     """Return (length, outputs, pool, stride, pad) along each spatial axis.
 
-    Raises
-    ------
-    ShapeError
-        If a window does not fit, covers only padding, or would start after the input.
+    Raises ShapeError if a window does not fit, covers only padding, or would start after the input.
     """
     padding = attributes["padding"]
     pads = padding * 2 if len(padding) == 1 else padding

@@ -39,7 +39,6 @@ def has_ranks(call: Call) -> bool:
 
 
 def accept_any(call: Call) -> bool:
-    """Return True, for rules that accept any inputs."""
     return True
 
 
@@ -139,10 +138,7 @@ def get_known_shape(call: Call, index: int = 0) -> Shape:
 def read_pair(call: Call, name: str) -> tuple[int, int]:
     """Return an attribute with a number for each of two spatial axes.
 
-    Raises
-    ------
-    OperatorError
-        If it has more or fewer.
+    Raises OperatorError if it has more or fewer.
     """
     values = call.attributes[name]
     if len(values) != 2:
@@ -154,13 +150,7 @@ def read_pair(call: Call, name: str) -> tuple[int, int]:
 
 
 def get_fixed_shape(call: Call, index: int, rank: int, what: str) -> tuple[int, ...]:
-    """Return the shape of an input.
-
-    Raises
-    ------
-    ShapeError
-        If it has another rank.
-    """
+    """Return the shape of an input; raises ShapeError if it has another rank."""
     spec = call.spec(index)
     if spec.rank != rank:
         raise ShapeError(f"{what} must have {rank} dimensions, got {spec}", fix="reshape it")

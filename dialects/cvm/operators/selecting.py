@@ -37,10 +37,7 @@ def infer_strided_slice(call: Call) -> Sequence[Shape | None]:
 def slice_ranges(shape: Sequence[int], attributes: Attributes) -> list[range]:
     """Return the places taken along each axis; the defaults are from 0, to the end, by 1.
 
-    Raises
-    ------
-    ShapeError
-        If the slice has more axes than the shape, a stride of 0, or is empty.
+    Raises ShapeError if the slice has more axes than the shape, a stride of 0, or is empty.
     """
     begins, ends, strides = (attributes[name] for name in ("begin", "end", "stride"))
     if max(len(begins), len(ends), len(strides)) > len(shape):

@@ -39,10 +39,7 @@ def infer_tile(call: Call) -> Sequence[Shape | None]:
 def align(shape: Sequence[int], reps: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Prepend ones to the shorter one of shape and repetitions.
 
-    Raises
-    ------
-    ShapeError
-        If `reps` is empty.
+    Raises ShapeError if `reps` is empty.
     """
     if not reps:
         raise ShapeError("reps is empty", fix="give one number per axis, counted from the last")
@@ -125,10 +122,7 @@ def infer_transpose(call: Call) -> Sequence[Shape | None]:
 def get_permutation(rank: int, axes: Sequence[int]) -> tuple[int, ...]:
     """Return the input axis of each output axis.
 
-    Raises
-    ------
-    ShapeError
-        If the axes are not a permutation.
+    Raises ShapeError if the axes are not a permutation.
     """
     if not axes:
         return tuple(reversed(range(rank)))
@@ -149,11 +143,7 @@ def apply_target(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]
 
     A positive number is a length; 0 keeps the axis, -1 infers the length (once), -2 keeps all
     remaining axes, -3 merges two axes, -4 splits one into the next two, one of which may be -1.
-
-    Raises
-    ------
-    ShapeError
-        If the target is invalid, or its element count differs.
+    Raises ShapeError if the target is invalid, or its element count differs.
     """
     try:
         lengths = list(_read_target(shape, iter(target)))

@@ -38,13 +38,11 @@ def _to_precision(value: int, precision: int) -> int:
 
 @definition("cvm.broadcast_add")
 def broadcast_add(a: Array, b: Array) -> Array:
-    """Y = a + b."""
     return _broadcast(lambda p, q: p + q, a, b)
 
 
 @definition("cvm.broadcast_sub")
 def broadcast_sub(a: Array, b: Array) -> Array:
-    """Y = a - b."""
     return _broadcast(lambda p, q: p - q, a, b)
 
 
@@ -105,7 +103,6 @@ def absolute(x: Array) -> Array:
 
 @definition("cvm.negative")
 def negative(x: Array) -> Array:
-    """Y = -x."""
     return _map_elements(lambda value: -value, x)
 
 

@@ -50,7 +50,6 @@ def conv2d(
 
 
 def _count_positions(length: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    """Count the positions of a kernel on a padded axis."""
     span = (kernel - 1) * dilation + 1
     return (length + 2 * padding - span) // stride + 1
 

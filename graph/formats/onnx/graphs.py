@@ -12,11 +12,11 @@ import numpy as np
 
 from ...dims import UNKNOWN
 from ...errors import ParseError
-from ...extras import how_to_install
+from ...extras import get_install_command
 from ...ir import ABSENT, Graph, Node
 from ...names import Names
 from ...operator import find_operator, is_operator
-from ...tensor import Dim, TensorSpec, frozen_copy
+from ...tensor import Dim, TensorSpec, copy_read_only
 from ..assembly import Assembly, locate_errors
 from . import upgrade_rules as upgrade_rules
 from .nested import NestedProto, formal_specs, with_captured
@@ -69,12 +69,8 @@ class GraphReader:
         """Return the graph, checked.
 
         `formals` are the specs of its inputs where it does not tell them itself, `captured` what it
-        uses of the graph around it: its last inputs.
-
-        Raises
-        ------
-        ParseError, GraphError
-            As `load_onnx`.
+        uses of the graph around it: its last inputs. Raises ParseError or GraphError as
+        `load_onnx`.
         """
         self._check_supported_features()
         nodes, constants = self._nodes_and_constants()
@@ -156,14 +152,14 @@ class GraphReader:
             raise ParseError(
                 "constants of text need ONNX Runtime",
                 at=where,
-                fix=how_to_install("ort"),
+                fix=get_install_command("ort"),
             )
         made = {"value_strings": text_in(tensor, where)}
         if len(tensor.dims) == 1:
             yield Node(self._names.take(name), "Constant", (), (name,), made)
             return
         row, shape = f"{name}/row", f"{name}/shape"
-        self._claim(constants, shape, frozen_copy(np.array(tensor.dims, np.int64)))
+        self._claim(constants, shape, copy_read_only(np.array(tensor.dims, np.int64)))
         yield Node(self._names.take(row), "Constant", (), (row,), made)
         yield Node(self._names.take(name), "Reshape", (row, shape), (name,), {})
 
@@ -294,7 +290,6 @@ def _stripped(names: Iterable[str | bytes]) -> tuple[str, ...]:
 
 
 def _unread_left_out(node: Node, read: set[str]) -> Node:
-    """Omit optional outputs without readers."""
     formals = find_operator(newest_name(node.op)).outputs.split()
     if formals and formals[-1][-1] in "*+":
         return node

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ParseError, UnknownOperatorError
-from ...extras import how_to_install, import_extra
+from ...extras import get_install_command, import_extra
 from ...ir import Graph
 from ...operator import is_operator
 from ...unknown_operators import advise
@@ -104,7 +104,7 @@ def _check_size(nbytes: int, at: str) -> None:
 def _parse(data: bytes, at: str) -> Any:
     """Return the ModelProto in a file; protobuf bounds what it allocates by the file's size."""
     missing = "reading ONNX models takes the package 'onnx'"
-    onnx = import_extra("onnx", missing, how_to_install("onnx"), ParseError)
+    onnx = import_extra("onnx", missing, get_install_command("onnx"), ParseError)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)

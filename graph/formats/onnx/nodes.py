@@ -136,10 +136,7 @@ def text_held(proto: Any) -> Any:
 def text_in(tensor: Any, at: str) -> tuple[str, ...]:
     """Return the elements of a TensorProto of text, in a row.
 
-    Raises
-    ------
-    ParseError
-        If they are not text, or not as many as its dimensions say.
+    Raises ParseError if they are not text, or not as many as its dimensions say.
     """
     try:
         found = tuple(element.decode() for element in tensor.string_data)
@@ -153,10 +150,7 @@ def text_in(tensor: Any, at: str) -> tuple[str, ...]:
 def dtypes_named(node: Node, at: str) -> Node:
     """Return the node with names of dtypes where ONNX has numbers.
 
-    Raises
-    ------
-    ParseError
-        If numpy has no such dtype.
+    Raises ParseError if numpy has no such dtype.
     """
     known = find_operator(node.op).attributes
     attributes = dict(node.attributes)

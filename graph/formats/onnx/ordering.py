@@ -6,22 +6,18 @@ from collections.abc import Collection, Sequence
 
 from ...errors import ParseError
 from ...ir import Node
-from ...ordering import in_order
+from ...ordering import sort_nodes
 
 
 def in_topological_order(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:
     """Return the nodes so that each stands behind its producers, else in the order they had.
 
-    `given` are the tensors that no node writes: inputs and constants.
-
-    Raises
-    ------
-    ParseError
-        If a tensor is written twice, is read but never written, or depends on itself.
+    `given` are the tensors that no node writes: inputs and constants. Raises ParseError if a tensor
+    is written twice, is read but never written, or depends on itself.
     """
     producer = _producers(nodes, given, at)
     _check_written(nodes, given, producer, at)
-    order, cycle = in_order(nodes)
+    order, cycle = sort_nodes(nodes)
     if cycle:
         raise ParseError(
             f"nodes wait for each other in a cycle: {listed([node.name for node in cycle])}",

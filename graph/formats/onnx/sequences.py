@@ -119,10 +119,7 @@ class _Writer:
     def nodes(self, node: Any) -> list[Any]:
         """Return the nodes of tensors in place of a node; none if it makes a sequence.
 
-        Raises
-        ------
-        _UnknownError
-            If a sequence is not known.
+        Raises _UnknownError if a sequence is not known.
         """
         reads = [name for name in map(text, node.input) if name in self.sequences]
         if _is_of_sequences(node):

@@ -69,13 +69,7 @@ def text(value: str | bytes) -> str:
 
 
 def dtype_name(element_type: int, at: str) -> str:
-    """Return the dtype of an element type of numbers.
-
-    Raises
-    ------
-    ParseError
-        If numpy has none.
-    """
+    """Return the dtype of an element type of numbers; raises ParseError if numpy has none."""
     if element_type not in ELEMENT_TYPES:
         raise ParseError(
             f"elements of type {_type_name(element_type)} are not supported",
@@ -88,10 +82,7 @@ def dtype_name(element_type: int, at: str) -> str:
 def spec_dtype_name(element_type: int, at: str) -> str:
     """Return the dtype of an element type, which may be text.
 
-    Raises
-    ------
-    ParseError
-        If numpy has none.
+    Raises ParseError if numpy has none.
     """
     return name_of(TEXT) if element_type == STRING else dtype_name(element_type, at)
 
@@ -114,12 +105,8 @@ class TensorReader:
     def read(self, tensor: Any, what: str, *, unpacks: bool = False) -> Array:
         """Return a TensorProto as a read-only array; a view where the bytes allow.
 
-        With `unpacks`, integers of 4 bits are taken, and get a byte each.
-
-        Raises
-        ------
-        ParseError
-            If its type is not supported, its data is missing, or does not match its dimensions.
+        With `unpacks`, integers of 4 bits are taken, and get a byte each. Raises ParseError if its
+        type is not supported, its data is missing, or does not match its dimensions.
         """
         at, shape = f"{what}, {self._path}", tuple(tensor.dims)
         if unpacks and tensor.data_type in OF_4_BITS:

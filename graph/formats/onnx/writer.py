@@ -16,10 +16,10 @@ from ...check import check
 from ...decompositions import decomposed, decompositions
 from ...dtypes import name_of
 from ...errors import GraphError
-from ...extras import how_to_install, import_extra
+from ...extras import get_install_command, import_extra
 from ...ir import Graph, Node
 from ...names import Names
-from ...nested import all_nodes, graphs_in
+from ...nested import list_graphs, walk_nodes
 from ...operators.control import CONTROL_FLOW, uncaptured
 from ...operators.each import EACH
 from ...passes.rewriting import Rewriter
@@ -141,7 +141,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str], *, opset: int | None =
 def _domain_versions(graph: Graph) -> dict[str, int]:
     """Return the version of each domain but ONNX's own that has all its operators in the graph."""
     versions: dict[str, int] = {}
-    for _, _, node in all_nodes(graph):
+    for _, _, node in walk_nodes(graph):
         domain, _ = domain_and_type(node.op)
         if domain:
             versions[domain] = max(versions.get(domain, 1), node.operator.version)
@@ -150,7 +150,7 @@ def _domain_versions(graph: Graph) -> dict[str, int]:
 
 def _onnx() -> Any:
     missing = "writing ONNX models takes the package 'onnx'"
-    return import_extra("onnx", missing, how_to_install("onnx"), GraphError)
+    return import_extra("onnx", missing, get_install_command("onnx"), GraphError)
 
 
 def _version(graph: Graph, opset: int | None, newest: int) -> int:
@@ -184,7 +184,7 @@ def _unwritable_error(reasons: Sequence[str], graph: Graph, *, is_newest: bool) 
 def _reasons(graph: Graph, opset: int) -> Iterator[str]:
     """Yield the nodes and tensors that the opset cannot express, each with the reason."""
     for node in graph.nodes:
-        for nested in graphs_in(node):
+        for nested in list_graphs(node):
             yield from (f"in {node.name!r}, {reason}" for reason in _reasons(nested, opset))
         inputs, outputs = (
             [graph.tensors[name] if name else None for name in names]
@@ -241,7 +241,7 @@ def inline_rows(graph: Graph) -> Graph:
 
     A row that fails fails everything there.
     """
-    if all(node.op not in _INLINED for _, _, node in all_nodes(graph)):
+    if all(node.op not in _INLINED for _, _, node in walk_nodes(graph)):
         return graph
     rewriter = Rewriter(replace(graph, nodes=tuple(map(_inline_inside, graph.nodes))))
     # Bodies of nested graphs were written out before: what is found here has none left inside.
@@ -261,7 +261,7 @@ def _inline_inside(node: Node) -> Node:
 
 def node_protos(graph: Graph) -> list[Any]:
     own = {name: name for name in graph.tensors}
-    writer = _Writer(Names((*graph.tensors, *(path for path, _, _ in all_nodes(graph)))))
+    writer = _Writer(Names((*graph.tensors, *(path for path, _, _ in walk_nodes(graph)))))
     return [writer.node(node, own, node.name) for node in graph.nodes]
 
 

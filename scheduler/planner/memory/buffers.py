@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from ....devices.device import Device
 from ....devices.memory import ALIGNMENT, HOST, SHARED
-from ....graph.aliasing import joins_of, views_of
+from ....graph.aliasing import find_joins, find_views
 from ....graph.ir import Graph, Node
 from ....graph.operator import Alias
 from ...plans.placement import SCRATCH, Placement, Transfer
@@ -158,7 +158,7 @@ class _Collector:
 
     def _views(self, node: Node) -> dict[int, Alias]:
         """Return the first alias of each output that may be a view, by output."""
-        return {one.output: one for one in reversed(views_of(self._graph, node))}
+        return {one.output: one for one in reversed(find_views(self._graph, node))}
 
     def _viewed(
         self, node: Node, alias: Alias | None, device: str, placed: PlacedTensor
@@ -200,7 +200,6 @@ class _Collector:
         return None
 
     def _is_joined(self, placed: PlacedTensor) -> bool:
-        """Return whether another node in the memory joins it in place from the beginning."""
         name, memory = placed
         return any(
             name in self._parts(reader, memory)
@@ -213,7 +212,7 @@ class _Collector:
         if node.name not in self._parts_of:
             self._parts_of[node.name] = frozenset(
                 node.inputs[alias.input]
-                for alias in joins_of(self._graph, node)
+                for alias in find_joins(self._graph, node)
                 if self._placement.home[node.outputs[alias.output]] == memory
                 and alias.offset % self._alignment(memory) == 0
             )
@@ -247,7 +246,7 @@ class _Collector:
         A buffer moves as a whole, so the output must want every byte of it at its place.
         """
         target, runs = self._of[placed], list[_Run]()
-        for alias in joins_of(self._graph, node):
+        for alias in find_joins(self._graph, node):
             if alias.output == index:
                 name = node.inputs[alias.input]
                 nbytes = self._graph.tensors[name].nbytes

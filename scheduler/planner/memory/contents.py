@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ....graph.aliasing import runs_of
+from ....graph.aliasing import find_runs
 from ....graph.ir import Graph, Node
 from ...plans.placement import Placement
 from ...plans.regions import Location, PlacedTensor
@@ -66,7 +66,7 @@ class Contents:
             return [TensorPiece(0, 1 << 62 if spec is None else spec.nbytes, placed, 0)]
         found: list[TensorPiece] = []
         node, device = self._makers[placed]
-        for run in runs_of(self._graph, node):
+        for run in find_runs(self._graph, node):
             if run.target != placed[0] or run.source in self._graph.constants:
                 continue
             base = run.source, self._placement.local[run.source, device]

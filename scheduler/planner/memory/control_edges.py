@@ -151,7 +151,6 @@ def reduce_edges(
 
 
 def _list_waits(a: Buffer, b: Buffer, order: HappensBefore) -> Iterator[Edge]:
-    """Yield the waits between two buffers, in their order."""
     if not _is_over(a, b, order):
         a, b = b, a
     for earlier in {step for step, _ in a.accesses}:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ....devices.device import Device
 from ....graph.ir import Graph, Node
 from ...packing import Conflicts, Intervals
-from ...packing.partial_order import few_conflicts_of
+from ...packing.partial_order import find_few_conflicts
 from ...packing.relation import Stacked
 from ...plans.partition import Subgraph
 from ...plans.placement import OUTSIDE, Placement, Step, Transfer
@@ -131,7 +131,6 @@ def is_atomic(step: Step, devices: Mapping[str, Device]) -> bool:
 
 
 def list_points(step: Step, work: Subgraph, order: HappensBefore) -> Iterator[tuple[Node, Point]]:
-    """Yield the nodes of a step and their points."""
     for place, node in enumerate(work.graph.nodes):
         yield node, order.point(step, place)
 
@@ -174,7 +173,7 @@ def relate(
     begins = _index_steps(buffers, len(order.earlier))
     writers = [[_index_point(point, begins) for point in buffer.writers] for buffer in buffers]
     accesses = [[_index_point(point, begins) for point in buffer.accesses] for buffer in buffers]
-    conflicts: Intervals | Conflicts | Stacked | None = few_conflicts_of(
+    conflicts: Intervals | Conflicts | Stacked | None = find_few_conflicts(
         list(_list_predecessors(begins, order)),
         writers,
         accesses,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ....devices.device import Device
 from ....graph.ir import Graph
 from ...packing import Block
-from ...packing.problem import lower_bound_of
+from ...packing.problem import find_lower_bound
 from ...plans.placement import Placement
 from .buffers import Buffer, collect_buffers, find_alignment
 from .happens_before import HappensBefore, relate
@@ -26,5 +26,5 @@ def lower_bounds(
         alignment = find_alignment(memory, devices)
         blocks = [Block(-(-one.nbytes // alignment) * alignment) for one in buffers]
         relation = relate(buffers, placement.steps, order)
-        bounds[memory] = lower_bound_of(blocks, relation.conflicts)
+        bounds[memory] = find_lower_bound(blocks, relation.conflicts)
     return bounds

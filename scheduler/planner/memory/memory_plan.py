@@ -271,7 +271,6 @@ class _Planner:
         return fits and (waits or sum(taken.values()) <= SMALL_NBYTES)
 
     def _sizes(self, memory: str, buffers: Sequence[Buffer]) -> list[int]:
-        """Return the sizes of buffers, rounded up to the alignment."""
         alignment = find_alignment(memory, self.devices)
         return [-(-buffer.nbytes // alignment) * alignment for buffer in buffers]
 

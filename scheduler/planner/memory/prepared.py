@@ -29,7 +29,6 @@ def name_region(variable: str) -> str:
 
 
 def name_next_region(variable: str) -> str:
-    """Return the region in which a variable's next value is written."""
     return f"next of variable {variable}"
 
 
@@ -43,7 +42,6 @@ def find_variables(graph: Graph, all_placed: Iterable[PlacedTensor]) -> dict[str
 
 
 def list_regions(variables: Mapping[str, set[str]]) -> frozenset[tuple[str, str]]:
-    """Return the regions, by memory and name, of variables and of their next values."""
     return frozenset(
         (memory, region(name))
         for name, memories in variables.items()

@@ -18,7 +18,7 @@ from ....graph.names import Names
 from ....graph.passes import Placing
 from ....graph.printing import counted
 from ...costs import Costs
-from ...costs.host import computes_here
+from ...costs.host import is_on_host
 from ...errors import PlanError
 from ...plans.partition import Decision, Partition, Subgraph
 from ...plans.placement import Placement
@@ -199,7 +199,7 @@ def choose(graph: Graph, request: PlanRequest, template: Graph | None = None) ->
         graph, devices, costs, seconds, judge.in_flight, request.max_subgraphs,
         Capacity.of(graph, devices, request.memory_limits, request.max_in_flight),
         _choose_margin(devices, costs), request.ends,
-        MARGIN_EACH * any(map(computes_here, devices.values())), judge.labels,
+        MARGIN_EACH * any(map(is_on_host, devices.values())), judge.labels,
     )  # fmt: skip
     single, split = _find_candidates(problem)
     assignments = {**single, **split}
@@ -237,7 +237,7 @@ def _choose_settled(offers: Offers, judge: Judge, decision: Decision) -> Iterato
 def _choose_margin(devices: Mapping[str, Device], costs: Costs) -> float:
     if any(map(costs.is_guess, devices)):
         return GUESSED_MARGIN
-    return HOST_MARGIN if any(map(computes_here, devices.values())) else MARGIN
+    return HOST_MARGIN if any(map(is_on_host, devices.values())) else MARGIN
 
 
 def _find_candidates(

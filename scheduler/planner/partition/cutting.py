@@ -40,7 +40,7 @@ from typing import TypeAlias
 
 from ....graph.ir import ASSIGN, Graph
 from ....graph.item_order import find_order
-from ....graph.nested import awaited
+from ....graph.nested import find_async_operator
 from ...plans.partition import Subgraph
 from ...plans.subgraph_names import name_subgraphs
 
@@ -69,7 +69,9 @@ def cut(
 
 
 def find_awaiting(graph: Graph) -> frozenset[int]:
-    return frozenset(i for i, node in enumerate(graph.nodes) if awaited(node) is not None)
+    return frozenset(
+        i for i, node in enumerate(graph.nodes) if find_async_operator(node) is not None
+    )
 
 
 def find_labels(graph: Graph, *, overlaps: bool) -> Labels:
@@ -110,7 +112,6 @@ def _find_cycle(graph: Graph) -> list[int]:
 
 
 def set_labels(devices: Sequence[object], labels: Labels) -> Sequence[object]:
-    """Combine the devices of nodes with their labels."""
     if not labels:
         return devices
     found = [*devices]

@@ -86,7 +86,6 @@ class Judged:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices in use."""
         return tuple(dict.fromkeys(one.device for one in self.partition.subgraphs))
 
     def ways(self, patience: float, most_s: float = inf) -> Iterator[Judged]:

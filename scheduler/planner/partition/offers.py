@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 
-from ....devices.device import Device, Support, support, why_not
+from ....devices.device import Device, Support, check_support, explain_refusal
 from ....graph.decompositions import decompositions
 from ....graph.infer import infer_node
-from ....graph.ir import Graph, Node, call_of
-from ....graph.nested import awaited
+from ....graph.ir import Graph, Node, make_call
+from ....graph.nested import find_async_operator
 from ....graph.operators.control import placed_nodes, waits
 from ....graph.passes import written_out
 from ....graph.passes.merging import with_nodes
@@ -55,7 +55,7 @@ class WrittenOut:
                 read = {name: values[name] for name in one.inputs if name not in tensors and name}
                 added.update(read)
                 tensors.update({name: spec_of(value) for name, value in read.items()})
-                specs = infer_node(one, call_of(one, tensors, values))
+                specs = infer_node(one, make_call(one, tensors, values))
                 tensors.update(pair for pair in zip(one.outputs, specs, strict=True) if pair[0])
             found += made
         return with_nodes(replace(graph, tensors=tensors), found, added)
@@ -90,7 +90,7 @@ class Forms:
         # Nodes of nested graphs, and rewired ones, may have the same name.
         if node.op not in decompositions() or known is None or known.inputs != node.inputs:
             return answer
-        made = written_out(self._rewriter, known, partial(why_not, device))
+        made = written_out(self._rewriter, known, partial(explain_refusal, device))
         if made is None or any(LENGTHS in one.operator.traits for one in made):
             return answer  # shapes are known ahead
         self._found[name, node.name] = made
@@ -100,7 +100,6 @@ class Forms:
         return (device, node.name) in self._found
 
     def of(self, graph: Graph, node: Node, device: str) -> Graph:
-        """Return the replacement of a node for a device, as a graph."""
         form = WrittenOut({node.name: self._found[device, node.name]}, self._rewriter.constants)
         return form.into(graph.extract([node], node.name))
 
@@ -172,7 +171,6 @@ class Priced(Costs):
 def estimate_seconds(
     costs: Costs, graph: Graph, node: Node, device: str, forms: Forms | None = None
 ) -> float:
-    """Return a node's time on a device, in the form that the device gets."""
     if forms is None or not forms.has(node, device):
         return costs.node_s(device, graph, node)
     form = forms.of(graph, node, device)
@@ -197,11 +195,13 @@ def ask(
     supports, pinned, allowed, homeless = [], [], [], []
     for node in graph.nodes:
         # All devices, even for a pinned node: reports show the alternatives.
-        answers = [support(graph, node, device) for device in devices.values()]
+        answers = [check_support(graph, node, device) for device in devices.values()]
         pattern = find_pin(node, pins)
         wanted = range(len(names)) if pattern is None else (names.index(pins[pattern]),)
         # Awaited nodes are not written out if a device supports them.
-        is_awaited = awaited(node) is not None and any(answers[index].ok for index in wanted)
+        is_awaited = find_async_operator(node) is not None and any(
+            answers[index].ok for index in wanted
+        )
         for index in wanted:
             if forms is not None and not answers[index].ok and not is_awaited:
                 name = names[index]
@@ -260,7 +260,7 @@ def _make_written_option(graph: Graph, node: Node, name: str, costs: Costs, form
 
 
 def _make_option(graph: Graph, node: Node, name: str, device: Device, costs: Costs) -> Option:
-    answer = support(graph, node, device)
+    answer = check_support(graph, node, device)
     specs = [graph.tensors[tensor] for tensor in (*node.inputs, *node.outputs) if tensor]
     if not answer.ok or not all(spec.is_static for spec in specs):
         return Option(name, answer.ok, answer.reason)

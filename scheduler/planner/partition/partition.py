@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from ....devices.device import Device, Support, support, why_not
-from ....devices.kinds import device_kind
+from ....devices.device import Device, Support, check_support, explain_refusal
+from ....devices.kinds import get_kind
 from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes, waits
 from ....graph.passes import Placing, attempts, can_be_written_out
@@ -85,7 +85,7 @@ class _Placing:
         if one.op == nodes[-1].op:
             return True
         devices = find_allowed(one, self.devices, self.pins).values()
-        lacking = [device for device in devices if not support(graph, one, device).ok]
+        lacking = [device for device in devices if not check_support(graph, one, device).ok]
         # At least one device must support it, and none that ran all the nodes may drop out.
         return len(lacking) < len(devices) and not any(
             not self._runs(graph, one, device)
@@ -108,8 +108,10 @@ class _Placing:
 
 def offer(graph: Graph, node: Node, device: Device, *, writes_out: bool) -> Support:
     """Return a device's support of a node, written out if necessary."""
-    answer = support(graph, node, device)
-    if answer.ok or not (writes_out and can_be_written_out(graph, node, partial(why_not, device))):
+    answer = check_support(graph, node, device)
+    if answer.ok or not (
+        writes_out and can_be_written_out(graph, node, partial(explain_refusal, device))
+    ):
         return answer
     return Support(True, WRITTEN_OUT)
 
@@ -168,14 +170,14 @@ def _suggest_fix(homeless: Sequence[Homeless], devices: Mapping[str, Device], pi
     able = [
         name
         for name, device in devices.items()
-        if all(support(each.graph, each.node, device).ok for each in homeless)
+        if all(check_support(each.graph, each.node, device).ok for each in homeless)
     ]
     if able:
         # Each pin once, in the order of the nodes.
         given = dict.fromkeys(find_pin(each.node, pins) for each in homeless)
         changed = ", ".join(repr(pattern) for pattern in given if pattern is not None)
         return f"change the pin {changed}: {able[0]!r} runs them"
-    kinds = {device_kind(name) for name in devices}
+    kinds = {get_kind(name) for name in devices}
     if "ort" not in kinds and any(RUNTIME in each.node.operator.traits for each in homeless):
         return "add 'ort' to the devices: only ONNX Runtime has kernels for its own operators"
     if "cpu" in kinds:

@@ -204,7 +204,6 @@ class TaskTimes:
             ends.insert(index, finish)
 
     def place(self, task: int, machine: int) -> None:
-        """Place a task on a machine as early as possible."""
         ready = self.ready_s(task, machine)
         self.put(task, machine, self.slot(machine, ready, self.graph.seconds[task][machine]))
 

@@ -26,10 +26,7 @@ class FetchedPlans:
     async def find(self, fetched: frozenset[str]) -> Plan:
         """Return the plan for some tensors, planning on first use.
 
-        Raises
-        ------
-        FetchError, PlanError, DeviceError
-            If planning fails.
+        Raises FetchError or PlanError or DeviceError if planning fails.
         """
         if fetched == ALL:
             return self._whole

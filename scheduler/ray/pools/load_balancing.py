@@ -65,7 +65,6 @@ class LoadBalancer:
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """The names of replicas that get items."""
         return tuple(self._hands)
 
     def under_way(self, replica: str) -> int:

@@ -198,10 +198,7 @@ class Pool:
     ) -> None:
         """Queue an item for a replica; callers limit their number.
 
-        Raises
-        ------
-        FetchError, FeedError, SessionError, DeviceError
-            If it cannot start.
+        Raises FetchError or FeedError or SessionError or DeviceError if it cannot start.
         """
         plan = await self._plans.find(fetched)
         arrays = check_feeds(plan.fed, inputs, plan.unneeded)
@@ -288,7 +285,6 @@ class Pool:
             self._manager.look_again()
 
     def _land(self, number: int, outcome: Outcome, replica: Replica) -> None:
-        """End an item with the outcome from its replica."""
         replica.done += 1
         replica.starts = 0  # it works, so that a later loss has all attempts to start again
         item_run = self._pop(number)

@@ -76,10 +76,7 @@ class Replica:
     async def open(self) -> None:
         """Start a host, and a session on it.
 
-        Raises
-        ------
-        PlaitError
-            If that fails, or the host refuses the plan.
+        Raises PlaitError if that fails, or the host refuses the plan.
         """
         self._loss, self._lost, self._seen = None, trio.Event(), (0.0, 0)
         self.node, self.process = "", 0

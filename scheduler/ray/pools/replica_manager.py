@@ -79,13 +79,7 @@ class ReplicaManager:
                 await self._resize(nursery)
 
     async def wait_ready(self) -> None:
-        """Wait until a replica runs.
-
-        Raises
-        ------
-        PlaitError
-            If each has failed to start once.
-        """
+        """Wait until a replica runs; raises PlaitError if each has failed to start once."""
         while not self.ready:
             if self._failures and len(self._failures) == len(self.replicas):
                 raise next(iter(self._failures.values()))
@@ -160,7 +154,6 @@ class ReplicaManager:
         self._notify()
 
     def _fail(self, replica: Replica, error: Exception, attempts: int) -> None:
-        """Record a failed start."""
         self._failures[replica.name] = error
         if attempts >= max(1, self._faults.patience) and not self.ready:
             self.on_failure(error)

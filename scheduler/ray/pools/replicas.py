@@ -10,8 +10,8 @@ from typing import Any, Unpack, overload
 import trio
 
 from ....devices.errors import DeviceUnavailableError
-from ....graph.nested import acts_outside, all_nodes
-from ....graph.state import assigns
+from ....graph.nested import acts_outside, walk_nodes
+from ....graph.state import has_assignments
 from ....graph.tensor import Array
 from ...errors import PlanError, SessionError
 from ...plans.fetches import Fetches
@@ -80,8 +80,8 @@ class ReplicaPool:
         self._start = start
         self._put = put
         self._size = Size(n, n) if isinstance(n, int) else Size(*n)
-        self._keeps = assigns(plan.fed)
-        self._acts = any(acts_outside(node) for _, _, node in all_nodes(plan.fed))
+        self._keeps = has_assignments(plan.fed)
+        self._acts = any(acts_outside(node) for _, _, node in walk_nodes(plan.fed))
         # Twice as many as run, so that the next items arrive in time.
         least = 2 * plan.in_flight
         # Each item reads the variables that the previous one assigned, so they run one by one.
@@ -318,7 +318,7 @@ def _check(plan: Plan, n: object, max_in_flight: object) -> None:
         raise SessionError(
             f"n is {n!r}", fix="give how many replicas, or the least and the most: n=(1, 16)"
         )
-    if n != 1 and n != (1, 1) and assigns(plan.fed):
+    if n != 1 and n != (1, 1) and has_assignments(plan.fed):
         raise PlanError(
             "the graph assigns to variables, and each replica would have its own",
             fix="use n=1, or fetch what assigns nothing",

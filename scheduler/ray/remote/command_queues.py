@@ -87,7 +87,6 @@ class CommandQueues:
         return len(self._left)
 
     def add(self, commands: tuple[Command, ...]) -> None:
-        """Append commands to their queues."""
         with self._lock:
             for command in commands:
                 queue = self._queues.setdefault((command.device, command.kind), _Queue())

@@ -18,7 +18,7 @@ from ....devices import program as programs
 from ....devices.device import Capabilities, OnDone, Program, Support
 from ....devices.errors import DeviceError, DeviceLostError
 from ....devices.event import Event
-from ....devices.kinds import kernels_of
+from ....devices.kinds import get_kernel_kind
 from ....devices.memory import HOST_MEMORIES, Arena, View, check_fits, host_view
 from ....devices.model import DeviceModel
 from ....devices.operator_instances import OperatorInstances
@@ -128,7 +128,9 @@ class RayDevice:
             raise
         except DeviceError as error:
             # A missing module is the reason only for nodes that would run there otherwise.
-            kernels = programs.supports(node, kernels_of(self._kind), runs_python=True, call=call)
+            kernels = programs.supports(
+                node, get_kernel_kind(self._kind), runs_python=True, call=call
+            )
             return Support(False, error.what if kernels.ok else kernels.reason)
         verdict = self._verdict(node, call, None)
         return Support(verdict.ok, verdict.reason)
@@ -139,18 +141,13 @@ class RayDevice:
         return tuple(TensorSpec(dtype, shape) for dtype, shape in verdict.scratch)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """Return whether the remote device fuses a node into chains."""
         return self._verdict(node, call, None).chains
 
     def open(self, cores: int | None = None) -> None:
         """Open the remote device; starts the host unless it runs, or replaces a lost one.
 
-        `cores` are those of this machine: the remote device uses the host's.
-
-        Raises
-        ------
-        DeviceUnavailableError
-            If no node has room for the host, or the host lacks the device.
+        `cores` are those of this machine: the remote device uses the host's. Raises
+        DeviceUnavailableError if no node has room for the host, or the host lacks the device.
         """
         with self._lifecycle:
             if self._open is not None and self._open.link.error is None:
@@ -170,7 +167,6 @@ class RayDevice:
             self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate memory on the remote device."""
         assert memory == self.name, memory
         opened = self._require_open()
         return RemoteArena(
@@ -189,10 +185,7 @@ class RayDevice:
     ) -> Program:
         """Send the subgraph unless the host has it, and bind it to views there.
 
-        Raises
-        ------
-        DeviceError
-            If the host cannot import a Python function, or is lost.
+        Raises DeviceError if the host cannot import a Python function, or is lost.
         """
         return self._require_open().objects.bind(subgraph, views, measure=measure)
 
@@ -206,10 +199,7 @@ class RayDevice:
     ) -> Program:
         """Compile a subgraph with nodes that own resources, which are opened and closed there.
 
-        Raises
-        ------
-        OperatorError, DeviceError
-            If a resource cannot be opened, or `compile` fails.
+        Raises OperatorError or DeviceError if a resource cannot be opened, or `compile` fails.
         """
         return self._require_open().objects.bind(subgraph, views, lives, measure=measure)
 

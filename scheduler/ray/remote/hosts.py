@@ -91,10 +91,7 @@ class RemoteHost:
     def latency(self) -> HostLatency:
         """The latency of calls, measured at the start of the host.
 
-        Raises
-        ------
-        DeviceUnavailableError
-            If it cannot be started.
+        Raises DeviceUnavailableError if it cannot be started.
         """
         self.link()
         assert self._latency is not None
@@ -118,10 +115,7 @@ class RemoteHost:
     def link(self) -> HostLink:
         """Return the connection; starts the host unless it runs.
 
-        Raises
-        ------
-        DeviceUnavailableError
-            If no node has room for it, or its versions differ from ours.
+        Raises DeviceUnavailableError if no node has room for it, or its versions differ from ours.
         """
         with self._lock:
             if self._closed:
@@ -222,10 +216,7 @@ def _measure_latency(actor: Actor) -> tuple[int, HostLatency]:
 def check_host(name: str, hello: Mapping[str, Any]) -> None:
     """Check the versions in a host's `hello`, and warn of a slow configuration.
 
-    Raises
-    ------
-    DeviceUnavailableError
-        If it has other versions than this process.
+    Raises DeviceUnavailableError if it has other versions than this process.
     """
     mine = {"plait": VERSION, "numpy": np.__version__, "python": platform.python_version()}
     for package, version in mine.items():

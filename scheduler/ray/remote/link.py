@@ -23,7 +23,7 @@ from ....devices.event import Event
 from ....devices.owners import Owners
 from ....devices.worker.modules import Source
 from ....devices.worker.remote_errors import rebuild
-from ....graph.errors import PlaitError, WireError, named_text
+from ....graph.errors import PlaitError, WireError, describe_error
 from ..actors import Actor
 from .commands import CommandOutcome, to_plain_tuples
 from .outbox import Outbox
@@ -121,7 +121,6 @@ class HostLink:
             work.complete(again(error, queued=True))
 
     def cancel(self, work: RemoteEvent) -> None:
-        """Ask the host to cancel a command."""
         with self._changed:
             self._outbox.cancel(work)
             self._changed.notify_all()
@@ -138,10 +137,7 @@ class HostLink:
     def ask(self, what: str, *arguments: Any) -> Any:
         """Call `ServingDevices.ask` on the host, and wait for the answer.
 
-        Raises
-        ------
-        PlaitError
-            If the host raised it; DeviceLostError if it is lost meanwhile.
+        Raises PlaitError if the host raised it; DeviceLostError if it is lost meanwhile.
         """
         asked = _Ask()
         with self._changed:
@@ -364,4 +360,4 @@ def closed_host_error(name: str) -> DeviceUnavailableError:
 
 def summarize(error: BaseException) -> str:
     """Describe an error in one line."""
-    return error.what if isinstance(error, PlaitError) else named_text(error)
+    return error.what if isinstance(error, PlaitError) else describe_error(error)

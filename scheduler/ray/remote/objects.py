@@ -69,10 +69,8 @@ class RemoteObjects:
     ) -> RemoteProgram:
         """Bind a subgraph to views there.
 
-        Raises
-        ------
-        DeviceError
-            If the host cannot import a Python function, refuses the graph, or is lost.
+        Raises DeviceError if the host cannot import a Python function, refuses the graph, or is
+        lost.
         """
         with self._lock:
             import_on_host(self._link, sources(graph))
@@ -110,10 +108,7 @@ class RemoteObjects:
 def import_on_host(link: HostLink, wanted: Iterable[Source]) -> None:
     """Import modules that define operators on a host, unless it has.
 
-    Raises
-    ------
-    DeviceError
-        If the host cannot import one.
+    Raises DeviceError if the host cannot import one.
     """
     missing = [source for source in wanted if source not in link.imported]
     if missing:
@@ -122,7 +117,6 @@ def import_on_host(link: HostLink, wanted: Iterable[Source]) -> None:
 
 
 def locate_view(view: View) -> RemoteTensor:
-    """Return the place of a view on its host."""
     assert isinstance(view.arena, RemoteArena), f"memory {view.arena.memory!r} is not on a host"
     spec = view.spec
     return RemoteTensor(view.arena.number, view.offset, spec.dtype.name, spec.static_shape)

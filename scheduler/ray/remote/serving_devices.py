@@ -18,8 +18,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ....devices.device import Device, StatefulDevice, is_device
-from ....devices.host import core_count
-from ....devices.kinds import model_of
+from ....devices.host import count_cores
+from ....devices.kinds import get_model
 from ....devices.operator_instances import OperatorInstances
 from ....devices.registry import find
 from ....devices.worker.modules import Source, import_sources
@@ -152,7 +152,7 @@ class ServingDevices:
             "software": offers.software,
         }
         # Support is asked for node by node, since functions are not sent.
-        model = replace(model_of(device, name), supports=None)
+        model = replace(get_model(device, name), supports=None)
         return fields, model.to_dict()
 
     def _prototype(self, name: str) -> Device:
@@ -166,7 +166,7 @@ class ServingDevices:
     def _open(self, name: str, cores: int | None) -> int:
         # Not the prototype: several sessions open devices of one name.
         device = find(name)
-        device.open(core_count() if cores is None else cores)
+        device.open(count_cores() if cores is None else cores)
         return self._add(device)
 
     def _close(self, number: int) -> None:

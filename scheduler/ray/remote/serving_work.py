@@ -124,7 +124,6 @@ class HostWork:
     def _move(
         self, device: Device, command: Command, waits: tuple[Event, ...], done: OnDone
     ) -> Event:
-        """Copy from the memory of another device of this host."""
         assert command.source is not None
         assert command.target is not None
         memory: Memory = self._objects[command.source.arena]

@@ -50,10 +50,7 @@ class Staging:
     def take(self, device: Device, key: Hashable, spec: TensorSpec) -> StagedBytes:
         """Return an unused buffer from and to which the device can copy.
 
-        Raises
-        ------
-        DeviceMemoryError
-            If host memory is too small.
+        Raises DeviceMemoryError if host memory is too small.
         """
         unused = self._unused.setdefault(key, [])
         try:

@@ -16,7 +16,7 @@ from ....devices.device import Chaining, Device
 from ....graph.ir import Node
 from ....graph.operator import Call
 from ....graph.tensor import Array, TensorSpec
-from ...costs.signature import canonical
+from ...costs.signature import to_text
 
 SHOWN_BYTES = 4096
 """Larger constants are not sent with a question."""
@@ -77,7 +77,7 @@ class SupportQuery(NamedTuple):
         """The cache key: all that the answer depends on."""
         return (
             self.op,
-            canonical(self.attributes),
+            to_text(self.attributes),
             tuple(map(str, self.inputs)),
             tuple(_hash_value(value) for value in self.values),
             self.constant,
@@ -87,7 +87,6 @@ class SupportQuery(NamedTuple):
         )
 
     def answer(self, device: Device) -> SupportReply:
-        """Ask a device of this process."""
         names = [f"i{index}" if spec else "" for index, spec in enumerate(self.inputs)]
         made = [f"o{index}" if given else "" for index, given in enumerate(self.given)]
         node = Node("asked", self.op, tuple(names), tuple(made), self.attributes)

@@ -106,7 +106,6 @@ def _map_replicas(plan: Plan) -> dict[str, str]:
 
 
 def _list_devices(plan: Plan | None, profile: Profile | None) -> list[str]:
-    """Return the devices, in the order of their colours."""
     names = dict.fromkeys(plan.devices if plan is not None else ())
     names.update(dict.fromkeys(plan.assignment.values() if plan is not None else ()))
     batches = [batch.record for batch in profile.batches] if profile is not None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ....graph.infer import cost_of
+from ....graph.infer import get_cost
 from ....graph.ir import Graph, Node
 from ....graph.operators.control import placed_nodes
 from ....graph.printing import attribute_texts
@@ -101,7 +101,7 @@ class _Table:
             "options": [self._plain(option) for option in options],
         }
         if device != SESSION and _is_static(graph, node):
-            cost = cost_of(graph, node)
+            cost = get_cost(graph, node)
             row |= {"flops": cost.flops, "nbytes": cost.nbytes}
             row |= self._cost(graph, node, device, options)
         return row

@@ -90,7 +90,6 @@ def _explain_basis(plan: Plan) -> str:
 
 
 def summarize_decision(plan: Plan) -> dict[str, Any] | None:
-    """Return the decision of the partition, with its candidates."""
     decided = plan.decision
     if decided is None:
         return None

@@ -20,7 +20,7 @@ from ....devices.errors import DeviceError, DeviceLostError, DeviceUnavailableEr
 from ....devices.event import Event
 from ....devices.exchange import Exchange, Loan
 from ....devices.memory import View
-from ....graph.errors import PlaitError, text_of
+from ....graph.errors import PlaitError, get_text
 from ....graph.tensor import Array, TensorSpec
 from ...errors import FeedError
 from ...plans.placement import OUTSIDE, Transfer
@@ -55,7 +55,7 @@ def _loan(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
     except (DeviceLostError, DeviceUnavailableError) as error:
         return error
     except Exception as error:  # other libraries raise what they like
-        detail = error.what if isinstance(error, PlaitError) else text_of(error)
+        detail = error.what if isinstance(error, PlaitError) else get_text(error)
         made = FeedError(
             f"what is fed to input {name!r} cannot be read on {device.name!r}: {detail}",
             fix=getattr(error, "fix", None) or "feed a plain array of the input's dtype",

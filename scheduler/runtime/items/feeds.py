@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ....devices.exchange import Loan
-from ....graph.dtypes import TEXT, as_text, has_objects, hold_object, hold_objects
-from ....graph.errors import PlaitError, text_of
+from ....graph.dtypes import TEXT, has_objects, hold_object, hold_objects, to_text
+from ....graph.errors import PlaitError, get_text
 from ....graph.ir import Graph
-from ....graph.names import did_you_mean
-from ....graph.tensor import Array, holds_bytes
+from ....graph.names import suggest_names
+from ....graph.tensor import Array, is_bytes
 from ...errors import FeedError
 
 _ON_HOST = frozenset({1, 3})
@@ -121,14 +121,14 @@ def _as_array(name: str, value: Any) -> Array:
         raise
     except Exception as error:  # other libraries raise what they like
         raise FeedError(
-            f"what is fed to input {name!r} is not an array: {text_of(error)}",
+            f"what is fed to input {name!r} is not an array: {get_text(error)}",
             fix="feed a numpy array",
         ) from error
 
 
 def _as_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
     """Return an array of text as one of objects; raise FeedError for one that is none."""
-    found = None if isinstance(array, Loan) else as_text(array)
+    found = None if isinstance(array, Loan) else to_text(array)
     if found is not None:
         return found
     if array.dtype == TEXT and any(one is None or one != one for one in array.flat):
@@ -200,7 +200,7 @@ def _dtype_error(graph: Graph, name: str, value: Any, array: Array) -> FeedError
     elif value is None or array.dtype.kind in "US":
         got = "None" if value is None else "text"
         fix = f"feed an array of {dtype}"
-        if isinstance(value, str) and holds_bytes(wanted):
+        if isinstance(value, str) and is_bytes(wanted):
             fix = "feed bytes: Path(value).read_bytes() of a file, value.encode() of a text"
     return FeedError(
         f"input {name!r} must be {wanted}, got {got}", at=f"graph {graph.name!r}", fix=fix
@@ -227,13 +227,13 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
         otherwise = f"it is a constant, which is fed after plait.load(path, feed=[{extra[0]!r}])"
     return FeedError(
         f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
-        fix=did_you_mean(extra[0], graph.inputs, otherwise),
+        fix=suggest_names(extra[0], graph.inputs, otherwise),
     )
 
 
 def _name_meant(extra: Sequence[str], known: Sequence[str], otherwise: str) -> str:
     """Return which input the first name may stand for that is none."""
-    return did_you_mean(extra[0], known, f"{otherwise} by its name") if extra else otherwise
+    return suggest_names(extra[0], known, f"{otherwise} by its name") if extra else otherwise
 
 
 def has_nulls(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import trio
 
 from ....graph.dtypes import has_objects
-from ....graph.names import did_you_mean
+from ....graph.names import suggest_names
 from ....graph.tensor import Array
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
@@ -284,7 +284,7 @@ class Item:
         """Return an output, by name; raise the item's error if it failed."""
         outputs = self.outputs
         if name not in outputs:
-            told = did_you_mean(name, outputs, f"there are: {', '.join(outputs)}")
+            told = suggest_names(name, outputs, f"there are: {', '.join(outputs)}")
             raise KeyError(f"the item has no result {name!r}; {told}")
         return outputs[name]
 

@@ -12,7 +12,7 @@ import trio
 from ....graph.dims import normalize_axis
 from ....graph.errors import ShapeError
 from ....graph.ir import Graph, Node
-from ....graph.nested import result_specs
+from ....graph.nested import infer_results
 from ....graph.tensor import Array, spec_of
 from ...planner.staged_plans import Stage, StagedGraph
 from ...plans.plan import Plan
@@ -179,7 +179,7 @@ def _columns(
     """Return what was put out under each name; an empty array where there was no iteration."""
     if rows:
         return [list(column) for column in zip(*rows, strict=True)]
-    specs = result_specs(body, [spec_of(array) for array in given])[first:]
+    specs = infer_results(body, [spec_of(array) for array in given])[first:]
     return [
         np.empty((0, *(d if isinstance(d, int) else 0 for d in spec.shape or ())), spec.dtype)
         for spec in specs

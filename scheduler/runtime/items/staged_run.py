@@ -11,7 +11,7 @@ import trio
 
 from ....graph.ir import Graph
 from ....graph.item_order import find_order
-from ....graph.tensor import Array, frozen_copy
+from ....graph.tensor import Array, copy_read_only
 from ...dispatch.item_order import Ordered
 from ...planner.joined_stages import plan_ahead
 from ...planner.staged_plans import Stage, StagedGraph
@@ -260,7 +260,7 @@ def _parted(
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
     """Return an item's results, and by the names of variables what it assigned; nobody else's."""
     assigned = {
-        graph.variables[variable].name: frozen_copy(found[name])
+        graph.variables[variable].name: copy_read_only(found[name])
         for name, variable in graph.assigned.items()
     }
     return own_results({name: found[name] for name in graph.outputs}), assigned

@@ -13,7 +13,7 @@ from ....devices.device import Device
 from ....devices.errors import DeviceError
 from ....devices.host import may_run_anywhere
 from ....devices.registry import find
-from ....graph.errors import PlaitError, named_text
+from ....graph.errors import PlaitError, describe_error
 from ...dispatch.core_shares import equal_share, planned_for
 from ...dispatch.shared_lanes import shared_lanes
 from ...plans.plan import Plan
@@ -121,5 +121,5 @@ def _close(name: str, close: Callable[[], None]) -> None:
         error.at = error.at or f"device {name!r}, which was closed"
         raise
     except Exception as error:
-        what = f"closing it failed: {named_text(error)}"
+        what = f"closing it failed: {describe_error(error)}"
         raise DeviceError(what, at=f"device {name!r}") from error

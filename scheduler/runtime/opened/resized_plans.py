@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from ....devices.device import shares_constants
+from ....devices.device import can_share_constants
 from ....devices.errors import DeviceError
 from ....devices.memory import HOST
 from ...planner.bounded_shapes import BoundedShapes
@@ -158,7 +158,7 @@ def _nbytes_of(open_plan: OpenPlan) -> dict[Hashable, int]:
         offers = open_plan.plan.prototypes[step.device].capabilities
         arrays = graph.constants.values()
         if offers.atomic_programs:
-            loaded = [one.loaded for one in programs if shares_constants(one)]
+            loaded = [one.loaded for one in programs if can_share_constants(one)]
             for holder in loaded or [(open_plan, step.index, "constants")]:
                 found[holder] = sum(array.nbytes for array in arrays)
         elif HOST not in offers.accesses:

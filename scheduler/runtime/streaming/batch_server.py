@@ -18,7 +18,7 @@ import trio
 
 from ....graph.errors import InternalError
 from ....graph.nested import acts_outside
-from ....graph.state import assigns
+from ....graph.state import has_assignments
 from ....graph.tensor import Array
 from ...dispatch.batch_queue import NEVER, BatchQueue, QueuedItem
 from ...errors import FeedError, QueueFullError, SessionError
@@ -337,7 +337,7 @@ async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[B
             "arrays that are handed over or taken on devices are not stacked there",
             fix="leave inputs_on and outputs_on out when planning",
         )
-    if assigns(plan.graph):
+    if has_assignments(plan.graph):
         raise SessionError(
             "items of this graph assign to variables: each needs what the one before left there",
             fix="run them one by one",

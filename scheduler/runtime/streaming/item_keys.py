@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, TypeAlias
 
-from ....graph.names import did_you_mean
+from ....graph.names import suggest_names
 from ...errors import FeedError
 from ..variables.keyed_states import KeyFailure, to_key
 
@@ -53,5 +53,5 @@ def _no_mapping_error(key: str, item: object) -> FeedError:
 
 def _no_entry_error(key: str, item: Mapping[str, Any]) -> FeedError:
     names = [str(name) for name in item]
-    fix = did_you_mean(key, names, f"it has: {', '.join(names) or 'nothing'}")
+    fix = suggest_names(key, names, f"it has: {', '.join(names) or 'nothing'}")
     return FeedError(f"the item has no {key!r}, which is to be its key", fix=fix)

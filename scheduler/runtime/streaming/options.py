@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 
 from ....devices.host import may_run_anywhere
 from ....graph.item_order import is_ordered
-from ....graph.state import assigns, find_assigned
+from ....graph.state import find_assigned, has_assignments
 from ...errors import SessionError, make_keyword_error
 from ...planner.request import MOST_IN_FLIGHT
 from ...plans.fetches import Fetched, Fetches
@@ -217,7 +217,7 @@ def check_order(plan: Plan, options: StreamOptions, whole: Plan) -> None:
     if options.key is not None:
         _check_keyed(plan, options, find_assigned(whole.fed))
         return
-    if not assigns(plan.graph) or (options.ordered and options.slots == 1):
+    if not has_assignments(plan.graph) or (options.ordered and options.slots == 1):
         return
     if plan.graph.late and options.ordered:  # items hand on their values
         return

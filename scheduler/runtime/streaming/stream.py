@@ -13,7 +13,7 @@ from functools import partial
 
 import trio
 
-from ....devices.forking import give_up_in_children
+from ....devices.forking import register_for_forks
 from ....graph.errors import InternalError
 from ...dispatch.inline_policy import STREAMED_ON_LOOP
 from ...dispatch.way_choice import WayChoice
@@ -106,7 +106,7 @@ class Results:
         self._has_ended = False
         self._breakdown: InternalError | None = None
         self._is_inherited = False
-        give_up_in_children(self)
+        register_for_forks(self)
 
     def __aiter__(self) -> Results:
         return self

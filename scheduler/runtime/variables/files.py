@@ -7,7 +7,7 @@ from ast import literal_eval
 from collections.abc import Hashable, Mapping
 from typing import TypeAlias
 
-from ....graph.errors import GraphError, ParseError, named_text
+from ....graph.errors import GraphError, ParseError, describe_error
 from ....graph.ir import Graph
 from ....graph.tensor import Array, spec_of
 
@@ -64,7 +64,7 @@ def load_values(path: str | os.PathLike[str]) -> dict[Hashable, dict[str, Array]
             found.setdefault(key, {})[name] = array
     except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError) as error:
         raise ParseError(
-            f"{named_text(error)}: these are not values of variables",
+            f"{describe_error(error)}: these are not values of variables",
             at=os.fspath(path),
             fix="pass what session.save_variables wrote",
         ) from error

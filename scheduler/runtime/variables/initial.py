@@ -9,7 +9,7 @@ import numpy as np
 from ....devices.evaluating import evaluate
 from ....graph.errors import GraphError, PlaitError
 from ....graph.infer import infer_node
-from ....graph.ir import Graph, Node, call_of
+from ....graph.ir import Graph, Node, make_call
 from ....graph.tensor import Array
 from ...shapes.specialise import specialise
 
@@ -40,7 +40,7 @@ def _compute(graph: Graph, variable: Node) -> Array:
     for node in graph.nodes:
         found = None
         if node.operator.function is None and not node.operator.effects:
-            call = call_of(node, graph.tensors, values)
+            call = make_call(node, graph.tensors, values)
             found = evaluate(node, call, infer_node(node, call))
         if found is None:
             raise GraphError(

@@ -18,8 +18,8 @@ import numpy as np
 import trio
 
 from ....devices.operator_instances import OperatorInstances
-from ....graph.errors import PlaitError, named_text
-from ....graph.tensor import Array, frozen_copy
+from ....graph.errors import PlaitError, describe_error
+from ....graph.tensor import Array, copy_read_only
 from ...errors import FeedError
 from ..virtual_time import VirtualTimeDriver
 from .files import load_values, save_values
@@ -222,7 +222,7 @@ class KeyedStates:
 
     async def _read(self, path: Path) -> dict[str, Array]:
         values = await self._driver.on_thread(partial(load_values, path))
-        return {name: frozen_copy(value) for name, value in values[None].items()}
+        return {name: copy_read_only(value) for name, value in values[None].items()}
 
 
 def to_key(value: Any) -> Hashable:
@@ -244,7 +244,7 @@ def to_key(value: Any) -> Hashable:
         hash(value)
     except Exception as error:
         raise FeedError(
-            f"a key is a {type(value).__name__}: {named_text(error)}",
+            f"a key is a {type(value).__name__}: {describe_error(error)}",
             fix="use text, numbers, or tuples of them",
         ) from error
     if value is None or value != value:  # NaN would be another key each time

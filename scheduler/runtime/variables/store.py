@@ -16,8 +16,8 @@ from ....devices.device import Device
 from ....devices.errors import DeviceLostError
 from ....devices.memory import HOST_MEMORIES, Arena, host_arena, host_view
 from ....graph.ir import Node
-from ....graph.state import spec_of_variable
-from ....graph.tensor import Array, TensorSpec, frozen_copy
+from ....graph.state import get_variable_spec
+from ....graph.tensor import Array, TensorSpec, copy_read_only
 from ...planner.memory.prepared import list_regions, name_next_region, name_region
 from ...plans.regions import Region
 from ..opened.arenas import Turned, allocated
@@ -111,7 +111,7 @@ class VariableStore:
         self.changes = 0
         self.turned: Turned = frozenset()
         self._lending = threading.Lock()
-        self._held = {n: _Held(n, spec_of_variable(node)) for n, node in variables.items()}
+        self._held = {n: _Held(n, get_variable_spec(node)) for n, node in variables.items()}
         self._regions = {name_region(name): (held, 0) for name, held in self._held.items()}
         self._regions |= {name_next_region(name): (held, 1) for name, held in self._held.items()}
         self._lost: list[Arena] = []
@@ -239,7 +239,7 @@ class VariableStore:
             If a device fails.
         """
         value = await self._value(self._held[name])
-        return frozen_copy(value) if value.flags.writeable else value
+        return copy_read_only(value) if value.flags.writeable else value
 
     def read(self, name: str) -> Array:
         """Return the same at once, if need be by waiting for a device.
@@ -257,10 +257,10 @@ class VariableStore:
         source = device.view(held.places[memory].arena, 0, held.spec)
         # Devices of this process give access to their memory.
         if type(source.array) is np.ndarray:
-            return frozen_copy(source.array)
+            return copy_read_only(source.array)
         target = device.view(host_arena(held.spec.nbytes), 0, held.spec)
         device.copy(target, source).wait()
-        return frozen_copy(target.array)
+        return copy_read_only(target.array)
 
     def lose(self, memory: str) -> None:
         """Record the loss of a device's memory."""
@@ -297,7 +297,7 @@ class VariableStore:
         await copy_all([Copy(target, source, device)], self._driver)
         # An item may have committed a new value during the copy.
         if held.places[memory].is_current:
-            held.value = frozen_copy(target.array)
+            held.value = copy_read_only(target.array)
         return target.array
 
     def _current(self, held: _Held) -> str:

@@ -27,10 +27,10 @@ import trio
 from ....devices.device import Device
 from ....devices.errors import DeviceLostError
 from ....devices.memory import HOST_MEMORIES
-from ....graph.errors import named_text
+from ....graph.errors import describe_error
 from ....graph.ir import Graph, Node
-from ....graph.state import find_assigned, variables_of
-from ....graph.tensor import Array, frozen_copy
+from ....graph.state import find_assigned, find_variables
+from ....graph.tensor import Array, copy_read_only
 from ...errors import FeedError, SessionError
 from ..faults.watch import Watch
 from ..items.item import ItemRun
@@ -100,7 +100,7 @@ class Variables:
         examine: Callable[[], object],
         watch: Watch,
     ) -> None:
-        self._nodes = variables_of(graph)
+        self._nodes = find_variables(graph)
         self._devices = devices
         self._driver = driver
         self._examine = examine
@@ -281,7 +281,7 @@ class Variables:
     def commit_here(self, slot: Slot, state: KeyState | None) -> None:
         """Store the variables that such an item has handed on."""
         if state is None:
-            self.held.hold({name: frozen_copy(value) for name, value in slot.state_out.items()})
+            self.held.hold({name: copy_read_only(value) for name, value in slot.state_out.items()})
             return
         for name, value in slot.state_out.items():
             state.versions.write(name, 0, value)
@@ -421,7 +421,7 @@ class Variables:
         if self.states.initial is None:
             nodes = {name: self._nodes[name] for name in self._keyed}
             values = await self._driver.on_thread(partial(compute_initial_values, nodes))
-            self.states.begin({name: frozen_copy(value) for name, value in values.items()})
+            self.states.begin({name: copy_read_only(value) for name, value in values.items()})
 
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield functions that free all memory, to be called on a thread."""
@@ -543,6 +543,6 @@ def _copy_to_array(name: str, value: Any) -> Array:
         return np.array(value)
     except Exception as error:  # rows of different lengths, objects of any class
         raise FeedError(
-            f"the value for the variable {name!r} is not an array: {named_text(error)}",
+            f"the value for the variable {name!r} is not an array: {describe_error(error)}",
             fix="pass an array",
         ) from error

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ....graph.tensor import Array, frozen_copy
+from ....graph.tensor import Array, copy_read_only
 
 
 class StateVersions:
@@ -62,7 +62,7 @@ class StateVersions:
     def copy_committed(self) -> dict[str, Array]:
         """Return read-only copies of the committed values."""
         with self._lock:
-            return {name: frozen_copy(array) for name, array in self._committed.items()}
+            return {name: copy_read_only(array) for name, array in self._committed.items()}
 
     def read(self, name: str, item: int, target: Array) -> None:
         """Copy the latest version before an item to an array."""

@@ -9,7 +9,7 @@ import pytest
 from patience import WAIT_S
 from plait import devices
 from plait.devices.compiled import device as module
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from small_graphs import unary
 
 NUMBA_MISSING = "needs numba: pip install '.[compiled]'"
@@ -19,7 +19,7 @@ def test_without_numba_the_message_names_the_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(pl.DeviceUnavailableError, match="needs Numba") as caught:
         pl.plan(unary("Relu"), ["compiled"])
-    assert how_to_install("compiled") in str(caught.value)
+    assert get_install_command("compiled") in str(caught.value)
 
 
 def test_a_device_that_lacks_numba_is_probed_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:

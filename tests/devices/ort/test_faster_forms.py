@@ -7,7 +7,7 @@ import plait as pl
 import pytest
 
 pytest.importorskip("onnxruntime")
-from plait.devices.ort.runtime import options
+from plait.devices.ort.runtime import make_options
 from plait.devices.ort.session import Model, Session
 from releases import newer_ort
 
@@ -26,7 +26,7 @@ def graph_of(op: str, *constants: np.ndarray) -> pl.Graph:
 
 
 def computed_ops(graph: pl.Graph) -> list[str]:
-    loaded = Session(graph, lambda computed: Model(computed, options(), "ort"))
+    loaded = Session(graph, lambda computed: Model(computed, make_options(), "ort"))
     return [node.op for node in loaded.computed.nodes]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
 
-from plait.devices.device import support
+from plait.devices.device import check_support
 from plait.devices.ort import support as ort_support
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.engine import Engine
@@ -67,14 +67,14 @@ def test_a_node_is_asked_about_again_where_its_shapes_or_constants_are_others(
     others = {**graph.constants, weights: np.zeros((4, 4, 1, 1), "float32")}
     for again in (graph, replace(graph, tensors=longer), replace(graph, constants=others)):
         for _ in range(2):
-            assert support(again, node, device).ok
+            assert check_support(again, node, device).ok
     assert len(asked) == 3
 
 
 def test_an_answer_keeps_no_constants() -> None:
     device, graph = OrtDevice(), scaled()
     weights = ref(graph.constants[graph.nodes[0].inputs[1]])
-    assert support(graph, graph.nodes[0], device).ok
+    assert check_support(graph, graph.nodes[0], device).ok
     del graph
     gc.collect()
     assert weights() is None

@@ -23,7 +23,7 @@ from plait.devices.ort import support
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
 from plait.graph.dtypes import dtype_of
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.graph.ir import Graph
 from plait.graph.passes import PASSES
 from plait.graph.tensor import TensorSpec
@@ -85,13 +85,13 @@ def test_the_device_is_found_by_its_kind_and_passes_the_check() -> None:
 def test_without_its_packages_it_says_what_to_install(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for cached in (runtimes.runtime, runtimes.newest_opset):
+    for cached in (runtimes.load_runtime, runtimes.find_newest_opset):
         monkeypatch.setattr(runtimes, cached.__name__, cached.__wrapped__)
     monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr("plait.devices.ort.device.newest_opset", runtimes.newest_opset)
+    monkeypatch.setattr("plait.devices.ort.device.find_newest_opset", runtimes.find_newest_opset)
     with pytest.raises(pl.DeviceUnavailableError, match=f"'{package}', which is not") as raised:
         pl.plan(doubling(), ["ort"])
-    assert raised.value.fix == how_to_install("ort")
+    assert raised.value.fix == get_install_command("ort")
 
 
 def test_a_runtime_that_runs_nothing_is_said_to_be_of_no_use(
@@ -102,7 +102,7 @@ def test_a_runtime_that_runs_nothing_is_said_to_be_of_no_use(
 
     monkeypatch.setattr(runtimes, "load", fail)
     with pytest.raises(pl.DeviceUnavailableError, match="a quantized model: too old"):
-        runtimes.newest_opset.__wrapped__()
+        runtimes.find_newest_opset.__wrapped__()
 
 
 def test_it_has_the_kernels_of_quantized_models_as_they_are() -> None:
@@ -172,7 +172,7 @@ def test_halves_are_there_at_all_lengths() -> None:
     b.output("one", one)
     b.output("other", b.op("Neg", other))
     plan = pl.plan(b.build(), ["ort", "cpu"])
-    by_ort = {"ort"} if runtimes.gives_empty_parts() else {"ort", "cpu"}
+    by_ort = {"ort"} if runtimes.can_give_empty_parts() else {"ort", "cpu"}
     assert set(plan.assignment.values()) == by_ort
     with pl.BlockingSession(plan) as session:
         for n in (5, 4, 1, 2, 3, 0):
@@ -199,7 +199,7 @@ def test_shifts_are_supported_where_the_opset_says_what_becomes_of_all_bits() ->
     graph = b.build()
     (node,) = graph.nodes
     support = OrtDevice().supports(node, graph.call(node))
-    if runtimes.newest_opset() < 28:
+    if runtimes.find_newest_opset() < 28:
         assert not support.ok
         assert "leaves open what becomes" in support.reason
     else:
@@ -571,8 +571,8 @@ SOURCE = "/onnxruntime_src/onnxruntime/core/providers/"
     ],
 )  # fmt: skip
 def test_places_in_the_source_are_not_told(message: str, told: str) -> None:
-    assert runtimes.told(message) == told
-    assert runtimes.summary(RuntimeError(message)) == (told or "RuntimeError")
+    assert runtimes.extract_message(message) == told
+    assert runtimes.summarize(RuntimeError(message)) == (told or "RuntimeError")
 
 
 def test_an_error_while_running_tells_what_is_wrong() -> None:
@@ -591,9 +591,9 @@ def test_an_error_while_running_tells_what_is_wrong() -> None:
 def test_dtypes_that_an_older_runtime_cannot_bind_go_elsewhere(
     is_bound: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if is_bound and not runtimes.binds_extensions():
+    if is_bound and not runtimes.can_bind_extensions():
         pytest.skip("this onnxruntime binds no bfloat16: 1.23 does")
-    monkeypatch.setattr(support, "binds_extensions", lambda: is_bound)
+    monkeypatch.setattr(support, "can_bind_extensions", lambda: is_bound)
     b = pl.GraphBuilder("g")
     b.output("y", b.op("Cast", b.input("x", "float32", (2,)), to="bfloat16", name="cast"))
     plan = pl.plan(b.build(), ["ort", "cpu"], strategy="preference")

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 from plait.devices.ort import masks
-from plait.devices.ort.runtime import options
+from plait.devices.ort.runtime import make_options
 from plait.devices.ort.session import Model, Session
 from releases import newer_ort
 
@@ -27,14 +27,14 @@ SAMPLES, HEADS, QUERIES, KEYS, WIDTH = 2, 3, 4, 5, 6
 def test_a_mask_of_any_form_hides_what_it_hides_on_the_cpu(
     shape: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "repeats_rows", lambda: False)
+    monkeypatch.setattr(masks, "can_repeat_rows", lambda: False)
     b = pl.GraphBuilder("masked")
     query = b.input("query", "float32", (SAMPLES, HEADS, QUERIES, WIDTH))
     keys = b.input("keys", "float32", (SAMPLES, HEADS, KEYS, WIDTH))
     mask = b.input("mask", dtype, shape)
     b.output("y", b.op("Attention", query, keys, keys, mask))
     graph = b.build()
-    loaded = Session(graph, lambda computed: Model(computed, options(), "ort"))
+    loaded = Session(graph, lambda computed: Model(computed, make_options(), "ort"))
     whole = [node.op for node in loaded.computed.nodes]
     assert whole == (["Attention"] if QUERIES in shape else ["Expand", "Attention"])
     random = np.random.default_rng(0)

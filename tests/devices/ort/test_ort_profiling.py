@@ -10,7 +10,7 @@ from plait.graph.ir import Graph
 pytest.importorskip("onnxruntime")
 
 from plait.devices.ort.device import OrtDevice
-from plait.devices.ort.profiling import joined
+from plait.devices.ort.profiling import join_nodes
 
 
 def network() -> Graph:
@@ -34,14 +34,14 @@ def test_every_node_has_a_share_also_those_that_were_joined() -> None:
 
 def test_what_was_not_run_is_part_of_its_reader_or_else_of_its_maker() -> None:
     graph = network()
-    by_last = joined(graph, ["relu", "product"])
+    by_last = join_nodes(graph, ["relu", "product"])
     assert {n: [one.name for one in found] for n, found in by_last.items()} == {
         "relu": ["relu", "conv"],
         "product": ["product", "flat"],
     }
-    by_first = joined(graph, ["conv"])
+    by_first = join_nodes(graph, ["conv"])
     assert [node.name for node in by_first["conv"]] == ["conv", "relu", "flat", "product"]
-    assert joined(graph, []) == {}
+    assert join_nodes(graph, []) == {}
 
 
 def test_a_graph_without_anything_to_compute_has_no_shares() -> None:

@@ -15,7 +15,13 @@ from plait.devices.ort import device as ort_device
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
 from plait.devices.ort.session import Sessions
-from plait.devices.ort.threads import ONE_THREAD, Threads, speedup, threads_for, work_s
+from plait.devices.ort.threads import (
+    ONE_THREAD,
+    Threads,
+    choose_threads,
+    compute_speedup,
+    estimate_work_s,
+)
 from plait.graph.ir import Graph
 from small_graphs import doubling
 
@@ -56,7 +62,7 @@ def chosen(device: OrtDevice, graph: Graph, cores: int | None) -> Any:
 
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ort_device, "core_count", lambda: 4)
+    monkeypatch.setattr(ort_device, "count_cores", lambda: 4)
 
 
 @pytest.mark.parametrize(
@@ -113,25 +119,27 @@ def test_no_thread_spins_while_other_programs_want_the_cores(
 
 
 def test_a_network_of_half_a_millisecond_has_one_thread() -> None:
-    assert threads_for(0.9e-3, 8, spinning=True) == ONE_THREAD
-    assert threads_for(1e-3, 8, spinning=True) == Threads(2, True)
+    assert choose_threads(0.9e-3, 8, spinning=True) == ONE_THREAD
+    assert choose_threads(1e-3, 8, spinning=True) == Threads(2, True)
 
 
 @given(st.floats(0, 1, allow_nan=False), st.integers(1, 64), st.booleans())
 def test_more_work_never_has_fewer_threads_nor_more_than_there_are(
     seconds: float, most: int, spinning: bool
 ) -> None:
-    found = threads_for(seconds, most, spinning=spinning)
-    more = threads_for(2 * seconds, most, spinning=spinning)
+    found = choose_threads(seconds, most, spinning=spinning)
+    more = choose_threads(2 * seconds, most, spinning=spinning)
     assert 1 <= found.count <= more.count <= most
     assert found.spinning == (spinning and found.count > 1)
-    assert 1 <= speedup(found) <= found.count
+    assert 1 <= compute_speedup(found) <= found.count
 
 
 def test_work_is_that_of_the_model() -> None:
-    one = work_s(products(1), "ort")
-    assert work_s(products(20), "ort") == pytest.approx(20 * one)
-    assert work_s(products(20), "ort", 4.5 * one) == pytest.approx(5 * one), "that is enough"
+    one = estimate_work_s(products(1), "ort")
+    assert estimate_work_s(products(20), "ort") == pytest.approx(20 * one)
+    assert estimate_work_s(products(20), "ort", 4.5 * one) == pytest.approx(5 * one), (
+        "that is enough"
+    )
 
 
 def test_it_says_how_much_faster_it_is_and_on_what_it_computes() -> None:

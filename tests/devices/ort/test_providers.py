@@ -26,14 +26,14 @@ from bound import Bound
 from plait.devices import find, probe
 from plait.devices.errors import DeviceError
 from plait.devices.event import CancelledWorkError, Event
-from plait.devices.kinds import device_kind, guess, usual_memory
+from plait.devices.kinds import get_kind, guess, guess_memory
 from plait.devices.memory import HOST
 from plait.devices.ort import plugins, support
 from plait.devices.ort.program import OrtProgram
-from plait.devices.ort.providers import PROVIDERS, Wishes, device_names, place_of
-from plait.graph.extras import how_to_install
+from plait.devices.ort.providers import PROVIDERS, Wishes, list_device_names, parse_place
+from plait.graph.extras import get_install_command
 from plait.scheduler.costs import Costs
-from plait.scheduler.costs.host import computes_here
+from plait.scheduler.costs.host import is_on_host
 from releases import newer_ort
 from small_graphs import X, doubling
 
@@ -84,11 +84,11 @@ def hardware(registered: str, kind: str, **metadata: str) -> Any:
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
     """Return one with CUDA and TensorRT built in, of which nothing is known yet."""
     made = Runtime(built_in=(CUDA, TENSORRT))
-    monkeypatch.setattr(plugins, "runtime", lambda: made)
+    monkeypatch.setattr(plugins, "load_runtime", lambda: made)
     monkeypatch.setattr(support, "_answers", {})
-    plugins._newest_opset.cache_clear()
+    plugins._find_newest_opset.cache_clear()
     yield made
-    plugins._newest_opset.cache_clear()
+    plugins._find_newest_opset.cache_clear()
 
 
 def package(monkeypatch: pytest.MonkeyPatch, name: str, path: str) -> None:
@@ -118,17 +118,17 @@ def package(monkeypatch: pytest.MonkeyPatch, name: str, path: str) -> None:
 def test_a_name_says_provider_hardware_and_number(
     name: str, kind: str, hardware: str, number: int
 ) -> None:
-    place = place_of(name)
+    place = parse_place(name)
     assert place is not None
     assert (place.kind, place.hardware, place.number) == (kind, hardware, number)
-    assert device_kind(name) == kind
-    assert usual_memory(name) == HOST
+    assert get_kind(name) == kind
+    assert guess_memory(name) == HOST
 
 
 @pytest.mark.parametrize("name", ["ort", "ort:0", "ort:find", "ort:cpu", "cpu", "worker:openvino"])
 def test_other_names_are_what_they_were(name: str) -> None:
-    assert place_of(name) is None
-    assert device_kind(name) == name.partition(":")[0]
+    assert parse_place(name) is None
+    assert get_kind(name) == name.partition(":")[0]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_every_provider_has_names_of_its_own() -> None:
     names = [name for one in PROVIDERS for name in (one.name, one.registered)]
     assert len(set(names)) == len(names)
     for one in PROVIDERS:
-        assert place_of(f"ort:{one.name}") == place_of(f"ort:{one.registered}")
+        assert parse_place(f"ort:{one.name}") == parse_place(f"ort:{one.registered}")
 
 
 # What is known of them ahead
@@ -211,7 +211,10 @@ def test_a_provider_that_somebody_registered_is_found_by_its_name(runtime: Runti
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("ort:webgpu", f"'onnxruntime_ep_webgpu' is not installed; {how_to_install('webgpu')}"),
+        (
+            "ort:webgpu",
+            f"'onnxruntime_ep_webgpu' is not installed; {get_install_command('webgpu')}",
+        ),
         ("ort:dml", "has no DmlExecutionProvider; pip install onnxruntime-directml"),
         ("ort:AcmeExecutionProvider", "register its library with onnxruntime.register_"),
     ],
@@ -231,10 +234,10 @@ def test_a_library_that_does_not_load_says_so(
 
 
 def test_devices_of_this_system_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {"ort", "ort:openvino", "ort:webgpu"} <= set(device_names())
-    assert set(device_names()) <= set(pl.devices.names())
+    assert {"ort", "ort:openvino", "ort:webgpu"} <= set(list_device_names())
+    assert set(list_device_names()) <= set(pl.devices.names())
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert device_names() == ("ort", "ort:webgpu", "ort:coreml")
+    assert list_device_names() == ("ort", "ort:webgpu", "ort:coreml")
 
 
 # Options
@@ -358,8 +361,8 @@ def test_hardware_of_its_own_takes_no_cores_from_others(runtime: Runtime) -> Non
     assert plan.assignment == {"add": "ort:cuda"}
     assert not plan.replicas
     assert "\n  ort:cuda: by ONNX Runtime, on hardware that it finds\n" in plan.report()
-    assert not computes_here(plan.prototypes["ort:cuda"])
-    assert computes_here(find("ort"))
+    assert not is_on_host(plan.prototypes["ort:cuda"])
+    assert is_on_host(find("ort"))
 
 
 def test_a_run_is_cancelled_by_its_options(runtime: Runtime) -> None:

@@ -53,7 +53,7 @@ def test_products_of_any_two_kinds_of_bytes_are_exact(
     op: str, decoded: bool, forced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if forced:  # as on a processor that cuts off
-        monkeypatch.setattr(saturation, "saturates", lambda: True)
+        monkeypatch.setattr(saturation, "is_saturating", lambda: True)
     zeros = (False, True) if forced else (True,)
     for left, right, zero, fed in itertools.product(
         *(("uint8", "int8"),) * 2, zeros, (False, True)
@@ -74,19 +74,19 @@ def test_products_of_any_two_kinds_of_bytes_are_exact(
 def test_weights_stay_as_they_are_where_no_two_products_overflow(
     weight: int, overflows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saturation, "saturates", lambda: True)
+    monkeypatch.setattr(saturation, "is_saturating", lambda: True)
     b = pl.GraphBuilder("bytes")
     weights = np.full((64, 16), weight, np.int8)
     b.output("y", b.op("MatMulInteger", b.input("x", "uint8", (4, 64)), b.constant(weights, "w")))
     graph = b.build()
-    (made,) = saturation.without_saturation(graph).nodes
+    (made,) = saturation.avoid_saturation(graph).nodes
     assert (made != graph.nodes[0]) == overflows
     x = np.full((4, 64), 255, np.uint8)
     assert (pl.run(graph, {"x": x}, devices=["ort"])["y"] == 64 * 255 * weight).all()
 
 
 def test_products_in_branches_are_exact_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saturation, "saturates", lambda: True)
+    monkeypatch.setattr(saturation, "is_saturating", lambda: True)
     weights = np.full((64, 16), 127, np.int8)
     branches = []
     for name in ("then", "else"):

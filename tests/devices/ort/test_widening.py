@@ -9,7 +9,7 @@ from patience import WAIT_S
 from plait.devices.memory import host_arena
 from plait.devices.ort.device import OrtDevice
 from plait.devices.ort.program import OrtProgram
-from plait.devices.ort.widening import given, widened
+from plait.devices.ort.widening import list_fed, widen
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
@@ -49,28 +49,28 @@ def run(device: OrtDevice, program: OrtProgram, x: Array) -> Array:
 
 
 def test_lengths_that_differ_are_open_and_constants_that_follow_from_them_are_inputs() -> None:
-    shared = widened(flattened(2), flattened(3))
+    shared = widen(flattened(2), flattened(3))
     assert shared is not None
     assert shared.inputs == ("x", "target")
     assert shared.tensors["x"].shape is not None
     assert isinstance(shared.tensors["x"].shape[0], str)
     assert shared.tensors["x"].shape[1] == 4
-    assert given(shared, flattened(5)) == ("target",)
+    assert list_fed(shared, flattened(5)) == ("target",)
 
 
 def test_what_serves_a_graph_already_is_left_as_it_is() -> None:
     model = flattened(2)
-    assert widened(model, flattened(2)) is model
-    shared = widened(model, flattened(3))
+    assert widen(model, flattened(2)) is model
+    shared = widen(model, flattened(3))
     assert shared is not None
-    assert widened(shared, flattened(7)) is shared
+    assert widen(shared, flattened(7)) is shared
 
 
 @pytest.mark.parametrize(
     "other", [flattened(3, WEIGHTS + 1), flattened(3, axis=0), flattened(3).extract((), "none")]
 )
 def test_other_weights_attributes_and_nodes_have_models_of_their_own(other: Graph) -> None:
-    assert widened(flattened(2), other) is None
+    assert widen(flattened(2), other) is None
 
 
 def test_shapes_share_a_model_and_each_has_its_own_result(device: OrtDevice) -> None:

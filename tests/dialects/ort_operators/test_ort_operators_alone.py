@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ort_cases import CASES, Case
 from plait.graph import unknown_operators
 from plait.graph.errors import OperatorError
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.graph.formats.onnx.load import read_model
 from plait.graph.formats.onnx.writer import to_onnx
 from plait.graph.ir import Graph
@@ -126,7 +126,7 @@ def test_what_onnxruntime_lacks_too_is_named(op: str) -> None:
 def test_without_onnxruntime_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     advice = unknown_operators.advise(["com.microsoft.BiasGelu"], "wait")
-    assert advice == f"com.microsoft needs ONNX Runtime: {how_to_install('ort')}; or wait"
+    assert advice == f"com.microsoft needs ONNX Runtime: {get_install_command('ort')}; or wait"
     assert unknown_operators.advise(["acme.Fetch"], "wait") == "wait"
 
 

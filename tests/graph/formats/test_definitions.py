@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plait.graph.formats import load_operators
 from plait.graph.formats.definitions import DEEPEST, MOST_NODES
-from plait.graph.infer import cost_of, infer_shapes
+from plait.graph.infer import get_cost, infer_shapes
 from plait.graph.operator import operators, unregister_operator
 
 SHRINK: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_it_costs_what_its_nodes_cost() -> None:
     load_operators(file(SHRINK))
     graph = shrunk()
     fixed = infer_shapes(replace(graph, tensors={"x": pl.TensorSpec("float32", (8,))}))
-    assert cost_of(fixed, fixed.node("node")).flops == 5 * 8
+    assert get_cost(fixed, fixed.node("node")).flops == 5 * 8
 
 
 def test_operators_of_several_outputs_lie_within_each_other() -> None:

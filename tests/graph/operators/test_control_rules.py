@@ -9,7 +9,7 @@ import plait as pl
 import pytest
 from nested_graphs import doubling_body, growing_body, running_sum_body, scaled
 from plait.graph.dims import UNKNOWN
-from plait.graph.nested import all_nodes, merged, result_specs
+from plait.graph.nested import infer_results, merge_specs, walk_nodes
 from plait.graph.operators.control import repeats
 from plait.graph.tensor import TensorSpec
 
@@ -30,13 +30,13 @@ def test_a_branch_sees_the_shapes_it_is_handed() -> None:
 
 def test_the_symbols_of_the_graph_around_go_through() -> None:
     graph = scaled("then", 2)
-    assert result_specs(graph, [TensorSpec("float32", ("batch",))])[0].shape == ("batch",)
+    assert infer_results(graph, [TensorSpec("float32", ("batch",))])[0].shape == ("batch",)
 
 
 def test_symbols_of_the_inside_are_unknown_outside() -> None:
     b = pl.GraphBuilder("found")
     b.output("places", b.op("NonZero", b.input("x", "float32", ("n",))))
-    (spec,) = result_specs(b.build(), [TensorSpec("float32", (4,))])
+    (spec,) = infer_results(b.build(), [TensorSpec("float32", (4,))])
     assert spec.shape == (1, UNKNOWN)
 
 
@@ -106,8 +106,8 @@ def test_a_body_that_is_no_graph_is_refused() -> None:
 
 def test_merged_specs_keep_what_both_have() -> None:
     a, b = TensorSpec("float32", (2, 3)), TensorSpec("float32", (2, 4))
-    assert merged(a, b, "it").shape == (2, UNKNOWN)
-    assert merged(a, TensorSpec("float32", (2,)), "it").shape is None
+    assert merge_specs(a, b, "it").shape == (2, UNKNOWN)
+    assert merge_specs(a, TensorSpec("float32", (2,)), "it").shape is None
 
 
 def test_a_condition_that_goes_through_repeats() -> None:
@@ -123,7 +123,7 @@ def test_all_nodes_are_found_by_their_paths() -> None:
         "y",
         b.op("If", b.input("c", "bool", ()), x, then_branch=inner, else_branch=inner, name="if"),
     )
-    assert [path for path, _, _ in all_nodes(b.build())] == ["if", "if/scale", "if/scale"]
+    assert [path for path, _, _ in walk_nodes(b.build())] == ["if", "if/scale", "if/scale"]
 
 
 def test_lengths_of_tensors_named_alike_inside_and_outside_are_told_apart() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from plait.graph.builder import GraphBuilder
 from plait.graph.errors import OperatorError, ShapeError
-from plait.graph.infer import cost_of
+from plait.graph.infer import get_cost
 from plait.graph.tensor import Dim, TensorSpec
 
 Shape = Sequence[Dim]
@@ -131,7 +131,7 @@ def test_conv_costs_two_operations_per_weight_and_output_cell(bias: bool, flops:
     builder.output("y", builder.op("Conv", x, w, *b, pads=(0, 0, 0, 0), strides=(1, 1)))
     graph = builder.build()
     out = graph.tensors["y"].size
-    cost = cost_of(graph, graph.nodes[0])
+    cost = get_cost(graph, graph.nodes[0])
     assert cost.flops == flops // 60 * out
     assert cost.nbytes == 4 * (120 + 108 + 4 * bias + out)
 
@@ -141,4 +141,4 @@ def test_conv_transpose_costs_two_operations_per_weight_and_input_cell() -> None
     x, w = builder.input("x", "float32", (1, 4, 5)), builder.input("w", "float32", (4, 2, 3))
     builder.output("y", builder.op("ConvTranspose", x, w, group=2))
     graph = builder.build()
-    assert cost_of(graph, graph.nodes[0]).flops == 2 * 20 * 6
+    assert get_cost(graph, graph.nodes[0]).flops == 2 * 20 * 6

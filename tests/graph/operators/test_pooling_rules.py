@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from plait.graph.builder import GraphBuilder
 from plait.graph.errors import OperatorError, ShapeError
-from plait.graph.infer import cost_of, infer_node
+from plait.graph.infer import get_cost, infer_node
 from plait.graph.ir import Node
 from plait.graph.operator import Call, find_operator
 from plait.graph.tensor import Dim, TensorSpec
@@ -126,4 +126,4 @@ def test_pooling_costs_an_operation_per_cell_of_each_window() -> None:
     x = builder.input("x", "float32", (1, 2, 8, 8))
     builder.output("y", builder.op("MaxPool", x, kernel_shape=(3, 2), strides=(2, 2)))
     graph = builder.build()
-    assert cost_of(graph, graph.nodes[0]).flops == 6 * 2 * 3 * 4
+    assert get_cost(graph, graph.nodes[0]).flops == 6 * 2 * 3 * 4

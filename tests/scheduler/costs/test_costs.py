@@ -14,13 +14,13 @@ from plait import Costs
 from plait.devices.cpu import CpuDevice
 from plait.devices.model import DeviceModel
 from plait.devices.sim import SimDevice, SimModel
-from plait.graph.infer import cost_of
+from plait.graph.infer import get_cost
 from plait.graph.ir import Graph
 from plait.graph.operator import Cost
 from plait.graph.tensor import Array
 from plait.scheduler.costs.costs import PYTHON_S
 from plait.scheduler.costs.figures import Link, Measured, Timing
-from plait.scheduler.costs.signature import digest, signature
+from plait.scheduler.costs.signature import make_digest, make_signature
 from plait.scheduler.profile.figures import fit_link
 
 SIM = SimModel(flops_per_s=1e9, bytes_per_s=1e9, launch_s=1e-6, submit_s=5e-6)
@@ -34,14 +34,14 @@ def relu(length: int = 1000, name: str = "n0") -> Graph:
 
 def measured(graph: Graph, seconds: float, device: str = "cpu") -> Costs:
     node = graph.nodes[0]
-    entry = {signature(graph, node): Measured(Timing(seconds), cost_of(graph, node))}
+    entry = {make_signature(graph, node): Measured(Timing(seconds), get_cost(graph, node))}
     return Costs.of({"cpu": CpuDevice()}).merged(Costs(nodes={device: entry}))
 
 
 def test_a_simulated_device_costs_what_its_own_model_says() -> None:
     graph = relu()
     costs = Costs.of({"sim:a": SimDevice("sim:a", SIM)})
-    modelled = SIM.kernel_s("Relu", cost_of(graph, graph.nodes[0]))
+    modelled = SIM.kernel_s("Relu", get_cost(graph, graph.nodes[0]))
     assert costs.node_s("sim:a", graph, graph.nodes[0]) == modelled
     assert costs.program_s("sim:a", graph) == SIM.submit_s + modelled
     assert costs.basis("sim:a", graph, graph.nodes[0]) == "model"
@@ -57,8 +57,8 @@ def test_other_shapes_scale_by_what_the_model_says_of_both() -> None:
     small, large = relu(1000), relu(64000)
     costs = measured(small, 3e-3)
     model = costs.model("cpu")
-    ratio = model.kernel_s("Relu", cost_of(large, large.nodes[0])) / model.kernel_s(
-        "Relu", cost_of(small, small.nodes[0])
+    ratio = model.kernel_s("Relu", get_cost(large, large.nodes[0])) / model.kernel_s(
+        "Relu", get_cost(small, small.nodes[0])
     )
     assert costs.node_s("cpu", large, large.nodes[0]) == pytest.approx(3e-3 * ratio)
     assert costs.basis("cpu", large, large.nodes[0]) == "scaled"
@@ -137,10 +137,10 @@ def test_a_python_function_nobody_measured_is_taken_to_cost_something() -> None:
 def test_a_subgraph_measured_whole_takes_that_time_and_the_submission() -> None:
     graph = chain(3)
     costs = Costs.of({"cpu": CpuDevice()}).merged(
-        Costs(programs={"cpu": {digest(graph): Timing(0.5)}})
+        Costs(programs={"cpu": {make_digest(graph): Timing(0.5)}})
     )
     assert costs.program_s("cpu", graph) == 0.5 + costs.model("cpu").submit_s
-    assert digest(chain(4)) != digest(graph)
+    assert make_digest(chain(4)) != make_digest(graph)
 
 
 def test_what_if_an_operator_took_twice_as_long() -> None:
@@ -209,13 +209,13 @@ async def test_a_profile_tells_what_nodes_subgraphs_and_copies_took() -> None:
     assert costs.basis("sim:a", plan.graph, node) == "measured"
     assert set(costs.programs) == {"cpu", "sim:a"}
     assert {("host", "sim:a"), ("sim:a", "host")} <= set(costs.links)
-    modelled = SIM.kernel_s("Relu", cost_of(plan.graph, node))
+    modelled = SIM.kernel_s("Relu", get_cost(plan.graph, node))
     assert costs.node_s("sim:a", plan.graph, node) == pytest.approx(modelled, rel=0.5)
 
 
 def test_a_cost_has_operations_and_bytes() -> None:
     graph = relu(10)
-    assert cost_of(graph, graph.nodes[0]) == Cost(10, 80)
+    assert get_cost(graph, graph.nodes[0]) == Cost(10, 80)
 
 
 def wrong(value: object) -> Any:
@@ -255,8 +255,10 @@ def test_of_runs_that_are_far_apart_the_shortest_counts() -> None:
 def entry(timing: Timing, *, is_share: bool = False) -> Costs:
     graph = relu()
     (node,) = graph.nodes
-    found = Measured(timing, cost_of(graph, node), is_share)
-    return Costs(nodes={"cpu": {signature(graph, node): found}}, programs={"cpu": {"all": timing}})
+    found = Measured(timing, get_cost(graph, node), is_share)
+    return Costs(
+        nodes={"cpu": {make_signature(graph, node): found}}, programs={"cpu": {"all": timing}}
+    )
 
 
 def seconds(costs: Costs) -> tuple[float, float]:

@@ -16,10 +16,10 @@ from machines import chain
 from plait import Costs
 from plait.devices.model import DeviceModel
 from plait.graph.errors import ParseError
-from plait.graph.infer import cost_of
+from plait.graph.infer import get_cost
 from plait.scheduler.costs.costs_file import decode, encode
 from plait.scheduler.costs.figures import Link, Loop, Measured, Timing
-from plait.scheduler.costs.signature import digest, signature
+from plait.scheduler.costs.signature import make_digest, make_signature
 
 
 def some() -> Costs:
@@ -28,7 +28,7 @@ def some() -> Costs:
     b.output("y", b.op("MaxPool", b.op("Cast", x, to="float16"), kernel_shape=[2, 2]))
     graph = b.build()
     nodes = {
-        signature(graph, n): Measured(Timing(1e-5, 9e-6, 2e-7, 12), cost_of(graph, n))
+        make_signature(graph, n): Measured(Timing(1e-5, 9e-6, 2e-7, 12), get_cost(graph, n))
         for n in graph.nodes
     }
     return Costs(
@@ -36,7 +36,7 @@ def some() -> Costs:
         memories={"cpu": "host"},
         links={("host", "sim:a"): Link(1e-5, 1e9)},
         nodes={"cpu": nodes},
-        programs={"ort": {digest(graph): Timing(0.003, 0.002, 1e-4, 7)}},
+        programs={"ort": {make_digest(graph): Timing(0.003, 0.002, 1e-4, 7)}},
         hops={("loop", "cpu"): 3e-5, ("cpu", "cpu"): 1e-5},
         loop=Loop(2e-5, 8e-5, 0.125),
     )

@@ -8,7 +8,7 @@ import pytest
 from plait.devices.cpu import CpuDevice
 from plait.devices.device import Support
 from plait.devices.event import Event
-from plait.devices.host import core_count
+from plait.devices.host import count_cores
 from plait.devices.kinds import guess
 from plait.devices.model import DeviceModel
 from plait.devices.opencl.device import OpenClDevice
@@ -143,7 +143,7 @@ def test_a_kernel_is_launched_for_each_node_that_is_counted(kind: type[TimedDevi
 def test_a_device_gets_the_cores_that_a_session_gives_it() -> None:
     device = TimedDevice()
     measure({"timed": device}, clock=device.clock)
-    assert device.cores == max(1, core_count() - 1)
+    assert device.cores == max(1, count_cores() - 1)
 
 
 def test_a_simulated_device_stays_as_it_is_modelled() -> None:

@@ -31,7 +31,7 @@ CORES = 8
 
 @pytest.fixture(autouse=True)
 def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_shares, "core_count", lambda: CORES)
+    monkeypatch.setattr(core_shares, "count_cores", lambda: CORES)
 
 
 def diamond(pins: Mapping[str, str], **options: Any) -> pl.Plan:
@@ -142,7 +142,7 @@ def test_programs_are_compiled_for_their_plans_cores(monkeypatch: pytest.MonkeyP
 
 
 def test_a_report_says_on_what_a_device_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.devices.ort.device.core_count", lambda: CORES)
+    monkeypatch.setattr("plait.devices.ort.device.count_cores", lambda: CORES)
     assert "\n  ort: 8 threads, spinning\n" in pl.plan(doubling(), ["ort"]).report()
     plan = pl.plan(doubling(), [pl.device("ort", threads=2, spinning=False)])
     assert "\n  ort: 2 threads\n" in plan.report()
@@ -166,7 +166,7 @@ def products(length: int) -> pl.Graph:
 
 @pytest.fixture
 def _eight_in_ort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plait.devices.ort.device.core_count", lambda: CORES)
+    monkeypatch.setattr("plait.devices.ort.device.count_cores", lambda: CORES)
 
 
 @pytest.mark.usefixtures("_eight_in_ort")

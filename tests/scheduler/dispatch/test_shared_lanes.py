@@ -22,7 +22,7 @@ SETS = [("cpu:0", "ort:0"), ("cpu:1", "ort:1")]
 
 @pytest.fixture(autouse=True)
 def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_lanes, "core_count", lambda: 2)
+    monkeypatch.setattr(shared_lanes, "count_cores", lambda: 2)
 
 
 def planned(devices: list[Any] | None = None, **options: Any) -> pl.Plan:
@@ -38,7 +38,7 @@ def planned(devices: list[Any] | None = None, **options: Any) -> pl.Plan:
 def test_sets_that_keep_all_cores_busy_have_one_thread_each(
     cores: int, shares: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_lanes, "core_count", lambda: cores)
+    monkeypatch.setattr(shared_lanes, "count_cores", lambda: cores)
     plan = planned()
     assert list(dict.fromkeys(shared_lanes.shared_lanes(plan).values())) == (SETS if shares else [])
     devices = OpenDevices(plan)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packing_problems import conflicts, lifetimes
 from plait.scheduler.packing import Conflicts, Intervals, PackingError
-from plait.scheduler.packing.cliques import heavy_clique, heavy_cliques
+from plait.scheduler.packing.cliques import find_heavy_cliques, weigh_heavy_clique
 
 
 def rows(relation: Conflicts) -> list[set[int]]:
@@ -53,7 +53,7 @@ def test_heavy_cliques_are_cliques_around_every_block(
     relation: Conflicts, sizes: list[int]
 ) -> None:
     near = rows(relation)
-    found = heavy_cliques(relation, sizes[: len(relation)])
+    found = find_heavy_cliques(relation, sizes[: len(relation)])
     assert all(b in near[a] for clique in found for a, b in combinations(clique, 2))
     assert {block for clique in found for block in clique} == set(range(len(relation)))
 
@@ -70,7 +70,7 @@ def test_the_bytes_of_a_clique_are_never_more_than_those_of_the_heaviest(
             b in near[a] for a, b in combinations(clique, 2)
         ):
             heaviest = sum(sizes[block] for block in clique)
-    assert heavy_clique(relation, sizes) <= heaviest
+    assert weigh_heavy_clique(relation, sizes) <= heaviest
 
 
 def test_a_conflict_with_no_block_is_refused() -> None:

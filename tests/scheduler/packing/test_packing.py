@@ -22,7 +22,7 @@ from packing_problems import (
 )
 from patience import WAIT_S
 from plait.graph.errors import InternalError
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.scheduler.packing import (
     Block,
     Conflicts,
@@ -123,7 +123,7 @@ def test_a_solver_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.Mo
     monkeypatch.setattr("plait.scheduler.packing.packing.find_spec", lambda name: None)
     with pytest.raises(PackingError, match="not installed") as caught:
         pack([1], Intervals([0], [1]), solver="compiled")
-    assert caught.value.fix == how_to_install("compiled")
+    assert caught.value.fix == get_install_command("compiled")
 
 
 def test_small_problems_load_no_solver() -> None:

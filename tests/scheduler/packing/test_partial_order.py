@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from packing_problems import conflicts_in
 from patience import WAIT_S
 from plait.scheduler.packing import Block, Conflicts, Intervals, PackingError, check, pack
-from plait.scheduler.packing.antichain import heaviest_antichain
-from plait.scheduler.packing.partial_order import conflicts_of
+from plait.scheduler.packing.antichain import find_heaviest_antichain
+from plait.scheduler.packing.partial_order import find_conflicts
 
 
 @st.composite
@@ -43,7 +43,7 @@ def test_bytes_are_reused_only_if_every_access_is_over_before_every_writer(
 ) -> None:
     before, writers, accesses = order
     earlier = closure(before)
-    found = conflicts_in(conflicts_of(before, writers, accesses))
+    found = conflicts_in(find_conflicts(before, writers, accesses))
 
     def over(a: int, b: int) -> bool:
         return all(x in earlier[w] for x in accesses[a] for w in writers[b])
@@ -54,24 +54,24 @@ def test_bytes_are_reused_only_if_every_access_is_over_before_every_writer(
 
 
 def test_a_chain_gives_lifetimes() -> None:
-    lives = conflicts_of([[], [0], [1], [0, 2]], [[0], [2]], [[1], [3]])
+    lives = find_conflicts([[], [0], [1], [0, 2]], [[0], [2]], [[1], [3]])
     assert isinstance(lives, Intervals)
     assert (list(lives.lower), list(lives.upper)) == ([0, 2], [2, 4])
 
 
 def test_points_out_of_order_are_refused() -> None:
     with pytest.raises(PackingError, match="predecessors"):
-        conflicts_of([[1], []], [], [])
+        find_conflicts([[1], []], [], [])
 
 
 def test_a_block_that_nothing_writes_is_refused() -> None:
     with pytest.raises(PackingError, match="nothing writes"):
-        conflicts_of([[]], [[]], [[0]])
+        find_conflicts([[]], [[]], [[0]])
 
 
 def test_a_point_that_is_not_there_is_refused() -> None:
     with pytest.raises(PackingError, match="not there"):
-        conflicts_of([[]], [[0]], [[1]])
+        find_conflicts([[]], [[0]], [[1]])
 
 
 def lanes(
@@ -99,7 +99,7 @@ def lanes(
 def test_no_dense_matrix_is_made() -> None:
     before, accesses, sizes = lanes(10_000, 8, 0)
     tracemalloc.start()
-    relation = conflicts_of(before, [[point] for point in range(len(before))], accesses)
+    relation = find_conflicts(before, [[point] for point in range(len(before))], accesses)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert isinstance(relation, Conflicts)
@@ -113,7 +113,7 @@ def test_the_heaviest_antichain_is_the_heaviest_clique_of_conflicts(
     order: tuple[list[list[int]], list[list[int]], list[list[int]]], sizes: list[int]
 ) -> None:
     before, writers, accesses = order
-    relation = conflicts_in(conflicts_of(before, writers, accesses))
+    relation = conflicts_in(find_conflicts(before, writers, accesses))
     sizes = sizes[: len(writers)]
     near = [set(relation.near(a).tolist()) for a in range(len(writers))]
     cliques = (
@@ -125,16 +125,16 @@ def test_the_heaviest_antichain_is_the_heaviest_clique_of_conflicts(
         if all(b in near[a] for a in clique for b in clique if a < b)
     )
     starts = [min(found) for found in writers]
-    assert heaviest_antichain(sizes, relation, starts) == heaviest
+    assert find_heaviest_antichain(sizes, relation, starts) == heaviest
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_loose_lanes_are_packed_near_their_antichain(seed: int) -> None:
     before, accesses, sizes = lanes(200, 4, seed, crossing=0.01)
     points = [[point] for point in range(len(before))]
-    relation = conflicts_of(before, points, accesses)
+    relation = find_conflicts(before, points, accesses)
     assert isinstance(relation, Conflicts)
-    bound = heaviest_antichain(sizes, relation, range(len(before)))
+    bound = find_heaviest_antichain(sizes, relation, range(len(before)))
     packing = pack(sizes, relation, lower_bound=bound, effort=100_000, deadline_s=WAIT_S)
     check([Block(size) for size in sizes], relation, packing)
     assert bound <= packing.nbytes <= 1.15 * bound
@@ -145,9 +145,9 @@ def test_lanes_are_packed_near_their_antichain_and_never_above_one_arena_each(
     crossing: float, most: float
 ) -> None:
     before, accesses, sizes = lanes(300, 4, 1, crossing=crossing)
-    relation = conflicts_of(before, [[point] for point in range(len(before))], accesses)
+    relation = find_conflicts(before, [[point] for point in range(len(before))], accesses)
     assert isinstance(relation, Conflicts)
-    bound = heaviest_antichain(sizes, relation, range(len(before)))
+    bound = find_heaviest_antichain(sizes, relation, range(len(before)))
     packing = pack(sizes, relation, lower_bound=bound, effort=100_000, deadline_s=WAIT_S)
     check([Block(size) for size in sizes], relation, packing)
     assert packing.nbytes <= most * bound
@@ -155,7 +155,7 @@ def test_lanes_are_packed_near_their_antichain_and_never_above_one_arena_each(
 
 def test_blocks_filled_from_the_bottom_keep_their_alignments_and_groups() -> None:
     before, accesses, sizes = lanes(60, 3, 2)
-    relation = conflicts_of(before, [[point] for point in range(len(before))], accesses)
+    relation = find_conflicts(before, [[point] for point in range(len(before))], accesses)
     blocks = [
         Block(size - index % 7, (8, 24, 64)[index % 3], group=index % 20 if index < 40 else None)
         for index, size in enumerate(sizes)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packing_problems import lifetimes, network, problems
 from patience import WAIT_S
 from plait.scheduler.packing import Block, Conflicts, Intervals, PackingError, check, pack, problem
-from plait.scheduler.packing.cliques import COMPARED, MOST_WORK, heavy_cliques
+from plait.scheduler.packing.cliques import COMPARED, MOST_WORK, find_heavy_cliques
 from plait.scheduler.packing.relation import Relation, Stacked
 
 in_order_of_time = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -131,10 +131,10 @@ def test_what_is_stacked_has_no_fixed_blocks() -> None:
 def test_the_work_for_a_bound_does_not_grow_with_the_cube_of_the_blocks() -> None:
     count = 600
     first, second = np.triu_indices(count, 1)
-    cliques = heavy_cliques(Conflicts.of_pairs(count, first, second), [64] * count)
+    cliques = find_heavy_cliques(Conflicts.of_pairs(count, first, second), [64] * count)
     assert cliques == [tuple(range(count))], "all conflict with all"
     apart = (first + second) % 7 > 0
     relation = Conflicts.of_pairs(count, first[apart], second[apart])
-    cliques = heavy_cliques(relation, range(count))
+    cliques = find_heavy_cliques(relation, range(count))
     work = sum(len(clique) for clique in cliques) * (1 + count / COMPARED)
     assert work <= 1.1 * MOST_WORK

@@ -461,7 +461,7 @@ def add_one(value: int) -> int:
 def test_callables_alone_run_on_replicas_and_those_with_state_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(api, "core_count", lambda: 2)
+    monkeypatch.setattr(api, "count_cores", lambda: 2)
     with pl.pipeline(add_one, Counter(), example=1) as pipe:
         planned = pipe.plan()
         assert planned.device_names == ("cpu:0..1",)

@@ -28,7 +28,7 @@ SIDE = 256
 @pytest.fixture(autouse=True)
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (core_shares, lanes_of, replicas, lanes, ort_device):
-        monkeypatch.setattr(module, "core_count", lambda: 4)
+        monkeypatch.setattr(module, "count_cores", lambda: 4)
 
 
 def products(length: int = 20, **more: Any) -> Graph:

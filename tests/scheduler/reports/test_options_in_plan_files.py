@@ -10,7 +10,7 @@ import plait as pl
 import pytest
 from plait.devices import PortableOption
 from plait.devices.cpu import CpuDevice
-from plait.devices.ort.providers import PROVIDERS, options_of
+from plait.devices.ort.providers import PROVIDERS, list_options
 from plait.devices.registry import register, split_options, unregister
 from plait.graph.errors import ParseError
 from plait.scheduler.ray.payload import make_payload, unpack_plan
@@ -96,7 +96,7 @@ def test_plans_carry_no_path_for_any_device(name: str) -> None:
 
 def test_a_precision_is_one_of_fixed_words() -> None:
     with pytest.raises(ValueError, match="one of model, f32"):
-        options_of("ort:openvino", {})["precision"]("/x")
+        list_options("ort:openvino", {})["precision"]("/x")
 
 
 def test_a_file_asks_for_no_million_threads() -> None:

@@ -21,7 +21,7 @@ DTYPES = ("uint8", "float32", "float64", "complex128", "U3", object)
 def _many_cores() -> Iterator[None]:
     """Small arrays, so that tests are quick, on a machine that has cores to spare."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(large_copies, "core_count", lambda: 16)
+        patch.setattr(large_copies, "count_cores", lambda: 16)
         patch.setattr(large_copies, "LEAST_BYTES", 64)
         patch.setattr(large_copies, "SPLIT_BYTES", 128)
         yield
@@ -68,14 +68,14 @@ def test_large_arrays_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(copied_array(source), source)
     assert len(made) == large_copies.MOST_THREADS - 1
     assert not any(thread.is_alive() for thread in made)
-    monkeypatch.setattr(large_copies, "core_count", lambda: 2)
+    monkeypatch.setattr(large_copies, "count_cores", lambda: 2)
     np.testing.assert_array_equal(copied_array(source), source)
     assert len(made) == large_copies.MOST_THREADS - 1
 
 
 @pytest.mark.parametrize("cores", [1, 16])
 def test_copies_side_by_side_are_both_made(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_copies, "core_count", lambda: cores)
+    monkeypatch.setattr(large_copies, "count_cores", lambda: cores)
     first, second, source = np.zeros(9), np.zeros(9), np.arange(9.0)
     copy_side_by_side(partial(copy_array, first, source), partial(copy_array, second, source))
     np.testing.assert_array_equal(first, source)

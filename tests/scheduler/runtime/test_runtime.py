@@ -515,10 +515,10 @@ async def cores_given(plan: pl.Plan) -> list[int | None]:
 async def test_devices_that_compute_on_the_host_share_its_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core_shares, "core_count", lambda: 8)
+    monkeypatch.setattr(core_shares, "count_cores", lambda: 8)
     assert await cores_given(chain("a", "b")) == [3, 3, 3]
 
 
 async def test_one_core_is_left_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_shares, "core_count", lambda: 8)
+    monkeypatch.setattr(core_shares, "count_cores", lambda: 8)
     assert await cores_given(chain("a")) == [7, 7]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.devices.memory import host_arena
 from plait.graph.ir import Graph
-from plait.graph.state import variables_of
+from plait.graph.state import find_variables
 from plait.graph.tensor import Array
 from plait.scheduler.planner.memory.prepared import name_next_region, name_region
 from plait.scheduler.planner.memory.verify import verify_memory
@@ -209,7 +209,7 @@ async def test_memory_of_next_values_is_counted_once() -> None:
 
 def test_a_value_in_memory_that_was_lost_is_not_taken() -> None:
     graph = counters()
-    variables = VariableStore(variables_of(graph), {}, VirtualTimeDriver())
+    variables = VariableStore(find_variables(graph), {}, VirtualTimeDriver())
     region = Region("host", name_next_region("a"), 24, 1)
     old, new = variables.lend(region, 1), variables.lend(region, 0)
     assert old is not None
@@ -229,7 +229,7 @@ def test_a_plan_may_be_opened_while_values_change(
     change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variables, opened = (
-        VariableStore(variables_of(counters()), {}, VirtualTimeDriver()),
+        VariableStore(find_variables(counters()), {}, VirtualTimeDriver()),
         list[str](),
     )
 

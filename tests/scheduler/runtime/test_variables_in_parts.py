@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from moments import AtMoment, cancel_at_each_moment
 from patience import WAIT_S
 from plait.graph.ir import Graph
-from plait.graph.state import reading, without_state
+from plait.graph.state import read_variables, remove_state
 from plait.graph.tensor import Array
 from plait.scheduler.planner.staged_plans import StagedGraph
 from resources import held, left_since
@@ -225,7 +225,7 @@ async def test_loops_read_variables(device: str) -> None:
 
 def test_no_iteration_is_fed_what_a_variable_holds() -> None:
     plan, held = pl.plan(looping(), "formal"), np.ones(2, np.float32)
-    entry = StagedGraph(plan, without_state(plan.graph), OrderedDict(), plan.graph.variables)
+    entry = StagedGraph(plan, remove_state(plan.graph), OrderedDict(), plan.graph.variables)
     ((node, body),) = entry.make({"n": np.array(20, np.float32), "w": held}).loops
     assert node.inputs[-1] == "w"
     known = {"i": np.array(0), "going": np.array(True), "state": held, "inner": held}
@@ -241,9 +241,9 @@ def test_what_has_the_name_of_a_node_is_fed() -> None:
     b.output("y", b.op("Add", one, other, name="sum"))
     graph = b.build()
     (variable,) = variables.values()
-    both = reading(graph, {"one": variable, "other": variable})
+    both = read_variables(graph, {"one": variable, "other": variable})
     assert (both.inputs, [node.name for node in both.nodes][:2]) == (("other",), ["w", "sum"])
-    assert reading(graph, {"one": replace(variable, name="sum")}).inputs == graph.inputs
+    assert read_variables(graph, {"one": replace(variable, name="sum")}).inputs == graph.inputs
 
 
 async def test_what_a_variable_holds_may_decide_shapes() -> None:

@@ -105,7 +105,7 @@ def test_streams_are_judged_by_what_an_item_takes_of_the_whole() -> None:
 def test_a_stream_has_more_items_in_flight_than_there_are_cores(
     cores: int, in_flight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "core_count", lambda: cores)
+    monkeypatch.setattr(tuning, "count_cores", lambda: cores)
     tuned = pl.tune(products(2), machine(a=FAST), feeds=FEEDS, objective="throughput")
     assert tuned.plan.in_flight == in_flight
     one = pl.tune(products(2), machine(a=FAST), feeds=FEEDS)
@@ -136,7 +136,7 @@ def test_replicas_and_threads_are_tried_where_there_are_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for module in (tuning, replicas):
-        monkeypatch.setattr(module, "core_count", lambda: 4)
+        monkeypatch.setattr(module, "count_cores", lambda: 4)
     tuned = pl.tune(products(), ["cpu"], feeds=FEEDS, objective="throughput", max_in_flight=3)
     assert names(tuned) == ["all on cpu", "all on cpu, 4 threads", "all on cpu:0..1"]
     assert tuned.trials[2].plan.variants == 2
@@ -149,7 +149,7 @@ def test_replicas_and_threads_are_tried_where_there_are_cores(
 def _four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
     for module in (tuning, replicas, core_shares, ort_device):
-        monkeypatch.setattr(module, "core_count", lambda: 4)
+        monkeypatch.setattr(module, "count_cores", lambda: 4)
 
 
 @pytest.mark.usefixtures("_four_cores")

@@ -22,7 +22,7 @@ from plait.graph.errors import (
     ShapeError,
     UnknownOperatorError,
 )
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.graph.formats import to_onnx
 from plait.graph.formats.onnx import load_onnx, read_model
 from plait.graph.operator import define
@@ -537,7 +537,7 @@ def test_without_the_onnx_package_the_extra_is_named(tmp_path: Path) -> None:
     answer = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
 
     assert "takes the package 'onnx'" in answer.stdout
-    assert how_to_install("onnx") in answer.stdout
+    assert get_install_command("onnx") in answer.stdout
 
 
 def test_a_file_beyond_protobufs_limit_is_not_read(tmp_path: Path) -> None:

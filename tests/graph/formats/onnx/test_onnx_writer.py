@@ -14,7 +14,7 @@ from onnx_suite import suite
 from plait.graph.attribute import REQUIRED, Attribute, Kind
 from plait.graph.dtypes import dtype_of
 from plait.graph.errors import GraphError
-from plait.graph.extras import how_to_install
+from plait.graph.extras import get_install_command
 from plait.graph.formats.onnx import read_model
 from plait.graph.formats.onnx import writer as onnx_writer
 from plait.graph.formats.onnx.tensors import ELEMENT_TYPES
@@ -305,7 +305,7 @@ def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(GraphError, match="takes the package 'onnx'") as raised:
         to_onnx(dense())
-    assert raised.value.fix == how_to_install("onnx")
+    assert raised.value.fix == get_install_command("onnx")
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
