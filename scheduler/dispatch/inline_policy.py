@@ -164,9 +164,18 @@ class Estimates:
         """The time of all steps, one after the other."""
         return sum(self._ns)
 
-    def are_brief(self, most_ns: int) -> bool:
-        """True when all steps were seen, or are believed, and are likely to take less than that."""
-        return not self._unseen and sum(self._ns) < most_ns and not any(self._trials)
+    def are_brief(self, most_ns: int, *, may_wait: bool = False) -> bool:
+        """Return whether all steps were seen, or are believed, and are likely to take less.
+
+        Parameters
+        ----------
+        most_ns : int
+        may_wait : bool, default False
+            True if a function that is slow now and then delays only later items of its thread.
+        """
+        if self._unseen or sum(self._ns) >= most_ns:
+            return False
+        return may_wait or not any(self._trials)
 
     def _distrust(self, step: int) -> None:
         """Have a step be quick for some time before it is taken for quick again."""

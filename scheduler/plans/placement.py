@@ -148,6 +148,11 @@ class Step:
             return None  # such a function is a subgraph of its own
         return find_async_operator(self.work.graph.nodes[0])
 
+    @property
+    def runs_rows(self) -> bool:
+        """True if it waits for a graph to run on rows, in batches."""
+        return self.awaited is not None and self.awaited.name == EACH
+
 
 @dataclass(frozen=True, slots=True)
 class Outline:

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import trio
 
 from ...devices.device import OnDone
+from ...devices.errors import UnsupportedNodeError
 from ...devices.event import CancelledWorkError, Event
 from ...devices.program import BoundProgram, kernel_error
-from ...graph.errors import PlaitError, get_text, is_ctrl_c
+from ...graph.errors import InternalError, PlaitError, get_text, is_ctrl_c
 from ...graph.operators.each import EACH, RowServer, row_server
 
 if TYPE_CHECKING:
     from .virtual_time import VirtualTimeDriver
 
 Await: TypeAlias = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
-"""Awaits what a function returns, on the event loop that async functions are for."""
+"""Calls a function and awaits its result, on the event loop that async functions are for."""
 
 FOREIGN = (
     "trio got unexpected",
@@ -28,11 +29,11 @@ FOREIGN = (
     "Task got bad yield",
     "must be called from async context",
 )
-"""How errors begin that loops raise for what is another loop's."""
+"""The beginnings of errors that a loop raises for awaitables of another loop."""
 
 
 async def await_here(call: Callable[[], Awaitable[None]]) -> None:
-    """Await what a function returns on the session's own loop."""
+    """Await the result of a function on the session's own loop."""
     await call()
 
 
@@ -55,11 +56,31 @@ def launch(
     return event
 
 
+def call_here(program: BoundProgram) -> None:
+    """Run the program of an `Each` node on this thread, with the thread's `row_server`.
+
+    Raises
+    ------
+    PlaitError
+        The error of a row that fails.
+    """
+    try:
+        program.fetch().send(None)
+    except StopIteration:
+        program()
+    except UnsupportedNodeError:
+        raise
+    except BaseException as error:
+        raise error if is_ctrl_c(error) else _call_error(error, program) from error
+    else:
+        raise InternalError("a function of rows waited on a thread that runs them itself")
+
+
 def _start(
     driver: VirtualTimeDriver, program: BoundProgram, event: Event, rows: RowServer | None
 ) -> None:
     name = f"{program.graph.nodes[0]}"
-    # A copy each, of what the session was opened with, as tasks of a nursery have.
+    # Each has a copy of the session's context, as tasks of a nursery do.
     context: Context = driver.context.copy()
     if rows is not None:
         context.run(row_server.set, rows)
@@ -75,7 +96,7 @@ async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event, t
     event.stop_by(partial(driver.call, scope.cancel))
     try:
         with scope:
-            # Batches are the session's own, and on its loop, whosever loop functions are for.
+            # Batches run on the session's own loop.
             is_own = program.graph.nodes[0].op == EACH
             await driver.in_order(ticket)
             await (await_here if is_own else driver.awaits)(program.fetch)
@@ -85,7 +106,7 @@ async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event, t
             error = CancelledWorkError("the work was cancelled while it waited")
         else:
             program.run(event)
-    except trio.Cancelled:  # by nobody but the loop, which ends
+    except trio.Cancelled:  # the loop ends
         error = CancelledWorkError("the event loop has ended")
         raise
     except BaseException as raised:
@@ -96,11 +117,11 @@ async def _run(driver: VirtualTimeDriver, program: BoundProgram, event: Event, t
             event.node_ns = (event.ended_ns - event.started_ns,)
         event.complete(error)
         driver.wake()
-        del driver, program, event, error, scope  # what was raised holds this frame
+        del driver, program, event, error, scope  # the exception holds this frame
 
 
 def _call_error(error: BaseException, program: BoundProgram) -> PlaitError:
-    """Return what users see when an async function raised."""
+    """Return the error for users of an exception that an async function raised."""
     failure = kernel_error(error, program.graph.nodes[0], program.device)
     failure.__cause__ = error
     if isinstance(error, RuntimeError | TypeError) and get_text(error).startswith(FOREIGN):

@@ -51,10 +51,16 @@ class RowFeed:
     ----------
     edge : RowEdge
     driver : VirtualTimeDriver
+
+    Attributes
+    ----------
+    rests : bool
+        True while an item's own thread runs its rows, once all of them are there.
     """
 
     def __init__(self, edge: RowEdge, driver: VirtualTimeDriver) -> None:
         self.edge = edge
+        self.rests = False
         self._driver = driver
         self._writer: RowWriter | None = None
         self._yielded = 0  # rows that the generator's thread has counted, and the loop has entered
@@ -64,6 +70,8 @@ class RowFeed:
 
     def receive(self, writer: RowWriter) -> None:
         """Take note of a row that a generator has yielded, on its thread."""
+        if self.rests:
+            return
         self._writer = writer
         self._yielded += 1
         if not self._is_told:  # one turn of the loop for all that come before it

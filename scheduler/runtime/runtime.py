@@ -156,7 +156,12 @@ class Runtime:
         self._admissions = Admissions(self._breakdown)
         self.way_memory = WayMemory()
         self._inline = InlineRunner(
-            self._open_plans, self.variables, self.recorder, recovery, self._driver
+            self._open_plans,
+            self.variables,
+            self.recorder,
+            recovery,
+            self._driver,
+            self._row_batches.inline,
         )
         self.is_inherited = False
         self.needs_its_loop = True

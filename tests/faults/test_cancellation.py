@@ -38,7 +38,7 @@ async def test_a_run_cancelled_at_any_moment_leaves_the_session_usable(
 
     What is quick enough to run where it is asked for has no moments: here lanes run it all.
     """
-    monkeypatch.setattr(Estimates, "are_brief", lambda *_: False)
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: False)
     monkeypatch.setattr(Estimates, "is_quick", lambda *_: False)
     make, feed = CASES[case]
     plan, feeds = make(), feed()

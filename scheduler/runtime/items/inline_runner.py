@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ....devices.errors import UnsupportedNodeError
 from ....graph.nested import acts_outside
+from ....graph.operators.each import row_server
 from ....graph.tensor import Array
 from ...dispatch.inline_policy import Estimates, InlineLimit
 from ...profile.timestamps import Timestamps
@@ -19,6 +20,7 @@ from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slot import Slot
 from ..opened.stage_bindings import ItemStages
 from ..recorder import Recorder
+from ..streaming.inline_rows import InlineRows, ItemRows
 from ..variables.keyed_states import KeyState
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
@@ -51,6 +53,8 @@ class InlineRunner:
     recorder : Recorder
     recovery : Recovery
     driver : VirtualTimeDriver
+    rows : Mapping of str to InlineRows
+        By queue.
 
     Attributes
     ----------
@@ -65,7 +69,9 @@ class InlineRunner:
         recorder: Recorder,
         recovery: Recovery,
         driver: VirtualTimeDriver,
+        rows: Mapping[str, InlineRows],
     ) -> None:
+        self._rows = rows
         self._open_plans = open_plans
         self._variables = variables
         self._recorder = recorder
@@ -117,10 +123,12 @@ class InlineRunner:
             shape_plans.may_run_at_once = not is_one  # nor for any item
             return None
         open_plan = slots.open_plan
+        self.estimates = open_plan.estimates
         if thread is None and open_plan.acts:
             shape_plans.may_run_at_once = shape_plans.variants > 1  # on threads of a stream
             return None
-        self.estimates = open_plan.estimates
+        if open_plan.eaches and not self._may_run_rows(open_plan, thread):
+            return None
         longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
         has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
         if has_state and (thread is not None or slots.stages is not None):
@@ -132,7 +140,9 @@ class InlineRunner:
             slot, open_plan, has_key=has_key
         ):
             return None
-        if not open_plan.estimates.are_brief(longest_ns - slot.copy_ns):
+        if not open_plan.estimates.are_brief(
+            longest_ns - slot.copy_ns, may_wait=thread is not None
+        ):
             return None
         state = self._variables.states.find_nowait(marks.key) if has_key else None
         if has_key and state is None:
@@ -157,7 +167,15 @@ class InlineRunner:
                 stages = slots.stages.of_item(slot, slots.following, marks)
                 slot = replace(slot, feeds=stages.feeds_of(arrays))
             return self._run_calls(
-                open_plan, slot, arrays, marks, turn, stages, state, is_bound=one_off is None
+                open_plan,
+                slot,
+                arrays,
+                marks,
+                turn,
+                stages,
+                state,
+                variant,
+                is_bound=one_off is None,
             )
         except UnsupportedNodeError as error:
             is_new = self._recovery.note_refusals(open_plan.plan, error)
@@ -172,6 +190,16 @@ class InlineRunner:
             if held is not None:
                 held.release()
 
+    def _may_run_rows(self, open_plan: OpenPlan, thread: StreamThread | None) -> bool:
+        """Return whether rows that wait for batches elsewhere can run on this thread."""
+        variant = 0 if thread is None else thread.variant
+        with self._lock:
+            return all(
+                (rows := self._rows.get(each.attributes["queue"])) is not None
+                and rows.is_ready(each.attributes, variant, shares=thread is not None)
+                for each in open_plan.eaches
+            )
+
     def _run_calls(
         self,
         open_plan: OpenPlan,
@@ -181,6 +209,7 @@ class InlineRunner:
         turn: OrderedTurn | None,
         stages: ItemStages | None,
         state: KeyState | None,
+        variant: int,
         *,
         is_bound: bool,
     ) -> Results:
@@ -193,6 +222,11 @@ class InlineRunner:
             self._variables.read_here(slot, state)
         marks.fed_ns = self._driver.now_ns()
         times, error = open_plan.no_times[:], None
+        served = None
+        if open_plan.eaches:
+            served = row_server.set(ItemRows(self._rows, self._lock, variant))
+        for feed in slot.row_feeds:
+            feed.rests = True
         try:
             run_steps(calls, open_plan.estimates, times, turn, stages)
             marks.finished_ns = self._driver.now_ns()
@@ -206,6 +240,10 @@ class InlineRunner:
             error = failure
             raise
         finally:
+            for feed in slot.row_feeds:
+                feed.rests = False
+            if served is not None:
+                row_server.reset(served)
             marks.landed_ns = self._driver.now_ns()
             trace = open_plan.outlines, times, open_plan.pools
             with self._lock:

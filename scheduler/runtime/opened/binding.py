@@ -26,7 +26,6 @@ from ....devices.program import BoundProgram
 from ....graph.ir import Graph
 from ....graph.item_order import is_ordered
 from ....graph.operator_lifecycle import has_lives
-from ....graph.operators.each import EACH
 from ....graph.tensor import TensorSpec
 from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.donations import donated_tensors
@@ -395,8 +394,11 @@ class Bindings:
             assert isinstance(program, BoundProgram), "it says that it awaits them"
             start = partial(async_calls.launch, self._driver, program, rows=rows)
             # Who waits for rows waits for other devices' work, which clocks are to move on for.
-            launch = start if step.awaited.name == EACH else self._paced(device, start)
-            return BoundStep(launch, program=program, views=views)
+            if step.runs_rows:
+                return BoundStep(
+                    start, None, partial(async_calls.call_here, program), program, views
+                )
+            return BoundStep(self._paced(device, start), program=program, views=views)
         launch = self._paced(device, partial(device.submit, program))
         if step.index in self._rules.on_threads:
             assert isinstance(device, HostDevice)

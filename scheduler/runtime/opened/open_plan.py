@@ -17,6 +17,8 @@ from ....devices.device import Device, Program
 from ....devices.host import may_run_anywhere
 from ....devices.memory import Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
+from ....graph.nested import all_nodes
+from ....graph.operators.each import EACH
 from ....graph.tensor import Array, TensorSpec
 from ...dispatch.core_shares import shares_of_cores
 from ...dispatch.inline_policy import Estimates
@@ -90,6 +92,8 @@ class OpenPlan:
         True if a step has effects.
     calls : tuple of int
         The steps that call async functions.
+    eaches : tuple of Node
+        Those that have rows run in batches.
     ordered : Ordered
         The steps that wait for earlier items, and those that let later ones go on.
     state : Mapping of int to StepState
@@ -165,6 +169,7 @@ class OpenPlan:
         self.state = {step.index: step.state for step in plan.steps if any(step.state)}
         self.hands_on = frozenset(name for one in self.state.values() for name in one.writes)
         self.calls = tuple(one.index for one in self.outlines if one.awaited)
+        self.eaches = tuple(node for _, _, node in all_nodes(plan.graph) if node.op == EACH)
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
             plan, devices, driver, self._lives, self.lanes.instances, others, measure=measure
@@ -187,7 +192,9 @@ class OpenPlan:
         self.acts = any(step.has_effects for step in self.plan.steps)
         self.used_lanes = tuple(self.lanes.of(work.lanes))
         self.lane = tuple(self.used_lanes[lane] for lane in work.lane)
-        python = [step.index for step in plan.steps if step.calls_python]
+        python = [  # networks for rows are computed
+            step.index for step in plan.steps if step.calls_python and not step.runs_rows
+        ]
         is_only_one = self._driver is not None and self._driver.has_loop_alone
         self.estimates = Estimates(work.duration_s, python, believes=is_only_one)
         in_turn = must_take_turns(self._memory.regions, plan.max_in_flight)

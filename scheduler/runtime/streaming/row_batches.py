@@ -19,9 +19,8 @@ import numpy as np
 import trio
 
 from ....graph.errors import PlaitError, ShapeError
-from ....graph.operator import Call, find_operator
 from ....graph.operators.each import EACH, NEWEST, VALUE
-from ....graph.tensor import Array, TensorSpec, spec_of
+from ....graph.tensor import Array
 from ...dispatch.row_queue import NEVER, RowQueue, RowRun
 from ...errors import SessionError
 from ...plans.plan import Plan
@@ -31,8 +30,9 @@ from ..opened.shape_plan_cache import ShapePlanCache
 from ..opened.slots import Slots
 from ..recorder import Recorder
 from ..virtual_time import VirtualTimeDriver
+from .inline_rows import InlineRows
 from .padding import make_row_padding
-from .row_block import RowBlock, gather
+from .row_block import RowBlock, check_row_axes, collect_results
 
 
 class Starter(Protocol):
@@ -69,6 +69,11 @@ class RowBatches:
     starter : Starter
     driver : VirtualTimeDriver
     recorder : Recorder
+
+    Attributes
+    ----------
+    inline : Mapping of str to InlineRows
+        By queue.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class RowBatches:
             queue: _RowServer(queue, body, open_plans, starter, driver, recorder)
             for queue, body in plan.bodies.items()
         }
+        self.inline = {queue: server.inline for queue, server in self._servers.items()}
         self._driver = driver
         self._scope = trio.CancelScope()
         self._ended: trio.Event | None = None
@@ -159,15 +165,16 @@ class _RowServer:
         self._names = plan.fed.inputs
         self._outputs = plan.fed.outputs
         self._shape_plans = ShapePlanCache(plan, open_plans, (EACH, queue))
+        self.inline = InlineRows(queue, plan, self._shape_plans, driver, recorder, self._post)
         self._starter = starter
         self._driver = driver
         self._recorder = recorder
         self._queue_name = queue
-        (first, *_) = (plan.fed.tensors[name].shape or () for name in self._names)
-        self._queue: RowQueue[RowBlock] = RowQueue(plan.bounds[str(first[0])][1])
+        self._queue: RowQueue[RowBlock] = RowQueue(self.inline.batch)
         self._alone: deque[RowRun[RowBlock]] = deque()
         self._under_way: dict[ItemRun, tuple[Sequence[RowRun[RowBlock]], trio.CancelScope]] = {}
         self._news = trio.lowlevel.ParkingLot()
+        self._nursery: trio.Nursery | None = None
         self._keep, self._drops_newest = 0, False  # as the nodes say that hand rows over
 
     async def open(self) -> list[Slots]:
@@ -183,6 +190,7 @@ class _RowServer:
         blocks: Sequence[RowBlock],
     ) -> tuple[Array, ...]:
         """Return the results for all rows; see `RowBatches.run_blocks`."""
+        self.inline.note_rows(len(values[0]))
         blocks = blocks or [self.enter(values, attributes)]
         keeps_errors = attributes["on_error"] == VALUE
         try:
@@ -197,15 +205,7 @@ class _RowServer:
                 for block in blocks:
                     while block.readers:  # the item's memory is its own till then
                         await block.unread.wait()
-        results, failures = gather(blocks)
-        if failures and not keeps_errors:
-            raise _row_error(*min(failures.items()))
-        results = results or _empty_results(values, attributes)
-        if not keeps_errors:
-            return tuple(results)
-        ok = np.ones(len(values[0]), bool)
-        ok[[*failures]] = False
-        return (*results, ok)
+        return collect_results(blocks, values, attributes)
 
     @trio.lowlevel.enable_ki_protection
     def leave(self, blocks: Sequence[RowBlock]) -> None:
@@ -245,6 +245,7 @@ class _RowServer:
     async def serve(self) -> None:
         """Start batches when they are due; never returns."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             while True:
                 runs = self._choose()
                 if runs:
@@ -257,6 +258,15 @@ class _RowServer:
                 self._shed()
                 with trio.move_on_at(self._queue.due_s() if self._has_room else NEVER):
                     await self._news.park()
+
+    def _post(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Await a function on the loop, while batches are served; from any thread."""
+
+        def start() -> None:
+            if self._nursery is not None and not self._nursery.cancel_scope.cancel_called:
+                self._nursery.start_soon(function)
+
+        self._driver.post(start)
 
     def _shed(self) -> None:
         """Drop the rows that wait beyond those that are to be kept, now that no batch can start."""
@@ -358,8 +368,10 @@ class _RowServer:
         n_rows = sum(run.stop - run.start for run in runs)
         if error is None:
             arrays = [results[name] for name in self._outputs]
-            if any(one.ndim == 0 or len(one) != n_rows for one in arrays):
-                error = _indivisible_error(self._outputs, arrays, n_rows)
+            try:
+                check_row_axes(self._outputs, arrays, n_rows)
+            except ShapeError as failure:
+                error = failure
         # One row may have failed all: alone, each gets its own result or error. A session that
         # closes would refuse them as well.
         if error is not None and n_rows > 1 and type(error) is not SessionError:
@@ -408,32 +420,6 @@ class _RowServer:
 
 def _stack(names: Sequence[str], parts: Sequence[Sequence[Array]]) -> dict[str, Array]:
     return {name: np.concatenate(each) for name, each in zip(names, parts, strict=True)}
-
-
-def _empty_results(values: Sequence[Array], attributes: Mapping[str, Any]) -> list[Array]:
-    """Return zeros for all rows, where no row has run that shows the shape of its results."""
-    specs: tuple[TensorSpec, ...] = tuple(map(spec_of, values))
-    call = Call(specs, (None,) * len(specs), {**attributes, "on_error": "item"})
-    return [np.zeros(one.static_shape, one.dtype) for one in find_operator(EACH).infer(call)]
-
-
-def _row_error(row: int, error: BaseException) -> BaseException:
-    """Return the error of an item with a row that failed."""
-    if not isinstance(error, PlaitError):
-        return error
-    where = "" if error.at is None else f", at {error.at}"
-    error.what = f"row {row}{where}: {error.what}"
-    return error
-
-
-def _indivisible_error(names: Sequence[str], arrays: Sequence[Array], rows: int) -> ShapeError:
-    shapes = ", ".join(
-        f"{name} {list(array.shape)}" for name, array in zip(names, arrays, strict=True)
-    )
-    return ShapeError(
-        f"a batch of {rows} rows has the results {shapes}",
-        fix="let each output have a row for each row of the inputs",
-    )
 
 
 def _closed_error() -> SessionError:

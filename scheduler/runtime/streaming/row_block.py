@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import trio
 
-from ....graph.errors import ShapeError
-from ....graph.tensor import Array
+from ....graph.errors import PlaitError, ShapeError
+from ....graph.operator import Call, find_operator
+from ....graph.operators.each import EACH, VALUE
+from ....graph.tensor import Array, TensorSpec, spec_of
 from ...dispatch.row_queue import RowGroup
 from ...errors import SessionError
 from .padding import Padding
@@ -18,22 +21,22 @@ from .padding import Padding
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RowBlock(RowGroup):
-    """Rows that an item waits for: all of its rows, or those that a generator has yielded.
+    """The rows of an item, or those that a generator has yielded since the last block.
 
     Attributes
     ----------
     since_ns : int
-        When they came, on the clock that items are timed with.
+        The time at which they came, on the clock of items.
     values : tuple of Array
         The rows, in memory of the item, or padded in memory of their own.
     results : list of Array
-        For all of them, once one has run.
+        For all rows; empty until one has run.
     failures : dict of int to PlaitError
         By row.
     left : int
-        How many have not ended.
+        The number of rows that have not ended.
     readers : int
-        How many batches are reading `values`; `unread` is set when one has.
+        The number of batches that read `values`; `unread` is set when one has read them.
     padding : Padding or None
         The padding of `values`, which had `length` before.
     """
@@ -55,7 +58,7 @@ class RowBlock(RowGroup):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Make the owner of the memory of `values` wait until they are read."""
+        """Keep the memory of `values` until they are read."""
         self.readers += 1
         try:
             yield
@@ -73,7 +76,7 @@ class RowBlock(RowGroup):
             If they are not like those of the rows before.
         """
         if not self.results:
-            self.results = _zeros(self.rows, arrays)
+            self.results = _make_zeros(self.rows, arrays)
         _write(self.results, start, stop, arrays)
         self._end(stop - start)
 
@@ -97,8 +100,30 @@ class RowBlock(RowGroup):
             self.done.set()
 
 
-def gather(blocks: Sequence[RowBlock]) -> tuple[list[Array], dict[int, BaseException]]:
-    """Return the results of an item's rows, empty if all failed, and the errors by row."""
+def collect_results(
+    blocks: Sequence[RowBlock], values: Sequence[Array], attributes: Mapping[str, Any]
+) -> tuple[Array, ...]:
+    """Return the results of an `Each` node.
+
+    Raises
+    ------
+    PlaitError
+        The error of its first row that failed, unless errors stay with rows.
+    """
+    results, failures = _gather(blocks)
+    keeps_errors = attributes["on_error"] == VALUE
+    if failures and not keeps_errors:
+        raise _make_row_error(*min(failures.items()))
+    results = results or _make_empty_results(values, attributes)
+    if not keeps_errors:
+        return tuple(results)
+    ok = np.ones(len(values[0]), bool)
+    ok[[*failures]] = False
+    return (*results, ok)
+
+
+def _gather(blocks: Sequence[RowBlock]) -> tuple[list[Array], dict[int, BaseException]]:
+    """Return the results of an item's rows, empty if no row has one, and errors by row."""
     if len(blocks) == 1:
         return blocks[0].results, blocks[0].failures
     results: list[Array] = []
@@ -108,7 +133,7 @@ def gather(blocks: Sequence[RowBlock]) -> tuple[list[Array], dict[int, BaseExcep
         failures.update((start + row, error) for row, error in block.failures.items())
         stop = start + block.rows
         if block.results:
-            results = results or _zeros(rows, block.results)
+            results = results or _make_zeros(rows, block.results)
             try:
                 _write(results, start, stop, block.results)
             except ShapeError as error:
@@ -117,7 +142,7 @@ def gather(blocks: Sequence[RowBlock]) -> tuple[list[Array], dict[int, BaseExcep
     return results, failures
 
 
-def _zeros(rows: int, arrays: Sequence[Array]) -> list[Array]:
+def _make_zeros(rows: int, arrays: Sequence[Array]) -> list[Array]:
     return [np.zeros((rows, *one.shape[1:]), one.dtype) for one in arrays]
 
 
@@ -130,3 +155,32 @@ def _write(results: Sequence[Array], start: int, stop: int, arrays: Sequence[Arr
                 fix="pad them to one shape in the graph",
             )
         whole[start:stop] = part
+
+
+def _make_empty_results(values: Sequence[Array], attributes: Mapping[str, Any]) -> list[Array]:
+    """Return zeros for all rows; no row has a result, so the shapes are inferred."""
+    specs: tuple[TensorSpec, ...] = tuple(map(spec_of, values))
+    call = Call(specs, (None,) * len(specs), {**attributes, "on_error": "item"})
+    return [np.zeros(one.static_shape, one.dtype) for one in find_operator(EACH).infer(call)]
+
+
+def _make_row_error(row: int, error: BaseException) -> BaseException:
+    """Return the error of an item for that of a row."""
+    if not isinstance(error, PlaitError):
+        return error
+    where = "" if error.at is None else f", at {error.at}"
+    error.what = f"row {row}{where}: {error.what}"
+    return error
+
+
+def check_row_axes(names: Sequence[str], arrays: Sequence[Array], rows: int) -> None:
+    """Raise ShapeError unless each result of a batch has a row for each of its rows."""
+    if all(array.ndim and len(array) == rows for array in arrays):
+        return
+    shapes = ", ".join(
+        f"{name} {list(array.shape)}" for name, array in zip(names, arrays, strict=True)
+    )
+    raise ShapeError(
+        f"a batch of {rows} rows has the results {shapes}",
+        fix="let each output have a row for each row of the inputs",
+    )

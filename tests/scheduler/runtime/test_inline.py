@@ -30,7 +30,7 @@ act: list[Callable[[], object]] = []
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch, forget_operators: None) -> Iterator[None]:
     """Every item is taken to be brief, however loaded the machine is."""
-    monkeypatch.setattr(Estimates, "are_brief", lambda *_: True)
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
     yield
     ran_on.clear()
     act.clear()
@@ -74,7 +74,7 @@ def test_who_waits_for_an_item_runs_it_for_longer_where_no_device_could_work_bes
     devices: list[str], is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     between = (WAITED.most_ns(2) + WAITED.most_ns(1)) // 2
-    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns: between < most_ns)
+    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns, **__: between < most_ns)
     with pl.BlockingSession(doubled(devices=devices)) as session:
         session.run(feeds(1))
     assert [one == threading.get_ident() for one in ran_on] == [is_here]
@@ -84,7 +84,7 @@ def test_the_only_thread_that_runs_items_does_so_for_longer_though_there_are_rep
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     between = (WAITED.most_ns(1, 2) + WAITED_ALONE.most_ns(1, 2)) // 2
-    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns: between < most_ns)
+    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns, **__: between < most_ns)
 
     def runs_here(session: pl.BlockingSession) -> bool:
         session.run(feeds(1))

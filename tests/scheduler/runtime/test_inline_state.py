@@ -33,7 +33,7 @@ def check(x: Array) -> Array:
 
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(Estimates, "are_brief", lambda *_: True)
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
     yield
     ran_on.clear()
 
