@@ -24,12 +24,21 @@ from ..graph.nested import call_graph
 from ..graph.operator import Operator
 from ..graph.operator_lifecycle import OperatorLifecycle
 from ..graph.operators.bounded_call import get_called_node, infer_lengths
+from ..graph.operators.each import EACH
 from ..graph.operators.reduce_rows import RowReducer, row_specs
 from ..graph.python import AsArray, check_results, check_within
 from ..graph.tensor import Array, TensorSpec, read_only, shorten_array, spec_of
-from .donation import Donation, check_unshared
+from .donation import check_unshared
 from .event import CancelledWorkError, Event
-from .function_habits import Argument, HeldValue, LentInputs, find_habits, run_in_turn
+from .function_habits import (
+    Argument,
+    HeldValue,
+    LentInputs,
+    TrustedInputs,
+    find_habits,
+    read_values,
+    run_in_turn,
+)
 from .memory import View
 
 Step: TypeAlias = Callable[[], Any]
@@ -270,7 +279,7 @@ def bind_reduced(node: Node, views: Mapping[str, View], constants: Mapping[str, 
         states=[view.spec for view in outputs],
         rows=row_specs([inner.tensors.get(name) for name in generator.outputs]),
         picks=[generator.outputs.index(name) for name in reduction.inputs[count:]],
-        initial=lambda: [one for one in _read_values(initial) if one is not None],
+        initial=lambda: [one for one in read_values(initial) if one is not None],
     )
     return _bind_rows(function, call, target, store)
 
@@ -337,18 +346,9 @@ def _lend_inputs(
     arguments = _list_arguments(names, views, constants)
     lasting = [index for index, name in enumerate(names) if name in constants]
     habits = find_habits(function)
+    if operator.name == EACH:
+        return TrustedInputs(label, operator.name_input, arguments, (), habits)
     return LentInputs(label, operator.name_input, arguments, lasting, habits, may_keep=may_keep)
-
-
-def _read_values(arguments: list[Argument]) -> list[Any]:
-    return [
-        read_only(one.array)
-        if isinstance(one, Donation)
-        else one.read()
-        if isinstance(one, HeldValue)
-        else one
-        for one in arguments
-    ]
 
 
 def _find_holder(at: str, specs: Sequence[TensorSpec | None]) -> Callable[[Any], Any] | None:

@@ -17,7 +17,7 @@ from ....devices.device import Device, Program
 from ....devices.host import may_run_anywhere
 from ....devices.memory import Arena, View, host_view
 from ....devices.operator_instances import OperatorInstances
-from ....graph.nested import all_nodes
+from ....graph.nested import walk_nodes
 from ....graph.operators.each import EACH
 from ....graph.tensor import Array, TensorSpec
 from ...dispatch.core_shares import shares_of_cores
@@ -169,7 +169,7 @@ class OpenPlan:
         self.state = {step.index: step.state for step in plan.steps if any(step.state)}
         self.hands_on = frozenset(name for one in self.state.values() for name in one.writes)
         self.calls = tuple(one.index for one in self.outlines if one.awaited)
-        self.eaches = tuple(node for _, _, node in all_nodes(plan.graph) if node.op == EACH)
+        self.eaches = tuple(node for _, _, node in walk_nodes(plan.graph) if node.op == EACH)
         others = None if base is None else base._bindings
         self._bindings: Bindings = Bindings(
             plan, devices, driver, self._lives, self.lanes.instances, others, measure=measure

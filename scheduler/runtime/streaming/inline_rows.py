@@ -11,7 +11,7 @@ import numpy as np
 
 from ....devices.errors import UnsupportedNodeError
 from ....graph.errors import InternalError, PlaitError
-from ....graph.nested import all_nodes
+from ....graph.nested import walk_nodes
 from ....graph.operators.each import VALUE
 from ....graph.tensor import Array
 from ...errors import SessionError
@@ -81,7 +81,7 @@ class InlineRows:
         # Rows of zeros fill up batches, which kernels take, and functions may not.
         specs = {name: tensors[name] for name in plan.fed.inputs}
         can_fill = not any(spec.dtype.hasobject for spec in specs.values()) and not any(
-            node.operator.function is not None for _, _, node in all_nodes(plan.graph)
+            node.operator.function is not None for _, _, node in walk_nodes(plan.graph)
         )
         self._may_run = can_fill and plan.is_static and len(plan.bounds) == 1
         self._count = shape_plans.count(plan.in_flight)

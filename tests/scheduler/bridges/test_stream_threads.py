@@ -37,7 +37,7 @@ def _all_items_go_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamHere, "uses_threads", property(may_use_threads))
     monkeypatch.setattr(StreamHere, "is_due", property(lambda here: not here.threads))
     monkeypatch.setattr(StreamHere, "__call__", lambda *_: None)
-    monkeypatch.setattr(Estimates, "are_brief", lambda *_: True)
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
 
 
 class Called:

@@ -86,7 +86,7 @@ def test_a_variant_is_one_lane_with_the_older_items_first() -> None:
 def test_what_one_device_keeps_another_waiting_for_is_no_ones_overhead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Estimates, "are_brief", lambda *_: False)  # items go to lanes
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: False)  # items go to lanes
     plan = planned()
     with pl.BlockingSession(plan) as session:
         feeds = ({"x": np.full(64, n, np.float32)} for n in range(40))

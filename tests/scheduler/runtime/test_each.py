@@ -1,4 +1,4 @@
-"""Rows in batches across items: who is in them, what fails, who leaves, and what is refused."""
+"""Rows in batches across items: their order, errors, cancellation and refusals."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import trio
 from moments import cancel_at_each_moment
 from plait.devices.errors import KernelError
 from plait.scheduler.errors import PlanError
+from plait.scheduler.runtime.streaming.row_batches import RowBatches
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 Array = np.ndarray[Any, Any]
@@ -443,3 +444,21 @@ def test_a_graph_with_a_number_of_rows_written_down_is_refused() -> None:
     b = pl.GraphBuilder("rows")
     with pytest.raises(pl.ShapeError, match=r"\[1, 8, 2\] for 2 rows(.|\n)*a row for each row"):
         b.each(b.input("x", "float32", ("n", 4, 2)), body.build(), batch=2)
+
+
+async def test_rows_may_be_read_for_a_moment_after_the_node_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A lane may hold the inputs of a batch until its thread continues."""
+    held: list[Any] = []
+    run_blocks = RowBatches.run_blocks
+
+    async def run_holding(self: RowBatches, values: Any, *args: Any) -> Any:
+        held.append([value[:] for value in values])
+        return await run_blocks(self, values, *args)
+
+    monkeypatch.setattr(RowBatches, "run_blocks", run_holding)
+    async with pl.Session(planned()) as session:
+        for number in range(4):
+            found = await session.run(rows(number, number + 1))
+            np.testing.assert_array_equal(found["y0"][:, 0], [2 * number + 1, 2 * number + 3])

@@ -106,7 +106,7 @@ def test_what_an_item_copies_counts_as_its_time(
     kib: int, on_loop: bool, waited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that takes no time, and so many KiB in and as many out, at 10 GB/s."""
-    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns=0: most_ns > 0)
+    monkeypatch.setattr(Estimates, "are_brief", lambda _, most_ns=0, **__: most_ns > 0)
     builder = pl.GraphBuilder("large")
     builder.output("y", builder.op("Relu", builder.input("x", "float32", (kib << 8,))))
     plan, feeds = pl.plan(builder.build()), {"x": np.ones(kib << 8, np.float32)}

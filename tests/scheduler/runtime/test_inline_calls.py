@@ -24,7 +24,7 @@ MOST_OF_RUN, MORE_STREAMED = 36, 7
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every item is taken to be brief, and no other task has a turn, on any machine."""
-    monkeypatch.setattr(Estimates, "are_brief", lambda *_: True)
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: True)
     monkeypatch.setattr("plait.scheduler.runtime.virtual_time.TURN_NS", 1 << 60)
     monkeypatch.setattr("plait.scheduler.bridges.asyncio_results.TURN_NS", 1 << 60)
 

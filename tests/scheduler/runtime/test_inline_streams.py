@@ -115,7 +115,7 @@ def brief(
         "at random": iter(lambda: random.random() < 0.6, None),
     }
     pattern = patterns[request.param]
-    monkeypatch.setattr(Estimates, "are_brief", lambda *_: next(pattern))
+    monkeypatch.setattr(Estimates, "are_brief", lambda *_, **__: next(pattern))
 
 
 def expected(count: int = COUNT) -> Found:
