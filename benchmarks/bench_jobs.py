@@ -22,11 +22,11 @@ from unittest import mock
 
 import numpy as np
 import plait as pl
-from measure import save
+from measure import alternate, save
 from plait.scheduler.jobs.run import JobRun
 
 GOAL = 0.02
-SIDE, FOUND = 192, 16
+SIDE, FOUND, TRIVIAL = 192, 16, 20_000
 
 
 def make_plan(*, is_stateful: bool) -> pl.Plan:
@@ -115,12 +115,27 @@ def add_up(spent: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
+def compare_rows(rounds: int) -> dict[str, float]:
+    """Return the microseconds that this process computes for a trivial item, on each side."""
+    b = pl.GraphBuilder("twice")
+    b.output("y", b.input("x", "float32", (SIDE, SIDE))[0, :FOUND] * 2.0)
+    plan = pl.plan(b.build(), ["cpu"])
+    sides: dict[str, Callable[[], object]] = {
+        "stream": lambda: run_stream(plan, TRIVIAL),
+        "job, parquet": lambda: run_job(plan, TRIVIAL, "parquet", 1e9),
+        "job, jsonl": lambda: run_job(plan, TRIVIAL, "jsonl", 1e9),
+    }
+    found = alternate(sides, rounds=rounds, clock=time.process_time)
+    return {name: round(seconds / TRIVIAL * 1e6, 1) for name, seconds in found.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=3_000)
     parser.add_argument("--rounds", type=int, default=7)
     arguments = parser.parse_args()
     figures: dict[str, Any] = {"goal": GOAL, "load": os.getloadavg()}
+    figures["computing for a trivial item, us"] = compare_rows(arguments.rounds)
     for kind, sink in (("stateless", "parquet"), ("stateful", "jsonl")):
         plan = make_plan(is_stateful=kind == "stateful")
         figures[f"{kind}, {sink}"] = compare(plan, arguments.items, sink, arguments.rounds)
