@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import overlapping_graphs as functions
 import plait as pl
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from overlapping_graphs import faults, feed, pairs, waits
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from stateful_graphs import Oracle
+from stateful_graphs import SHAPE, Oracle
 
 N_ITEMS = 24
 
@@ -141,3 +142,50 @@ def test_what_a_stream_that_is_left_has_committed_is_a_prefix_of_each_key(
 def read_camera(item: dict[str, Any]) -> Hashable:
     key: Hashable = item.pop("camera")
     return key
+
+
+@pl.operator(functions.SPEC, inputs=[functions.SPEC], name="test_keyed_state.Tracker", ordered=True)
+class Tracker:
+    """Return the numbers of items so far."""
+
+    def open(self, inputs: object) -> None:
+        self.calls = 0
+
+    def run(self, x: Array) -> Array:
+        self.calls += 1
+        return np.full_like(x, self.calls)
+
+
+@settings(max_examples=45, deadline=None)
+@given(
+    faulty=st.dictionaries(
+        st.integers(0, N_ITEMS - 1), st.sampled_from(["first", "last", "last"]), max_size=8
+    ),
+    keys=st.lists(st.sampled_from("abc"), min_size=N_ITEMS, max_size=N_ITEMS),
+    seed=st.integers(0, 1 << 20),
+)
+def test_instances_count_the_items_of_their_key_that_have_not_failed(
+    faulty: dict[int, str], keys: list[str], seed: int
+) -> None:
+    set_up(Random(seed), faulty)
+    b = pl.GraphBuilder("tracked")
+    x = b.input("x", "int32", SHAPE)
+    h = b.call(functions.first, x)
+    total = b.variable("total", np.zeros(SHAPE, "int32"))
+    now = total.assign(total + h)
+    done = b.call(functions.last, b.after(x, now))
+    b.output("sum", now)
+    b.output("count", b.call(Tracker, b.after(h, done)))
+    most, counts = 1 + seed % 3, dict[str, tuple[int, int]]()
+    with pl.BlockingSession(plan_graph(b.build(), ["cpu:0..2"], 6)) as session:
+        fed = ({**feed(number), "key": key} for number, key in enumerate(keys))
+        for item in session.stream(fed, key="key", max_keys=most, evict="drop"):
+            key = keys[item.index]
+            if key not in counts and len(counts) == most:
+                del counts[next(iter(counts))]
+            sum_now, count = counts.pop(key, (0, 0))
+            if item.error is None:
+                sum_now, count = sum_now + item.index, count + 1
+                assert (item["sum"][0, 0], item["count"][0, 0]) == (sum_now, count)
+            assert (item.error is not None) == (item.index in faulty)
+            counts[key] = sum_now, count

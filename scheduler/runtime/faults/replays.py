@@ -266,8 +266,10 @@ class Replays:
         ticket = attempt.ticket
         if ticket is None or item_run.done.is_set():
             return False
-        # An earlier item may restart soon, or may have restarted while this one got its inputs.
-        earlier = [one for one in self._attempts.values() if (one.ticket or 0) > ticket]
+        # While this one got its inputs, an earlier one may have restarted, or may be about to.
+        earlier = [
+            one for one in self._attempts.values() if one.is_recalled or (one.ticket or 0) > ticket
+        ]
         earlier += [one for one in self._waiting.values() if one.ticket is not None]
         if not any(one.number < attempt.number for one in earlier):
             return False

@@ -32,10 +32,8 @@ class KeyReader:
         try:
             if not isinstance(self._key, str):
                 return to_key(self._key(item)), item
-            if not isinstance(item, Mapping):
-                return KeyFailure(_no_mapping_error(self._key, item)), item
-            if self._key not in item:
-                return KeyFailure(_no_entry_error(self._key, item)), item
+            if not isinstance(item, Mapping) or self._key not in item:
+                raise _no_entry_error(self._key, item)
             key = to_key(item[self._key])
         except Exception as error:  # of any kind: the item fails with it
             return KeyFailure(error), item
@@ -44,14 +42,7 @@ class KeyReader:
         return key, {name: value for name, value in item.items() if name != self._key}
 
 
-def _no_mapping_error(key: str, item: object) -> FeedError:
-    return FeedError(
-        f"the item is a {type(item).__name__}, which has no {key!r} for its key",
-        fix=f"feed a mapping: {{{key!r}: ..., ...}}; or stream with key=function",
-    )
-
-
-def _no_entry_error(key: str, item: Mapping[str, Any]) -> FeedError:
-    names = [str(name) for name in item]
-    fix = suggest_names(key, names, f"it has: {', '.join(names) or 'nothing'}")
+def _no_entry_error(key: str, item: object) -> FeedError:
+    names = [*map(str, item)] if isinstance(item, Mapping) else []
+    fix = suggest_names(key, names, f"it has: {', '.join(names) or 'no entries'}")
     return FeedError(f"the item has no {key!r}, which is to be its key", fix=fix)

@@ -112,26 +112,24 @@ class StreamOptions:
             raise SessionError(f"on_error is {self.on_error!r}", fix="use 'yield' or 'raise'")
 
     def _check_key(self) -> None:
-        if self.key is None:
-            if self.max_keys != MAX_KEYS or self.evict != "error":
-                raise SessionError("max_keys or evict is given without key=", fix="give key=, too")
-            return
-        if not isinstance(self.key, str) and not callable(self.key):
+        if self.key is None and (self.max_keys != MAX_KEYS or self.evict != "error"):
+            raise SessionError("max_keys or evict is given without key=", fix="give key=, too")
+        if not (self.key is None or isinstance(self.key, str) or callable(self.key)):
             raise SessionError(
                 f"key is {self.key!r}", fix="use the name of an input, or a function of the item"
             )
-        if self.batch is not None:
+        if self.key is not None and self.batch is not None:
             raise SessionError(
                 "items with keys are not stacked: each has a state of its own",
                 fix="leave batch= or key= out",
             )
-        if self.evict not in ("error", "drop") and not isinstance(self.evict, Path):
-            raise SessionError(
-                f"evict is {self.evict!r}",
-                fix="use 'error', 'drop', or a pathlib.Path of a folder to write states to",
-            )
-        if isinstance(self.evict, Path) and not self.evict.is_dir():
-            raise SessionError(f"evict is {str(self.evict)!r}, not a folder", fix="make it first")
+        evict = self.evict
+        if evict in ("error", "drop") or (isinstance(evict, Path) and evict.is_dir()):
+            return
+        raise SessionError(
+            f"evict is {evict!r}",
+            fix="use 'error', 'drop', or the pathlib.Path of a folder to write states to",
+        )
 
     def _check_keep(self) -> None:
         keep, drop = self.keep, self.drop
@@ -231,13 +229,10 @@ def _check_keyed(plan: Plan, options: StreamOptions, changed: frozenset[str]) ->
     """Raise SessionError if items cannot have a state for each key; `changed` are variables."""
     assigned = find_assigned(plan.graph)
     read = {plan.graph.variables[name].name for name in plan.graph.prepared}
-    classes = [
-        node for node in plan.graph.nodes if node.operator.owns and is_ordered(node.operator)
-    ]
+    classes = [n for n in plan.graph.nodes if n.operator.owns and is_ordered(n.operator)]
     if not changed and not classes:
         raise SessionError(
-            "key= is given, and the graph has no state: it assigns no variable and calls no "
-            "ordered class",
+            "the graph has no state for keys: it assigns no variable and calls no ordered class",
             fix="leave key= out",
         )
     if plan.request.commit == "item" and assigned:

@@ -65,20 +65,12 @@ class KeyState:
 class KeyedStates:
     """The states of a session by key; used on the trio thread only, or while that rests.
 
-    Parameters
-    ----------
-    driver : VirtualTimeDriver
-
-    Attributes
-    ----------
-    initial : Mapping of str to Array or None
-        The initial values of the variables that each key has; None before `begin`.
+    `initial` has the values that new keys begin with.
     """
 
     def __init__(self, driver: VirtualTimeDriver) -> None:
         self._driver = driver
-        self.initial: Mapping[str, Array] | None = None
-        self._versions = StateVersions()
+        self.initial = StateVersions()
         self._states: dict[Hashable, KeyState] = {}
         self._most = MAX_KEYS
         self._evict: Evict = "error"
@@ -87,11 +79,6 @@ class KeyedStates:
         # Held while a state is neither in memory nor in a file.
         self._moving = trio.Lock()
         self._failures: list[BaseException] = []
-
-    def begin(self, initial: Mapping[str, Array]) -> None:
-        """Set the values that new keys begin with."""
-        self.initial = initial
-        self._versions.begin(initial)
 
     def limit(self, max_keys: int, evict: Evict) -> None:
         self._most, self._evict = max_keys, evict
@@ -170,11 +157,10 @@ class KeyedStates:
             if self._evict != "drop":
                 return None
             self._drop(next(iter(self._states)))
-        assert self.initial is not None, "a stream with keys has begun"
-        return self._put(key, self.initial)
+        return self._put(key, None)
 
-    def _put(self, key: Hashable, values: Mapping[str, Array]) -> KeyState:
-        state = self._states[key] = KeyState(key, self._versions.fork(values))
+    def _put(self, key: Hashable, values: Mapping[str, Array] | None) -> KeyState:
+        state = self._states[key] = KeyState(key, self.initial.fork(values))
         return state
 
     def _drop(self, key: Hashable) -> None:
@@ -210,11 +196,10 @@ class KeyedStates:
             del self._states[idle.key]
             self._files[idle.key] = path
 
-    async def _take_from_file(self, key: Hashable) -> Mapping[str, Array]:
+    async def _take_from_file(self, key: Hashable) -> Mapping[str, Array] | None:
         path = self._files.get(key)
         if path is None:
-            assert self.initial is not None, "a stream with keys has begun"
-            return self.initial
+            return None
         values = await self._read(path)
         await self._driver.on_thread(path.unlink)
         del self._files[key]

@@ -418,10 +418,12 @@ class Variables:
         await self._begin_keys()
 
     async def _begin_keys(self) -> None:
-        if self.states.initial is None:
+        if self.states.initial.names != self._keyed:
             nodes = {name: self._nodes[name] for name in self._keyed}
             values = await self._driver.on_thread(partial(compute_initial_values, nodes))
-            self.states.begin({name: copy_read_only(value) for name, value in values.items()})
+            self.states.initial.begin(
+                {name: copy_read_only(value) for name, value in values.items()}
+            )
 
     def closings(self) -> Iterator[Callable[[], None]]:
         """Yield functions that free all memory, to be called on a thread."""

@@ -41,10 +41,13 @@ class StateVersions:
             self._versions = {name: {} for name in values}
             self._spare = {name: [] for name in values}
 
-    def fork(self, values: Mapping[str, Array]) -> StateVersions:
-        """Return versions of the same variables for another state; the spare arrays are shared."""
+    def fork(self, values: Mapping[str, Array] | None) -> StateVersions:
+        """Return versions of the same variables; by default of the same values, too.
+
+        Spare arrays are shared.
+        """
         other = StateVersions()
-        other.begin(values)
+        other.begin(self._committed if values is None else values)
         other._lock, other._spare = self._lock, self._spare
         return other
 

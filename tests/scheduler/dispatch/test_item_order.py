@@ -62,6 +62,23 @@ def test_a_step_that_only_reads_waits_for_earlier_items_and_holds_nobody_up() ->
     assert order.claim(second, 0)
 
 
+def test_items_of_other_states_wait_for_shared_functions_alone() -> None:
+    order = ItemOrder()
+    steps = {0: ["a"], 1: ["f"]}
+    ordered = Ordered(steps, steps, shared=frozenset("f"))
+    first, other, second, plain = (order.admit(ordered, one) for one in ("x", "y", "x", None))
+    assert order.claim(other, 0)
+    assert order.claim(plain, 0)
+    assert not order.claim(second, 0)
+    assert not order.claim(other, 1)
+    assert order.complete(first, 0) == [(second, 0)]
+    assert order.leave(first) == [(other, 1)]
+    for item in (other, second, plain):
+        order.leave(item)
+    assert not order._lines
+    assert not order._waiting
+
+
 def test_a_step_waits_for_earlier_items_though_its_own_item_is_through() -> None:
     order = ItemOrder()
     first, second = (order.admit(Ordered({0: ["a"], 1: ["a"]}, {1: ["a"]})) for _ in range(2))

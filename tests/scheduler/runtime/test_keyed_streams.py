@@ -389,7 +389,7 @@ def test_an_item_without_a_usable_key_fails(options: Any, message: str) -> None:
         ({"key": "k", "batch": 2}, "are not stacked"),
         ({"key": "k", "max_keys": 0}, "max_keys is 0"),
         ({"key": "k", "evict": "spill"}, "evict is 'spill'"),
-        ({"key": "k", "evict": Path("/no/such")}, "not a folder"),
+        ({"key": "k", "evict": Path("/no/such")}, "evict is PosixPath"),
         ({"max_keys": 2}, "without key="),
         ({"key": "k", "fetches": "total"}, "read the variable 'total'"),
     ],
@@ -408,7 +408,7 @@ def test_plans_that_cannot_have_keys_are_refused(tmp_path: Path) -> None:
     tracked.output("y", tracked.call(functions.Sum, tracked.input("x", "float32", (4,)), name="t"))
     by_item = pl.plan(make_graph(), "cpu", commit="item")
     cases: list[tuple[pl.Plan, str, Any]] = [
-        (pl.plan(b.build()), "the graph has no state", {}),
+        (pl.plan(b.build()), "the graph has no state for keys", {}),
         (by_item, 'commit="item"', {}),
         (pl.plan(tracked.build(), "cpu"), "cannot be written to files", {"evict": tmp_path}),
         (pl.plan(tracked.build(), "worker:0"), "runs on 'worker:0'", {}),

@@ -275,3 +275,53 @@ async def test_an_item_that_gets_its_inputs_while_an_earlier_one_starts_again_co
             async for item in results:
                 found[item.index] = -1 if item.error else float(item["sum"][0])
     assert found == {0: -1, 1: 1, 2: 3}
+
+
+async def test_an_item_that_starts_while_an_earlier_one_is_recalled_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Item 0 fails late; item 1, which read its sum, has not ended; item 2 gets its inputs."""
+    holds, late, written = [threading.Event() for _ in range(2)], list[int](), trio.Event()
+
+    def hold(x: Array) -> Array:
+        late.append(int(x[0]))
+        if x[0] < 2 and late.count(int(x[0])) == 1:
+            assert holds[int(x[0])].wait(WAIT_S)
+        if x[0] == 0:
+            raise ValueError("a bad item")
+        return x
+
+    b = pl.GraphBuilder("sums")
+    h = b.input("x", "float32", (4,))
+    total = b.variable("total", np.zeros(4, "float32"))
+    now = total.assign(total + h)
+    b.output("sum", now)
+    held = pl.operator(S, inputs=[S], name="test_overlapping.hold", effects=True, ordered=False)
+    b.output("held", b.call(held(hold), b.after(h, now)))
+    plan = pl.plan(b.build(), ["cpu:0..3"], max_in_flight=4)
+    write, calls, found = ItemLauncher._write, list[int](), dict[int, float]()
+
+    async def slow_write(launcher: ItemLauncher, *arguments: Any) -> None:
+        calls.append(len(calls))
+        if len(calls) == 3:
+            while len(late) < 2:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+            holds[0].set()
+            while not found:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+            written.set()
+        await write(launcher, *arguments)
+
+    async def open_hold() -> None:
+        await written.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        holds[1].set()
+
+    monkeypatch.setattr(ItemLauncher, "_write", slow_write)
+    with trio.fail_after(WAIT_S):
+        async with pl.Session(plan) as session, trio.open_nursery() as nursery:
+            nursery.start_soon(open_hold)
+            async with session.stream(map(feed, range(3)), max_in_flight=4) as results:
+                async for item in results:
+                    found[item.index] = -1 if item.error else float(item["sum"][0])
+    assert found == {0: -1, 1: 1, 2: 3}
