@@ -17,7 +17,7 @@ from ..plans.fetches import Fetches
 from ..profile import Profile
 from ..runtime.items.feeds import to_feeds
 from ..runtime.plan_holder import PlanHolder
-from ..runtime.session import Session, borrowed
+from ..runtime.session import Session, borrow_inputs
 from ..runtime.status import Status
 from ..runtime.streaming.options import StreamArguments, stream_options
 from ..runtime.streaming.sources import Source, check_source
@@ -147,7 +147,7 @@ class AsyncioSession(PlanHolder):
             if done is not None:
                 await self._pause()
                 return done[0]
-        own = borrowed(loop.session, inputs)
+        own = borrow_inputs(loop.session, inputs)
         return await run_on(loop, partial(loop.session.run, own, fetches, deadline_s=deadline_s))
 
     __call__ = run

@@ -20,10 +20,10 @@ from ..planner.plannable import Plannable, to_plan
 from ..plans.fetches import Fetches
 from ..profile import Profile
 from ..runtime.items.feeds import to_feeds
-from ..runtime.items.input_staging import copied
+from ..runtime.items.input_staging import copy_inputs
 from ..runtime.plan_holder import PlanHolder
 from ..runtime.queue import Queue, check_priority
-from ..runtime.session import Session, borrowed, run_in_turn
+from ..runtime.session import Session, borrow_inputs, run_in_turn
 from ..runtime.status import Status
 from ..runtime.streaming.deadlines import check_deadline
 from ..runtime.streaming.options import StreamArguments, stream_options
@@ -125,7 +125,7 @@ class BlockingSession(PlanHolder):
             done = run_item(self._loop, inputs, fetches, limit)
             if done is not None:
                 return done[0]
-        own = borrowed(session, inputs)
+        own = borrow_inputs(session, inputs)
         return run_on(self._loop, partial(session.run, own, fetches, deadline_s=deadline_s))
 
     __call__ = run
@@ -210,7 +210,7 @@ class BlockingSession(PlanHolder):
         session = self._loop.session
         if type(inputs) is not dict:
             inputs = to_feeds(self.plan.graph, inputs, fetches)
-        own = copied(borrowed(session, inputs), {}, session.plan.graph.object_inputs)
+        own = copy_inputs(borrow_inputs(session, inputs), {}, session.plan.graph.object_inputs)
         item, place = SubmittedItem(owner=self), self._submitted.place(check_priority(priority))
         work = partial(run_in_turn, session, own, fetches, deadline_s, place)
         item.follow(self._loop.start(work, place))

@@ -18,7 +18,7 @@ from ..errors import SessionError
 from ..profile.timestamps import Timestamps
 from ..runtime.items.input_staging import InputStagingPool
 from ..runtime.items.item import Item
-from ..runtime.session import borrowed, find_clock
+from ..runtime.session import borrow_inputs, find_clock
 from ..runtime.streaming.options import StreamArguments
 from ..runtime.streaming.sources import Source
 from ..runtime.streaming.stamped import Handed
@@ -103,7 +103,7 @@ class Bridge:
 
     def copy(self, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Array]]:
         """Return an item with copies of its arrays, and these; the source may go on."""
-        inputs = borrowed(self._session, inputs)
+        inputs = borrow_inputs(self._session, inputs)
         room = self._spares.room_for(inputs)
         return self._spares.copy_into(inputs, room), room
 

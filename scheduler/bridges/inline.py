@@ -17,7 +17,7 @@ from ..runtime.items.inline_runner import StreamThread
 from ..runtime.items.item import Results
 from ..runtime.items.item_run import run_now
 from ..runtime.opened.fetch_plan_cache import ALL
-from ..runtime.session import carrier_of, may_run_here, run_inline
+from ..runtime.session import get_carrier, may_run_here, run_inline
 from ..runtime.streaming.options import StreamOptions
 from .loop_thread import LoopThread
 
@@ -83,7 +83,7 @@ class StreamHere:
         is_plain = options.batch is None and options.deadline_s is None
         plan = loop.session.plan
         self._may_run = is_plain and may_run_here(loop.session)
-        self._carrier = carrier_of(loop.session) if self._may_run else None
+        self._carrier = get_carrier(loop.session) if self._may_run else None
         is_plain = is_plain and options.key is None and not find_variables(plan.graph)
         can_share = self._may_run and plan.has_own_devices and is_plain
         self.threads = plan.variants if can_share else 0
@@ -116,7 +116,6 @@ class StreamHere:
         return self.threads > 0
 
     def note(self) -> None:
-        """Note that a result was handed out."""
         ways = self._ways
         ways.left -= 1
         if not ways.left:

@@ -35,9 +35,7 @@ class Looped(Protocol):
     """A session, or a pool of replicas: it runs items on a loop."""
 
     @property
-    def plan(self) -> Plan:
-        """The plan of the items."""
-        ...
+    def plan(self) -> Plan: ...
 
     @property
     def stream(self) -> Callable[..., AbstractAsyncContextManager[Results]]:

@@ -14,7 +14,7 @@ import trio
 from ...graph.tensor import Array
 from ..errors import SessionError
 from ..plans.uncopied import Uncopied
-from ..runtime.session import Session, carrier_of
+from ..runtime.session import Session, get_carrier
 from ..runtime.streaming.batch_server import BatchLimits, BatchServer, open_batches
 from ..runtime.streaming.batch_status import MicroBatchesStatus
 from .blocking_session import BlockingSession, check_no_trio, loop_of, run_on
@@ -263,7 +263,7 @@ class _BatchesOnLoop:
     """Batches on the loop of a session that runs on a thread of its own."""
 
     def __init__(self, loop: LoopThread[Session], limits: BatchLimits) -> None:
-        self._carrier = carrier_of(loop.session)
+        self._carrier = get_carrier(loop.session)
         self._limits = limits
         self.opened: Future[BatchServer] = Future()
         # From here on nobody can cancel it, so that its result can always be set.
@@ -295,7 +295,7 @@ class _BatchesOnLoop:
 async def _opened_here(
     session: Session, limits: BatchLimits
 ) -> AsyncIterator[tuple[BatchServer, Caller | None]]:
-    async with open_batches(carrier_of(session), limits) as server:
+    async with open_batches(get_carrier(session), limits) as server:
         yield server, None
 
 

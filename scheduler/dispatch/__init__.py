@@ -1,1 +1,1 @@
-"""Decisions about who is next, without a clock or a lock: sessions and simulations share them."""
+"""Decisions about the next item, without clocks and locks: sessions and simulations share them."""

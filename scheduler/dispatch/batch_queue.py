@@ -1,7 +1,7 @@
 """The queue in front of batches: which items go into the next one, and when it is due.
 
-Clients take turns: whoever was served longest ago goes first, and gets one item into a batch before
-anybody gets another. Only items of one group go together. Time is told, never asked for.
+Clients take turns: the one served longest ago goes first, and gets one item into a batch before
+any gets another. Only items of one group share a batch. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class QueuedItem:
     group : Hashable
         Items of one group can be stacked.
     client : Hashable
-        Who asks for it.
+        The one that requested it.
     since_s : float
         When it came.
     until_s : float
@@ -63,7 +63,7 @@ class BatchQueue(Generic[T]):
         self._numbers = count()
         self._groups: dict[Hashable, OrderedDict[T, None]] = {}
         self._rows: dict[Hashable, int] = {}
-        # By client, whoever was served longest ago first, and by group: each in order of arrival.
+        # By client, the one served longest ago first, and by group: each in order of arrival.
         self._clients: OrderedDict[Hashable, dict[Hashable, OrderedDict[T, None]]]
         self._clients = OrderedDict()
         self._n_waiting = 0
@@ -80,7 +80,7 @@ class BatchQueue(Generic[T]):
         own = self._clients.setdefault(item.client, {})
         own.setdefault(item.group, OrderedDict())[item] = None
         self._groups.setdefault(item.group, OrderedDict())[item] = None
-        self._rows[item.group] = self._rows.get(item.group, 0) + _weight(item)
+        self._rows[item.group] = self._rows.get(item.group, 0) + _weigh(item)
         self._n_waiting += 1
 
     def remove(self, item: T) -> bool:
@@ -89,7 +89,7 @@ class BatchQueue(Generic[T]):
         if group is None or item not in group:
             return False
         del group[item]
-        self._rows[item.group] -= _weight(item)
+        self._rows[item.group] -= _weigh(item)
         if not group:
             del self._groups[item.group], self._rows[item.group]
         own = self._clients[item.client]
@@ -106,7 +106,6 @@ class BatchQueue(Generic[T]):
         return min(map(self._group_due_s, self._groups), default=NEVER)
 
     def take_late(self, now_s: float) -> list[T]:
-        """Take out the items for which it is too late."""
         late = [item for item in self if item.until_s <= now_s]
         for item in late:
             self.remove(item)
@@ -134,16 +133,16 @@ class BatchQueue(Generic[T]):
             n_before = len(taken)
             for client, own in list(self._clients.items()):
                 item = next(iter(own.get(group, ())), None)
-                if item is None or _weight(item) > room:
+                if item is None or _weigh(item) > room:
                     continue
                 self.remove(item)
                 if client in self._clients:
                     self._clients.move_to_end(client)
                 taken.append(item)
-                room -= _weight(item)
+                room -= _weigh(item)
         return taken
 
 
-def _weight(item: QueuedItem) -> int:
+def _weigh(item: QueuedItem) -> int:
     """Return the rows that an item counts for: without any, it is an item all the same."""
     return max(1, item.rows)

@@ -1,7 +1,7 @@
 """The number of the host's cores that each device of a plan computes on.
 
 Devices that compute here have equal shares of the cores but one, which the event loop and the
-neighbours keep. One whose programs scale has more where nothing else computes: replicas divide all
+others keep. One with scaling programs has more if nothing else computes: replicas divide all
 cores, and where items go one at a time, so that the loop waits, a single one has all of them. So do
 replicas of several devices divide all cores where each set of these has one item at a time.
 """
@@ -25,17 +25,17 @@ MOST_STEPS = 2_000
 """Among more it is not looked for those that never overlap."""
 
 
-def equal_share(plan: Plan) -> int:
-    """Return what each device has that computes here, unless it has more; 1 at least."""
-    return equal_cores(len(list_devices(_computing(plan), plan.replicas)))
+def share_equally(plan: Plan) -> int:
+    """Return the cores of each device that computes here, unless it scales; at least 1."""
+    return divide_equally(len(list_devices(_find_computing(plan), plan.replicas)))
 
 
-def shares_of_cores(plan: Plan) -> dict[str, int]:
+def share_cores(plan: Plan) -> dict[str, int]:
     """Return the cores of every device that has nodes and computes here, replicas included."""
     groups = plan.replicas or plan.beside
     counts = {name: len(names) for names in groups for name in names}
     in_flight = plan.max_in_flight * count_variants(groups)
-    shares = divided(plan.steps, _computing(plan), in_flight=in_flight, replicas=counts)
+    shares = divide_cores(plan.steps, _find_computing(plan), in_flight=in_flight, replicas=counts)
     return {
         name: share
         for first, share in shares.items()
@@ -43,7 +43,7 @@ def shares_of_cores(plan: Plan) -> dict[str, int]:
     }
 
 
-def divided(
+def divide_cores(
     steps: Sequence[Step],
     devices: Mapping[str, Device],
     *,
@@ -64,7 +64,7 @@ def divided(
         How many there are of a device, itself included.
     """
     counts = {name: (replicas or {}).get(name, 1) for name in devices}
-    cores, shares = count_cores(), dict.fromkeys(counts, equal_cores(sum(counts.values())))
+    cores, shares = count_cores(), dict.fromkeys(counts, divide_equally(sum(counts.values())))
     for name, count in counts.items():
         if not isinstance(devices[name], Scaling):
             continue
@@ -78,13 +78,13 @@ def divided(
     return shares
 
 
-def seconds_on(device: Device, seconds: float, cores: int) -> float:
-    """Return what a program takes on so many cores that takes so long on one."""
+def scale_to_cores(device: Device, seconds: float, cores: int) -> float:
+    """Scale a one-core duration to `cores` cores."""
     return seconds / device.speedup(seconds, cores) if isinstance(device, Scaling) else seconds
 
 
-def seconds_on_one(device: Device, seconds: float, cores: int) -> float:
-    """Return what a program takes on one core that takes so long on several.
+def scale_to_one_core(device: Device, seconds: float, cores: int) -> float:
+    """Scale a duration on `cores` cores to one core.
 
     How many of them it makes use of follows from that: never fewer for more work.
     """
@@ -96,21 +96,21 @@ def seconds_on_one(device: Device, seconds: float, cores: int) -> float:
     return found
 
 
-def equal_cores(sharing: int) -> int:
-    """Return the cores of each of so many devices, one core left over; 1 at least."""
+def divide_equally(sharing: int) -> int:
+    """Return the cores of each of `sharing` devices, with one core left over; at least 1."""
     return max(1, (count_cores() - 1) // max(1, sharing))
 
 
-def _computing(plan: Plan) -> dict[str, Device]:
-    return computing(plan.prototypes, planned_for(plan))
+def _find_computing(plan: Plan) -> dict[str, Device]:
+    return find_computing(plan.prototypes, list_planned(plan))
 
 
-def computing(devices: Mapping[str, Device], used: Container[str]) -> dict[str, Device]:
+def find_computing(devices: Mapping[str, Device], used: Container[str]) -> dict[str, Device]:
     """Return those of the used devices that keep the host's cores busy."""
     return {name: one for name, one in devices.items() if name in used and is_on_host(one)}
 
 
-def planned_for(plan: Plan) -> set[str]:
+def list_planned(plan: Plan) -> set[str]:
     """Return the devices that have nodes; replicas are not among them."""
     return set(plan.assignment.values()) - {SESSION}
 

@@ -11,10 +11,10 @@ from ..plans.placement import Transfer
 from ..plans.plan import Plan
 
 
-def donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset[str]:
-    """Return what functions compute that is read only by programs which take donations.
+def find_donated_tensors(plan: Plan, devices: Mapping[str, Device]) -> frozenset[str]:
+    """Return the results of functions that only programs which take donations read.
 
-    Not what leaves the plan, nor what outlives the item: that is looked for in planned memory.
+    Outputs of the plan, and tensors that outlive the item, must be in planned memory.
     """
     assert plan.placement is not None, "shapes are known"
     made, kept = set[str](), {*plan.graph.outputs}

@@ -60,7 +60,6 @@ def note_hand_over(ns: float) -> None:
 
 
 def is_measured() -> bool:
-    """Return whether the figure is one of this process."""
     return _measured_ns > 0
 
 

@@ -32,7 +32,6 @@ class PreemptionMeter(threading.local):
     _ran_ns = _waited_ns = 0
 
     def refresh(self) -> None:
-        """Read the counters."""
         self._ran_ns, self._waited_ns = read_counters()
         self.read_at_ns = perf_counter_ns()
 

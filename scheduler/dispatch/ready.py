@@ -1,6 +1,6 @@
 """The order in which a lane is given the steps that are ready.
 
-The step of the oldest item comes first: what is nearest to its end frees its memory soonest. Among
+The step of the oldest item comes first: the one nearest to its end frees its memory soonest. Among
 the steps of one item that one does which the longest work follows (its bottom level: Hu, Operations
 Research 9(6), 1961), so a long branch is not held up by short ones. Pure decisions, without a clock
 or a lock: the executor and the simulator take the same.
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class ReadyQueue(Generic[T]):
     """The steps that wait for a lane, of all items that use it.
 
-    A lane is given few steps at a time: what it was given it does in that order, whatever becomes
-    ready meanwhile.
+    A lane is given few steps at a time: what it was given it does in that order, in spite of steps
+    that become ready meanwhile.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class ReadyQueue(Generic[T]):
         return None
 
     def withdraw(self, item: int) -> int:
-        """Take away what waits of an item; return how many steps these were."""
+        """Remove an item's waiting steps; return their number."""
         kept = [one for one in self._waiting if one[0] != item]
         count = len(self._waiting) - len(kept)
         if count:
@@ -70,7 +70,7 @@ class ReadyQueue(Generic[T]):
         return count
 
 
-def bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[float]:
+def compute_bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[float]:
     """Return for every step the time from its start to the end, if nothing held anything up.
 
     Parameters
@@ -78,7 +78,7 @@ def bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> l
     seconds : sequence of float
         How long each step takes; the steps are in a topological order.
     waits : sequence of sequence of int
-        What each step waits for.
+        The predecessors of each step.
     """
     levels = list(seconds)
     following = [0.0] * len(levels)
@@ -90,12 +90,12 @@ def bottom_levels(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> l
     return levels
 
 
-def ranks(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[int]:
+def rank_steps(seconds: Sequence[float], waits: Sequence[Sequence[int]]) -> list[int]:
     """Return the place of every step in the order of their bottom levels, the highest first.
 
     Among equals the plan's order counts, so no step comes before one that it waits for.
     """
-    levels = bottom_levels(seconds, waits)
+    levels = compute_bottom_levels(seconds, waits)
     found = [0] * len(levels)
     for place, step in enumerate(sorted(range(len(levels)), key=lambda one: -levels[one])):
         found[step] = place

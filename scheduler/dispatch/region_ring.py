@@ -2,7 +2,7 @@
 
 Items in flight share the copies of a region like the places of a ring: item n has copy n % copies,
 after the item before it there has released it. Since items only ever wait for earlier ones, some
-item can always go on, whatever it holds. Pure decisions, without a clock or a lock: the executor
+item can always continue, with any regions. Pure decisions, without a clock or a lock: the executor
 and the simulator take the same.
 """
 
@@ -32,7 +32,7 @@ class RegionRing:
     claiming : frozenset of int
         The steps that must `claim` before they start, with `ADMISSION` if feeding must.
     releasing : frozenset of int
-        The steps whose completion releases regions, with the number of steps if landing does.
+        The steps that release regions on completion; the number of steps stands for landing.
     """
 
     def __init__(self, regions: Iterable[Region]) -> None:
@@ -86,7 +86,7 @@ class RegionRing:
         return not missing
 
     def complete(self, item: int, step: int) -> list[Grant]:
-        """Note that a step is complete; return what may start now, earlier items first."""
+        """Note that a step is complete; return the items that may start now, earlier ones first."""
         granted: list[Grant] = []
         for region in self._releases.get(step, ()):
             owed = self._items[item].owed
@@ -103,7 +103,7 @@ class RegionRing:
         return steps
 
     def leave(self, item: int) -> list[Grant]:
-        """Let go of all that an item has or waits for; return what may start now."""
+        """Release all regions and claims of an item; return the items that may start now."""
         granted: list[Grant] = []
         for region, owed in enumerate(self._items.pop(item).owed):
             is_released = owed == 0 and self._owed[region] > 0
@@ -133,7 +133,7 @@ class RegionRing:
 
 @dataclass(slots=True)
 class _Turn:
-    """What an item owes and waits for.
+    """An item's obligations and claims.
 
     `owed` counts, for each region, the completions that release it; `missing`, for each step that
     waits, the copies that it does not have yet.

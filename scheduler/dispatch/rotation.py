@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 
 class Rotation:
-    """Whose turn it is: the variant with the fewest items under way, of equals the next.
+    """The choice of the next variant: the one with the fewest items in flight, of equals the next.
 
     Parameters
     ----------

@@ -37,25 +37,25 @@ class RowEdge:
     placed: PlacedTensor
 
 
-def row_edges(plan: Plan) -> Iterator[RowEdge]:
+def find_row_edges(plan: Plan) -> Iterator[RowEdge]:
     """Yield such edges of a plan of known shapes.
 
-    All values have to be what one generator yields: rows of others are not known one by one. And
+    All values must come from one generator: other rows are not known one by one. And
     nothing may have to be copied between the two steps.
     """
     assert plan.placement is not None, "shapes are known"
-    eaches = [step for step in plan.steps if any(node.op == EACH for node in _nodes(step))]
+    eaches = [step for step in plan.steps if any(node.op == EACH for node in _list_nodes(step))]
     if not eaches:
         return
     makers = {
         name: (step, node)
         for step in plan.steps
-        for node in _nodes(step)
+        for node in _list_nodes(step)
         for name in node.outputs
-        if name and _yields_rows(node)
+        if name and _is_generator(node)
     }
     for target in eaches:
-        (each,) = _nodes(target)  # what is awaited is a subgraph of its own
+        (each,) = _list_nodes(target)  # an awaited node is a subgraph of its own
         if not all(name in makers for name in each.inputs):
             continue
         (source, generator), *others = (makers[name] for name in each.inputs)
@@ -68,11 +68,11 @@ def row_edges(plan: Plan) -> Iterator[RowEdge]:
             yield RowEdge(source.index, target.index, generator, each, picks, placed)
 
 
-def _nodes(step: Step) -> tuple[Node, ...]:
+def _list_nodes(step: Step) -> tuple[Node, ...]:
     return () if isinstance(step.work, Transfer) else step.work.graph.nodes
 
 
-def _yields_rows(node: Node) -> bool:
+def _is_generator(node: Node) -> bool:
     inner = node.attributes["body"].nodes[0] if node.op == BOUNDED_CALL else node
     return is_generator(inner.operator.function)
 

@@ -1,7 +1,7 @@
 """The queue of rows in front of batches: which go into the next one, and when it is due.
 
-Rows come in blocks, those of one item, and leave in batches, whoever came first going first; a
-block may be divided among several. Rows of one shape go together. Time is told, never asked for.
+Rows come in blocks, those of one item, and leave in batches, in order of arrival; a
+block may be divided among several. Rows of one shape go together. The caller passes the time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ B = TypeVar("B", bound=RowGroup)
 
 
 class RowRun(NamedTuple, Generic[B]):
-    """Rows of a block that go into a batch, one behind the other."""
+    """Rows of a block that go into a batch together."""
 
     block: B
     start: int
@@ -65,21 +65,19 @@ class RowQueue(Generic[B]):
         self._size = size
         self._groups: dict[Hashable, OrderedDict[B, None]] = {}
         self._rows: dict[Hashable, int] = {}
-        self._order: OrderedDict[B, None] = OrderedDict()  # as they came, whatever their group
+        self._order: OrderedDict[B, None] = OrderedDict()  # in order of arrival, across groups
 
     def __len__(self) -> int:
         """Return how many rows wait."""
         return sum(self._rows.values())
 
     def add(self, block: B) -> None:
-        """Put a block with rows at the end."""
         block.stop = block.rows
         self._order[block] = None
         self._groups.setdefault(block.group, OrderedDict())[block] = None
         self._rows[block.group] = self._rows.get(block.group, 0) + block.rows
 
     def remove(self, block: B) -> None:
-        """Take out what is left of a block."""
         if block in self._groups.get(block.group, ()):
             self._take(block, block.stop - block.taken)
 

@@ -14,7 +14,7 @@ from ...devices.device import Device
 from ...devices.host import count_cores, may_run_anywhere
 from ..plans.placement import Outline, summarize_step
 from ..plans.replicas import count_variants
-from .core_shares import planned_for
+from .core_shares import list_planned
 
 if TYPE_CHECKING:
     from ..plans.plan import Plan
@@ -23,11 +23,10 @@ SharedLanes: TypeAlias = Mapping[str, tuple[str, ...]]
 """For every device that shares a lane, all that do; the lane is the first one's."""
 
 
-def shared_lanes(plan: Plan) -> SharedLanes:
-    """Return which devices of a plan, or of a variant of one, share lanes."""
+def find_shared_lanes(plan: Plan) -> SharedLanes:
     groups = plan.replicas or plan.beside
     count = count_variants(groups)
-    have_replicas = planned_for(plan).issubset(name for names in groups for name in names)
+    have_replicas = list_planned(plan).issubset(name for names in groups for name in names)
     if not have_replicas or {*map(len, groups)} != {count} or count < count_cores():
         return {}
     free = [names for names in groups if any(map(_may_share, map(plan.prototypes.get, names)))]
@@ -40,9 +39,8 @@ def name_of(devices: Sequence[str]) -> str:
     return " and ".join(devices)
 
 
-def outlines(plan: Plan) -> tuple[Outline, ...]:
-    """Return the steps of a plan without their graphs."""
-    shared = shared_lanes(plan)
+def outline_steps(plan: Plan) -> tuple[Outline, ...]:
+    shared = find_shared_lanes(plan)
     return tuple(summarize_step(step, name_of(shared.get(step.device, ()))) for step in plan.steps)
 
 

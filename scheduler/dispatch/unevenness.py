@@ -26,7 +26,6 @@ class Unevenness:
         self._mean_ns = self._deviation_ns = 0.0
 
     def note(self, ns: int) -> None:
-        """Note the time of an item."""
         if not self._mean_ns:
             self._mean_ns = ns
         deviation_ns = abs(ns - self._mean_ns)

@@ -70,7 +70,7 @@ class WayChoice:
     lanes : int
         Items that could run at the same time on lanes.
     most_ns : int
-        Items whose steps take longer on one thread do not run here.
+        Limit of the time of steps on one thread for items to run here.
     longest_ns : int
         If items take longer than this, those after a refused one are refused, too.
     read_item_ns : callable
@@ -190,7 +190,7 @@ class WayChoice:
             memory.windows = LEAST_STAY
 
     def _may_gain(self, cost_ns: float, here_ns: int) -> bool:
-        """Return whether lanes could save what they cost, given the time of an item here."""
+        """Return whether lanes could save their cost, given the time of an item here."""
         gain_ns = cost_ns - self._least_on_lanes_ns(cost_ns, here_ns)
         return gain_ns > GAIN_HAND_OVERS * get_hand_over_ns()
 

@@ -34,7 +34,6 @@ class Sink:
         return row
 
     def pack(self, rows: list[Any]) -> Any:
-        """Return the block of some encoded rows."""
         assert self._function is not None
         self._function(rows)
 

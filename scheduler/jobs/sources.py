@@ -218,7 +218,6 @@ def _is_number(kind: Any) -> bool:
 
 
 def hash_texts(texts: Iterable[str]) -> str:
-    """Return a digest of texts in their order."""
     return sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

@@ -16,7 +16,7 @@ from ...graph.errors import ShapeError
 from ...graph.item_order import find_order
 from ...graph.nested import acts_outside, walk_nodes
 from ..costs.host import is_on_host
-from ..dispatch.core_shares import planned_for
+from ..dispatch.core_shares import list_planned
 from ..errors import PlanError
 from ..plans.partition import Candidate, Decision
 from ..plans.plan import Plan
@@ -57,7 +57,7 @@ def plan_on_replicas(plan: Plan) -> Iterator[Plan]:
     """Yield the plan on 2, 4, 8 replicas of its devices, which share the items in flight."""
     if explain_single(plan):
         return
-    used = sorted(planned_for(plan))
+    used = sorted(list_planned(plan))
     every = zip(*(list_ranges(name, plan.max_in_flight) for name in used), strict=True)
     for groups in (tuple(map(expand_range, ranges)) for ranges in every):
         with suppress(PlanError, DeviceError):  # too little memory, or no more of the kind
@@ -73,7 +73,7 @@ def explain_single(plan: Plan) -> str:
     """Return why a plan gets no automatic replicas of its devices; empty if it may."""
     if why := _explain_never(plan):
         return why
-    used = planned_for(plan)
+    used = list_planned(plan)
     told = [name for name in sorted(used) if not _is_replicable(name, plan.request)]
     if told:
         names = " and ".join(told)
@@ -155,7 +155,7 @@ def _predict(plan: Plan) -> _Judged | None:
 
 def _list_candidates(plan: Plan, make: Callable[[PlanRequest], Plan]) -> Iterator[Plan]:
     for name in list_scaling(plan.request):
-        if not plan.is_static or planned_for(plan) != {name}:
+        if not plan.is_static or list_planned(plan) != {name}:
             with suppress(PlanError):  # too little memory, or too many subgraphs
                 yield from plan_on_replicas(_plan_mostly_on(name, plan, make))
     if plan.is_static:
@@ -172,7 +172,7 @@ def _plan_mostly_on(name: str, plan: Plan, make: Callable[[PlanRequest], Plan]) 
     made = make(replace(request, strategy="preference", devices=ordered))
     if made.decision is None:
         return made
-    chosen = f"{'all' if planned_for(made) == {name} else 'most'} on {name}"
+    chosen = f"{'all' if list_planned(made) == {name} else 'most'} on {name}"
     why = f"what {name} supports is there, whole"
     return replace(made, decision=replace(made.decision, chosen=chosen, why=why))
 

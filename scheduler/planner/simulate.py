@@ -15,7 +15,7 @@ from ...graph.operators.bounded_call import called_op
 from ...graph.operators.control import waits
 from ...graph.operators.each import EACH
 from ..costs import Costs
-from ..dispatch.shared_lanes import outlines
+from ..dispatch.shared_lanes import outline_steps
 from ..errors import PlanError
 from ..plans.placement import Outline, Step, Transfer
 from ..plans.plan import Plan
@@ -274,9 +274,9 @@ def _profile(
     variants: Sequence[Plan], bodies: Mapping[str, Sequence[Plan]], timeline: Timeline
 ) -> Profile:
     """Convert the prediction to a profile, for reports and traces."""
-    known = [(outlines(plan), plan.memory) for plan in variants]
+    known = [(outline_steps(plan), plan.memory) for plan in variants]
     of_rows = {
-        queue: [(rename_steps(outlines(plan), queue), plan.memory) for plan in plans]
+        queue: [(rename_steps(outline_steps(plan), queue), plan.memory) for plan in plans]
         for queue, plans in bodies.items()
     }
     records = [_record(timeline, item, known) for item in range(timeline.items)]

@@ -24,7 +24,7 @@ from ..costs.figures import Figures, Link, Measured, Timing
 from ..costs.host import is_on_host
 from ..costs.members import split_members
 from ..costs.signature import Signature, make_digest, make_signature
-from ..dispatch.core_shares import seconds_on_one, shares_of_cores
+from ..dispatch.core_shares import scale_to_one_core, share_cores
 from ..errors import PlanError
 from .overheads import measure_hops, measure_loop
 
@@ -54,7 +54,7 @@ def derive_figures(profile: Profile, plan: Plan, wholes: Profile | None = None) 
     nodes: dict[str, dict[Signature, list[Measured]]] = {}
     inside: dict[str, dict[Signature, list[Measured]]] = {}
     programs: dict[str, dict[str, list[Timing]]] = {}
-    cores = shares_of_cores(plan)
+    cores = share_cores(plan)
     for subgraph in plan.subgraphs:
         times = spent.get((subgraph.name, subgraph.device))
         if times is None:
@@ -112,7 +112,7 @@ def _scale_to_one_core(whole: Timing, device: Device, cores: int) -> Timing:
     """Scale the time of a program on `cores` cores to one."""
     if whole.trusted_s <= 0:
         return whole
-    return whole.scaled(seconds_on_one(device, whole.trusted_s, cores) / whole.trusted_s)
+    return whole.scaled(scale_to_one_core(device, whole.trusted_s, cores) / whole.trusted_s)
 
 
 def _divide_by_shares(

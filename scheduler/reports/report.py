@@ -25,7 +25,7 @@ from ...graph.printing import bytes_text, counted, rate_text, seconds_text
 from ...graph.tensor import TensorSpec
 from ...graph.traits import RUNTIME
 from ..costs.costs import PYTHON_S
-from ..dispatch.core_shares import shares_of_cores
+from ..dispatch.core_shares import share_cores
 from ..dispatch.hand_over import describe_hand_over
 from ..planner.joined_stages import join_if_possible
 from ..planner.known_values import list_known_nodes
@@ -134,7 +134,7 @@ def _describe_plan(plan: Plan) -> Iterator[str]:
         yield from _describe_guesses(plan)
     if hand_over := describe_hand_over():
         yield f"  {hand_over}"
-    shares = shares_of_cores(plan)
+    shares = share_cores(plan)
     for name in plan.devices:
         device = plan.prototypes[name]
         if isinstance(device, Remote):

@@ -15,9 +15,9 @@ import trio
 from ...devices.device import Device, Pollable
 
 PATIENCE_NS = 200_000
-"""Work that is not over by then is left to threads: it is long beside what they cost."""
+"""Work that takes longer is left to threads: their cost is small next to it."""
 MOST_SKIPPED = 64
-"""Submissions that nobody polls for, at most, where polling was in vain."""
+"""Limit of submissions without polling after polling in vain."""
 
 
 class CompletionPoller:
@@ -48,7 +48,7 @@ class CompletionPoller:
             device.attend(self._attend)
 
     async def close(self) -> None:
-        """Poll no more; devices' threads see to what is under way."""
+        """Stop polling; devices' threads wait for the work in flight."""
         for device in self._devices:
             device.leave(self._attend)
         if self._devices:
@@ -56,7 +56,7 @@ class CompletionPoller:
             await self._ended.wait()
 
     def _attend(self) -> bool:
-        """Say whether what is being submitted will be polled for."""
+        """Return whether work that is being submitted will be polled for."""
         if self._skipped < self._to_skip:
             self._skipped += 1
             return False

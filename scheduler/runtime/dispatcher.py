@@ -97,7 +97,7 @@ class Dispatcher:
         return chosen
 
     def move(self, item_run: ItemRun) -> int:
-        """Return the variant for an item whose own was lost.
+        """Return the variant for an item that lost its own.
 
         It stays while slots are held for consumers: these may be waiting for this very item.
         """
@@ -116,7 +116,6 @@ class Dispatcher:
             self._lanes[item_run.variant] = open_plan.lane[open_plan.order.first[0]]
 
     def end(self, open_plan: OpenPlan, times: Sequence[int]) -> None:
-        """Note the times of the steps of an item that has ended."""
         if self._count == 1 or not open_plan.order.first:
             return
         first = open_plan.lane[open_plan.order.first[0]]
@@ -163,7 +162,7 @@ class Dispatcher:
             return False
         if self._lost or self._is_closing:
             return False
-        # The lane must tell the variants apart.
+        # The lane must distinguish the variants.
         return len(set(self._lanes.values())) == self._count
 
     def _has_room(self, variant: int) -> bool:

@@ -56,7 +56,7 @@ class DeviceLost:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRestored:
-    """A device that was lost runs again, after so many attempts to start it."""
+    """A lost device runs again, after this many attempts to start it."""
 
     device: str
     attempts: int
@@ -78,7 +78,7 @@ class ItemReplayed:
 
 @dataclass(frozen=True, slots=True)
 class FunctionsOverlap:
-    """A session has opened in which so many items at once may call these functions.
+    """A session has opened in which several items at once may call these functions.
 
     Its plan has automatic replicas. Name one device, `max_in_flight=1` or a range to decide that.
     """

@@ -16,7 +16,7 @@ from ...graph.tensor import Array
 
 MOST_THREADS = 4
 CORES_EACH = 4
-"""Of the cores that there are: the others have work of their own."""
+"""Share of all cores: the others have their own work."""
 LEAST_BYTES = 1 << 22
 """For each thread."""
 SPLIT_BYTES = 2 * LEAST_BYTES
@@ -40,7 +40,7 @@ def copy_array(target: Array, source: Array) -> None:
         thread.join()
 
 
-def copied_array(array: Array) -> Array:
+def duplicate_array(array: Array) -> Array:
     """Return a copy of an array, which has the order of its elements in memory."""
     if array.nbytes < SPLIT_BYTES or not array.flags.c_contiguous:
         return array.copy("K")

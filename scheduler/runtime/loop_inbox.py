@@ -1,9 +1,9 @@
 """Calls that other threads have the trio thread make, in the order in which they come.
 
-A thread that tells the loop by `TrioToken.run_sync_soon` writes to a socket, and gives up the
+A thread that notifies the loop by `TrioToken.run_sync_soon` writes to a socket, and gives up the
 interpreter for that. The loop then works for as long as it has something to do, while the lane
-whose step has ended waits to start the next one. So the loop is woken here by a call that keeps the
-interpreter: the lane goes on, and gives it up when its next step runs.
+with an ended step waits to start the next one. So the loop is woken here by a call that keeps the
+interpreter: the lane continues, and releases it when its next step runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...graph.errors import register_loop
 
 
 def _find_eventfd_write() -> Callable[[int, int], object] | None:
-    """Return C's function, called with the interpreter kept; None where there is none."""
+    """Return C's function, called with the interpreter kept; None if it is missing."""
     try:
         found = ctypes.PyDLL(None).eventfd_write
     except (AttributeError, OSError, TypeError):  # not Linux
@@ -38,7 +38,7 @@ class LoopInbox:
     """Opened and closed on the trio thread; any thread may `post`.
 
     It takes a task and a descriptor while it is open. Before and after, and where the system has no
-    eventfd, trio is told in its own way.
+    eventfd, trio is woken in its own way.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ class LoopInbox:
     def __init__(self, on_error: Callable[[BaseException], object]) -> None:
         self._on_error = on_error
         self._calls: deque[Callable[[], object] | None] = deque()
-        self._is_due = False  # somebody has told the loop, or is about to
-        self._lock = threading.Lock()  # so that nobody writes to a descriptor that was closed
+        self._is_due = False  # the loop has been woken, or is about to be
+        self._lock = threading.Lock()  # so that a closed descriptor is never written
         self._fd: int | None = None
         self._serving = trio.CancelScope()
         self._closed = trio.Event()
@@ -60,13 +60,13 @@ class LoopInbox:
         self._token = trio.lowlevel.current_trio_token()
 
     def open(self) -> None:
-        """Be told without trio's own way."""
+        """Use the descriptor instead of trio's own wake-up."""
         if write_eventfd is not None:
             fd = self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             trio.lowlevel.spawn_system_task(self._serve, fd)
 
     async def close(self) -> None:
-        """Give up what `open` took."""
+        """Release the resources of `open`."""
         if self._fd is not None:
             self._serving.cancel()
             await self._closed.wait()
@@ -89,9 +89,9 @@ class LoopInbox:
 
         No lock is taken, with or without a global interpreter lock: the operations of a deque are
         critical sections of it, and have one order. A call that is queued before the mark is made
-        now. Who queues one after the mark sees `_is_due` as it was set before that, and tells the
-        loop again. The deque's length would be no such mark: without a GIL it is read without the
-        lock, perhaps before others see what was set.
+        now. A thread that queues one after the mark sees `_is_due` as it was set before that, and
+        wakes the loop again. The deque's length would be no such mark: without a GIL it is read
+        without the lock, perhaps before others see the assignment.
         """
         self._is_due = False
         self._calls.append(None)

@@ -18,12 +18,10 @@ class PlanHolder(Uncopied):
 
     @property
     def inputs(self) -> Mapping[str, TensorSpec]:
-        """The specs of the inputs, by name."""
         return self.plan.inputs
 
     @property
     def outputs(self) -> Mapping[str, TensorSpec]:
-        """The specs of the outputs, by name."""
         return self.plan.outputs
 
     def __repr__(self) -> str:

@@ -54,7 +54,6 @@ class Queue:
             heappush(self._later, (-place.priority, next(self._arrivals), place))
 
     def is_first(self, place: QueuePlace) -> bool:
-        """True for the place that has the turn."""
         return self._first is place
 
     def advance(self) -> None:
@@ -86,14 +85,13 @@ class QueuePlace:
         self.is_left = False
 
     def enter(self) -> None:
-        """Go to the end of the queue."""
         self._queue.add(self)
 
     async def wait_first(self) -> None:
         """Wait until all earlier places have been left."""
         if not self._queue.is_first(self):
             await self.is_next.wait()
-        # What follows may not wait at all, and would then run although it was cancelled.
+        # Later code may not wait at all, and would then run despite the cancellation.
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def leave(self) -> None:

@@ -25,16 +25,16 @@ SPANS_OF_ITEM = 6
 """An item counts as that many steps besides its own: it takes 0.6 KB, and 24 bytes for each."""
 
 KEPT_RUNS = 64
-"""Of each node, for the median: those before, such as what warms up, are forgotten."""
+"""Limit of times of each node, for the median: earlier ones, such as warm-ups, are dropped."""
 
 KEPT_OPENINGS = 64
-"""Of what ran when plans were opened, the latest is remembered."""
+"""Limit of remembered prologues, the latest."""
 
 KEPT_BATCHES = 4096
-"""Of rows that ran in batches, the latest are remembered."""
+"""Limit of remembered batches of rows, the latest."""
 
 Trace: TypeAlias = tuple[tuple[Outline, ...], Sequence[int], Mapping[str, Pool]]
-"""The fields of a `PlanTimes`, which is made of them when somebody asks for it."""
+"""The fields of a `PlanTimes`, which is made of them on request."""
 
 NOTHING: Trace = (), (), {}
 
@@ -63,11 +63,11 @@ class Recorder:
         self.done = self.failed = self.dropped = 0
         self._counting = threading.Lock()  # of threads that run items of a stream
         self._keeps, self._measures = keeps, measures
-        # The older ones that somebody has asked for, and what later ones are to be made of.
+        # The older ones that were requested, and the data for later ones.
         self._records: deque[Record] = deque()
         # Not taken to record an item: append and popleft are critical sections of the deque, with
         # or without a GIL. One thread appends; it and readers take out under this lock, so that
-        # who knows a length can take out so many. A length read too early is an item fewer.
+        # as many as a known length can be taken out. A length read too early is an item fewer.
         self._reading = threading.Lock()
         self._latest: deque[tuple[int, Timestamps, bool, *tuple[Trace, ...]]] = deque()
         self._spans = self._forgotten = 0
@@ -77,7 +77,7 @@ class Recorder:
         self._batches: deque[RowBatch] = deque(maxlen=KEPT_BATCHES)
 
     def trace(self, open_plan: OpenPlan, execution: Execution) -> Trace:
-        """Return what an execution knows of its steps."""
+        """Return the statistics of an execution's steps."""
         if not self._keeps:
             return NOTHING
         if self._measures:
@@ -91,7 +91,7 @@ class Recorder:
             self.failed += failed
 
     def record(self, traces: Sequence[Trace], marks: Timestamps, failed: bool) -> None:
-        """Take over what is known of an item, or of a batch; its last marks follow."""
+        """Add the statistics of an item, or of a batch; its last marks follow."""
         if not self._keeps:
             return
         spans = SPANS_OF_ITEM
@@ -103,7 +103,7 @@ class Recorder:
             self._spans -= self._forget()
 
     def record_prologue(self, prologue: OpenPlan, execution: Execution, marks: Timestamps) -> None:
-        """Take over what ran when a plan was opened; no item did."""
+        """Add the execution of a prologue, which belongs to no item."""
         if self._keeps:
             part = PlanTimes(prologue.outlines, execution.times, prologue.pools)
             self._at_open.append(Record((part,), marks, failed=False))
@@ -129,7 +129,7 @@ class Recorder:
         marks: Timestamps,
         failed: bool,
     ) -> None:
-        """Take over what ran of a batch of rows, and three times of it: it is no item."""
+        """Add the execution of a batch of rows, and three times of it; it is not an item."""
         if self._keeps and traces and traces[0][0]:
             parts = [
                 PlanTimes(rename_steps(steps, queue), times, pools)
@@ -139,7 +139,6 @@ class Recorder:
             self._batches.append(RowBatch(queue, rows, *times_ns, record))
 
     def profile(self) -> Profile:
-        """Return what is known by now."""
         nodes = [NodeTime(*key, *runs.figures()) for key, runs in list(self._nodes.items())]
         nodes.sort(key=lambda node: -node.total_ns)
         with self._reading:
@@ -160,7 +159,7 @@ class Recorder:
         )
 
     def _forget(self) -> int:
-        """Drop the oldest item; return what it counted as."""
+        """Drop the oldest item; return its contribution to the counts."""
         with self._reading:
             self._forgotten += 1
             if self._records:

@@ -26,7 +26,7 @@ class RowTaker(Protocol):
         ...
 
     def leave(self, blocks: Sequence[RowBlock], attributes: Mapping[str, Any]) -> None:
-        """Take out rows that nobody waits for any more."""
+        """Remove rows that are not needed any more."""
         ...
 
     async def run_blocks(
@@ -40,12 +40,12 @@ class RowTaker(Protocol):
 
 
 class RowFeed:
-    """Hands the rows of an item to batches as they are yielded; its `RowServer` is what waits.
+    """Hands the rows of an item to batches as they are yielded; the `RowServer` waits for results.
 
     It belongs to the memory that the generator writes to, which one item has at a time: from when
     the generator begins until the `Each` node has ended. Rows wait there. An item that fails before
     its `Each` node began gives the memory away at once: a batch that has taken up rows of it
-    meanwhile may read anything in their place, but nobody sees what comes of them any more.
+    meanwhile may read anything in their place, but their results are not used any more.
 
     Parameters
     ----------
@@ -101,14 +101,14 @@ class RowFeed:
 
     @trio.lowlevel.enable_ki_protection  # or Ctrl-C might strike while a row is in neither
     def _enter(self) -> None:
-        # Before it looks: what comes later is told again. Without a GIL both sides might miss each
+        # Before it looks: later rows notify again. Without a GIL both sides might miss each
         # other; then the rows enter with the next, or as the generator has ended.
         self._is_told = False
         start, stop = self._seen, self._yielded
         if start < stop:
             assert self._writer is not None, "it has told of them"
             self._seen = stop
-            # What came since the last turn is one block: rows of a generator have one shape.
+            # Rows since the last turn are one block: rows of a generator have one shape.
             rows = self._writer.rows(start, stop)
             values = [one for pick in self.edge.picks if (one := rows[pick]) is not None]
             self._entered.append(self._taker.enter(values, self.edge.each.attributes))

@@ -31,7 +31,7 @@ from .faults.policy import FaultPolicy
 from .faults.recovery import Recovery
 from .faults.watch import Watch
 from .items.completion import ItemCompletion
-from .items.device_io import borrowed
+from .items.device_io import borrow_inputs
 from .items.feeds import own_feeds
 from .items.inline_runner import InlineRunner, StreamThread
 from .items.input_staging import InputStagingPool
@@ -45,7 +45,7 @@ from .opened.open_devices import OpenDevices
 from .opened.open_plans import OpenPlans
 from .opened.shape_plan_cache import ShapePlanCache
 from .recorder import Recorder
-from .status import Status, count_subgraph_runs, device_status, memory_status
+from .status import Status, count_subgraph_runs, describe_devices, describe_memory
 from .streaming.row_batches import RowBatches
 from .variables.variables import Variables, keyed_lengths_error
 from .virtual_time import VirtualTimeDriver
@@ -167,10 +167,10 @@ class Runtime:
         self.needs_its_loop = True
 
     def status(self) -> Status:
-        """Return what happens at this moment."""
+        """Return the present state."""
         done, failed = self.recorder.done, self.recorder.failed
-        devices = device_status(self.plan.every_device, self._item_runs)
-        memory = memory_status(self._open_plans.plans, self._open_plans.grown)
+        devices = describe_devices(self.plan.every_device, self._item_runs)
+        memory = describe_memory(self._open_plans.plans, self._open_plans.grown)
         plans = self._open_plans.status()
         in_flight = sum(not item_run.is_part for item_run in self._item_runs)
         subgraphs = count_subgraph_runs(self.plan, self._item_runs)
@@ -184,7 +184,7 @@ class Runtime:
         return 0 if estimates is None else estimates.total_ns
 
     def announce(self, marks: Timestamps, error: BaseException | None) -> None:
-        """Count an item that has ended, and tell observers."""
+        """Count an ended item, and notify observers."""
         self._dispatcher.look_again()
         self.recorder.count(error is not None)
         if self._announcer.is_heard:
@@ -200,8 +200,8 @@ class Runtime:
         self.recorder.dropped += 1
 
     def borrowed(self, inputs: Any) -> Any:
-        """Return what is fed, with loans of what lies on devices; on the caller's thread."""
-        return borrowed(self._inputs_on, self._devices.by_name, inputs)
+        """Return the inputs, with loans of arrays on devices; called on the caller's thread."""
+        return borrow_inputs(self._inputs_on, self._devices.by_name, inputs)
 
     def is_caller(self) -> bool:
         """Return whether the caller is a function of an item, on the thread of a device."""
@@ -258,7 +258,7 @@ class Runtime:
             logger.info("%s is called for one item after the other: %s", name, why)
 
     async def _open_plan(self) -> None:
-        """Open what is known of the plan before anything is fed."""
+        """Open the known parts of the plan before the first item."""
         whole, count = self._fetch_plans.whole, self.plan.max_in_flight
         if self.plan.is_static:
             opened = await whole.open_own(count)
@@ -273,12 +273,12 @@ class Runtime:
             await self._watch.on_thread(slots.fill)
 
     async def close(self) -> None:
-        """Cancel what is under way, wait for it to end, and free everything.
+        """Cancel work in flight, wait for its end, and free everything.
 
         Raises
         ------
         Exception
-            What the first device that failed to close raised, with what others did in its notes;
+            The error of the first device that failed to close, with others in its notes;
             all are closed.
         """
         errors: list[BaseException] = []
@@ -295,10 +295,10 @@ class Runtime:
             raise combine_errors(errors)
 
     async def _close(self, errors: list[BaseException], closed: trio.Event) -> None:
-        # First nothing starts any more, then what runs ends, then what it ran on is closed.
+        # First stop starting work, then wait for running work, then close its devices.
         self._refuse()
         self._watch.close()
-        # Whoever is just being admitted may come to hold a slot yet.
+        # An item that is being admitted may still get a slot.
         await self._admissions.wait_ended()
         await self.drain(self._item_runs)
         await self._breakdown.settle(self._driver)
@@ -308,7 +308,7 @@ class Runtime:
         await self._poller.close()
         await self._driver.end()
         closings = self._open_plans.closings(), self.variables.closings(), self._devices.closings()
-        errors += await self._driver.aside(partial(_errors_of, chain(*closings)))
+        errors += await self._driver.aside(partial(_close_all, chain(*closings)))
         closed.set()
 
     def _refuse(self) -> None:
@@ -335,7 +335,7 @@ class Runtime:
         self.is_inherited = True
 
     def _lose(self, device: str) -> None:
-        """Take what needs a device out of use: it is lost."""
+        """Take all plans of a lost device out of use."""
         self._open_plans.retire(device)
         self.variables.lose(device)
 
@@ -450,7 +450,7 @@ class Runtime:
     ) -> bool:
         """Start an item if nothing has to be waited for, and say so; inputs are not kept.
 
-        They are `borrowed` where they may be.
+        They are `borrow_inputs` where they may be.
 
         Raises
         ------
@@ -459,7 +459,7 @@ class Runtime:
         KernelError
             If it was run at once, and fails.
         """
-        # Who reads results in place needs a slot that stays its own.
+        # A caller that reads results in place needs a slot of its own.
         if may_run_here and not item_run.holds:
             results = self.run_at_once(inputs, max_in_flight, item_run.marks, fetched)
             if results is not None:
@@ -481,7 +481,7 @@ class Runtime:
 
     @trio.lowlevel.enable_ki_protection
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
-        """Return the plan for what is fetched, made now if need be.
+        """Return the plan for fetched tensors, making it if necessary.
 
         Raises
         ------
@@ -515,8 +515,8 @@ class Runtime:
         return self._admissions
 
 
-def _errors_of(closings: Iterable[Callable[[], None]]) -> list[Exception]:
-    """Close one after the other, whatever they raise; return that."""
+def _close_all(closings: Iterable[Callable[[], None]]) -> list[Exception]:
+    """Close all in sequence, and return their errors."""
     errors = []
     for close in closings:
         try:

@@ -118,7 +118,7 @@ class Session(PlanHolder):
     def __exit__(self, *error: object) -> None:
         raise AssertionError("it is never entered")
 
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C waits until the session knows what is open
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C waits until the session knows its open resources
     async def __aenter__(self) -> Session:
         if not trio.lowlevel.in_trio_run():
             raise _no_trio_error()
@@ -397,7 +397,7 @@ class Session(PlanHolder):
         await self._open_runtime().variables.reset(names)
 
     async def carry_variables(self, values: Mapping[str, Any]) -> Carried:
-        """Set variables from those of another graph, by name, and report what did not fit.
+        """Set variables from those of another graph, by name, and report differences.
 
         Values of the same name, dtype and shape are assigned, as by `assign`. Other values are
         ignored, and variables without a value stay as they are.
@@ -435,17 +435,17 @@ class Session(PlanHolder):
         runtime = self._runtime  # looked up once: the session may be closed just now
         if runtime is None and self._profile is not None:
             return self._profile
-        return _opened(runtime).recorder.profile()
+        return _get_open(runtime).recorder.profile()
 
     def status(self) -> Status:
         """Return the current state: items, devices and their queues, memory."""
         return self._open_runtime().status()
 
     def _open_runtime(self) -> Runtime:
-        return _opened(self._runtime)
+        return _get_open(self._runtime)
 
 
-def _opened(runtime: Runtime | None) -> Runtime:
+def _get_open(runtime: Runtime | None) -> Runtime:
     if runtime is None:
         raise SessionError("the session is not open", fix="async with Session(plan) as session")
     if runtime.is_inherited:
@@ -512,12 +512,12 @@ def find_clock(session: object) -> Callable[[], int]:
     return perf_counter_ns if runtime is None else runtime.now_ns
 
 
-def carrier_of(session: Session) -> Carrier:
+def get_carrier(session: Session) -> Carrier:
     """Return the runtime of an open session."""
     return session._open_runtime()
 
 
-def borrowed(session: object, inputs: Any) -> Any:
+def borrow_inputs(session: object, inputs: Any) -> Any:
     """Return the inputs for a session that runs on another thread than the caller's.
 
     Arrays on devices become loans, which wait for the work that the caller has queued so far.

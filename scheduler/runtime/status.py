@@ -53,7 +53,7 @@ class SubgraphStatus:
 
 @dataclass(frozen=True, slots=True)
 class PlansStatus:
-    """The plans that a session keeps open: for what is fetched, and the shapes of what is fed.
+    """The plans that a session keeps open: by fetched tensors, and shapes of inputs.
 
     Attributes
     ----------
@@ -100,7 +100,6 @@ class Status:
     subgraphs: Mapping[str, SubgraphStatus] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
         return {
             "done": self.done,
             "failed": self.failed,
@@ -118,13 +117,15 @@ class Status:
         }
 
 
-def device_status(devices: Iterable[str], item_runs: Iterable[ItemRun]) -> dict[str, DeviceStatus]:
+def describe_devices(
+    devices: Iterable[str], item_runs: Iterable[ItemRun]
+) -> dict[str, DeviceStatus]:
     """Return how many steps of these items each device has, and how many wait for it.
 
-    The calls of async functions are told by themselves.
+    The calls of async functions are listed separately.
     """
     found = {name: [0, 0] for name in devices}
-    for execution in filter(None, map(_execution, item_runs)):
+    for execution in filter(None, map(_get_execution, item_runs)):
         for step, given in execution.pending():
             found.setdefault(step.place, [0, 0])[0 if given else 1] += 1
     return {name: DeviceStatus(*counts) for name, counts in found.items()}
@@ -133,14 +134,14 @@ def device_status(devices: Iterable[str], item_runs: Iterable[ItemRun]) -> dict[
 def count_subgraph_runs(plan: Plan, item_runs: Iterable[ItemRun]) -> dict[str, SubgraphStatus]:
     """Count the runs at work and waiting for each subgraph."""
     found = {subgraph.name: [0, 0] for subgraph in plan.subgraphs}
-    for execution in filter(None, map(_execution, item_runs)):
+    for execution in filter(None, map(_get_execution, item_runs)):
         for step, given in execution.pending():
             if step.transfer is None:
                 found.setdefault(step.name, [0, 0])[0 if given else 1] += 1
     return {name: SubgraphStatus(*counts) for name, counts in found.items()}
 
 
-def memory_status(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[str, int]:
+def describe_memory(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[str, int]:
     """Return the bytes that open plans have of each memory; variables they have in common.
 
     `grown` are regions beside those of the plans, one for each arena.
@@ -163,5 +164,5 @@ def memory_status(plans: Iterable[Plan], grown: Iterable[Region] = ()) -> dict[s
     return found
 
 
-def _execution(item_run: ItemRun) -> Any:
+def _get_execution(item_run: ItemRun) -> Any:
     return (item_run if item_run.part is None else item_run.part).execution

@@ -2,9 +2,9 @@
 
 Simulated devices may share a `VirtualClock`. It moves on to the next thing that is due when nothing
 else can happen: no task of the trio loop can run, the session has nothing under way on a thread or
-on a real device, and what was brought about by the last move has been done. Tasks that the loop
+on a real device, and the effects of the last move are done. Tasks that the loop
 would run in any order go on one by one, by tickets. So the same session gives the same times
-always, and whatever is not simulated takes no time at all. Sessions that share a clock move it each
+always, and unsimulated work takes no time at all. Sessions that share a clock move it each
 for themselves; the order among them is then left to chance.
 """
 
@@ -30,7 +30,7 @@ from .loop_inbox import LoopInbox
 T = TypeVar("T")
 
 Launch: TypeAlias = Callable[[Sequence[Event], OnDone], Event]
-"""Submits a step, given the events it waits for and what to call when it is done."""
+"""Submits a step, given its events to wait for and a callback for its end."""
 
 
 TURN_NS = 100_000
@@ -38,31 +38,31 @@ TURN_NS = 100_000
 
 
 class Raised(NamedTuple):
-    """What a function raised, until it is taken.
+    """The error of a function, until it is taken.
 
-    What an exception's frames refer to lives as long as it does: arenas, for one. Trio keeps one
+    Objects that an exception's frames refer to live as long: arenas, for one. Trio keeps one
     that leaves a thread in a cycle with its frames, until the next collection.
     """
 
     errors: list[Exception]
 
 
-def _caught(function: Callable[[], T]) -> T | Raised:
+def _catch(function: Callable[[], T]) -> T | Raised:
     try:
         return function()
     except Exception as error:
         return Raised([error])
 
 
-def result_of(outcome: T | Raised) -> T:
-    """Return what a function returned; raise what it raised."""
+def take_result(outcome: T | Raised) -> T:
+    """Return the result of a function, or raise its error."""
     if isinstance(outcome, Raised):
         raise outcome.errors.pop()
     return outcome
 
 
-def clock_of(device: Device) -> Callable[[], int]:
-    """Return what tells the time, in ns, on the clock that a device's events are timed with."""
+def get_clock(device: Device) -> Callable[[], int]:
+    """Return the clock of a device's events, in ns."""
     clock = virtual_clock(device)
     return time.perf_counter_ns if clock is None else clock.now_ns
 
@@ -74,7 +74,7 @@ def _raise(error: BaseException) -> None:
 class VirtualTimeDriver:
     """Moves the virtual clocks of a session's devices; costs next to nothing if there are none.
 
-    It knows of what the session does beside the loop because that is done through it. Methods are
+    It knows the session's work outside of the loop because that is done through it. Methods are
     for the trio thread, but for `post`, `call` and launches, which are for any.
 
     Attributes
@@ -82,11 +82,11 @@ class VirtualTimeDriver:
     now_ns : callable
         The clock that items are timed with.
     has_loop_alone : bool
-        True when nobody else uses the loop: what blocks may do so there, which saves a thread.
+        True if nothing else uses the loop: blocking calls may block it, which saves a thread.
     awaits : callable
         Awaits async functions.
     context : Context
-        What they see of it: a copy of what was there when the session was opened.
+        A copy of the variables from when the session was opened.
     on_break : callable
         Called on the trio thread with exceptions of plait's own; they are raised by default.
     """
@@ -132,7 +132,7 @@ class VirtualTimeDriver:
     def tell_time_of(self, devices: Iterable[Device]) -> None:
         """Time items with the clock of these devices, if they all have the same."""
         # Times of several clocks cannot be compared: then all is in real time.
-        clocks = {clock_of(device) for device in devices}
+        clocks = {get_clock(device) for device in devices}
         if len(clocks) == 1:
             self.now_ns = clocks.pop()
 
@@ -215,13 +215,13 @@ class VirtualTimeDriver:
 
     async def on_thread(self, function: Callable[[], T]) -> T:
         """Call a function that blocks; no clock moves meanwhile."""
-        return result_of(await self.try_on_thread(function))
+        return take_result(await self.try_on_thread(function))
 
     async def try_on_thread(self, function: Callable[[], T]) -> T | Raised:
-        """Call a function that blocks; return what it raises, too, for `result_of`."""
+        """Call a blocking function; return its result or error, for `take_result`."""
         self._begin()
         try:
-            return await self.aside(partial(_caught, function))
+            return await self.aside(partial(_catch, function))
         finally:
             self._end()
 
@@ -233,7 +233,7 @@ class VirtualTimeDriver:
         return await trio.to_thread.run_sync(function)
 
     def launching(self, device: Device, launch: Launch) -> Launch:
-        """Return what launches a step so that no clock moves while a real device works."""
+        """Return a launcher that stops clocks while a real device works."""
         if not self.is_virtual or virtual_clock(device) is not None:
             return launch
         return partial(self._launch, launch)
@@ -269,8 +269,8 @@ class VirtualTimeDriver:
             await self._woken.wait()
             self._woken = trio.Event()
             while not self._ending:
-                # A task that can run may submit what is due before that to which the clock would
-                # move.
+                # A task that can run may submit work that is due before the time to which the clock
+                # would move.
                 await wait_all_tasks_blocked()
                 if self._holders:
                     heappop(self._holders)[-1].set()
@@ -279,7 +279,7 @@ class VirtualTimeDriver:
         self._ended.set()
 
     async def _move(self) -> bool:
-        """Let what is due happen, until it concerns the loop; False if nothing is due."""
+        """Let due events happen, until one concerns the loop; False if nothing is due."""
         # On a thread: simulated kernels take as long as real ones.
         moved = await trio.to_thread.run_sync(self._run_due)
         posts, self._posts = self._posts, []
@@ -289,7 +289,7 @@ class VirtualTimeDriver:
 
     def _run_due(self) -> bool:
         moved, self._mover = False, threading.get_ident()
-        # No further than to what the loop must know: its answer may be due before the next thing.
+        # No further than to an event for the loop: its reaction may be due before the next event.
         while not (self._posts or self._busy) and any(clock.run_next() for clock in self._clocks):
             moved = True
         self._mover = None

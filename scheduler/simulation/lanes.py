@@ -23,10 +23,10 @@ from ..costs.host import (
     INLINE_BYTES,
     is_on_host,
 )
-from ..dispatch.core_shares import seconds_on, shares_of_cores
+from ..dispatch.core_shares import scale_to_cores, share_cores
 from ..dispatch.inline_policy import inline_steps
 from ..dispatch.item_order import Ordered
-from ..dispatch.shared_lanes import SharedLanes, name_of, shared_lanes
+from ..dispatch.shared_lanes import SharedLanes, find_shared_lanes, name_of
 from ..plans.placement import Step, Transfer, name_lane_of_calls
 from ..plans.request import ON_HOST, IoDevices
 from .workload import NO_LIMIT, Placed, SimulatedHost, SimulatedLane, Workload
@@ -125,8 +125,8 @@ def _order_of(steps: Sequence[Step]) -> Ordered:
 
 
 def make_work(plan: Plan) -> Workload:
-    shared = shared_lanes(plan)
-    return make_workload(plan.steps, plan.prototypes, plan.costs, shares_of_cores(plan), shared)
+    shared = find_shared_lanes(plan)
+    return make_workload(plan.steps, plan.prototypes, plan.costs, share_cores(plan), shared)
 
 
 def merge_lanes(works: Iterable[Workload]) -> list[SimulatedLane]:
@@ -162,7 +162,7 @@ def estimate_duration_s(step: Step, device: Device, costs: Costs, cores: int = 1
     if not is_on_host(device):
         return seconds
     # Measured times include the submission, which the lane adds.
-    return seconds_on(device, seconds - costs.model(step.device).submit_s, cores)
+    return scale_to_cores(device, seconds - costs.model(step.device).submit_s, cores)
 
 
 def describe_host(

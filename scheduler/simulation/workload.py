@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..dispatch.item_order import UNORDERED, Ordered
-from ..dispatch.ready import ranks
+from ..dispatch.ready import rank_steps
 from ..plans.regions import Region
 
 NEVER = -1
@@ -100,7 +100,7 @@ class DispatchOrder(NamedTuple):
     first: Sequence[int]
     """Steps without waits, by rank."""
     rank: Sequence[int]
-    """Priority of an item's steps, see `ranks`."""
+    """Priority of an item's steps, see `rank_steps`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Workload:
         # queued after it.
         for earlier, later in pairwise(self.effects):
             waits[later] = (*waits[later], earlier)
-        return ranks(self.duration_s, waits)
+        return rank_steps(self.duration_s, waits)
 
 
 @dataclass(frozen=True, slots=True)

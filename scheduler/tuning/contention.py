@@ -27,7 +27,7 @@ from ...devices.registry import device as make_device
 from ...graph.ir import Graph
 from ...graph.tensor import Array
 from ..costs.measure import LIMIT_S, MOST_REPEATS, REPEATS, UNDISTURBED_S, Clock, find_agreement
-from ..dispatch.core_shares import equal_cores
+from ..dispatch.core_shares import divide_equally
 from ..errors import PlanError
 from ..planner.api import plan
 from ..plans.plan import Plan
@@ -157,7 +157,7 @@ def _limit_threads(device: str | Device, count: int) -> str | Device:
     if not isinstance(device, str):
         return device
     try:
-        return make_device(device, threads=equal_cores(count))
+        return make_device(device, threads=divide_equally(count))
     except DeviceError:  # it has no such option
         return device
 

@@ -27,7 +27,7 @@ from ..bridges.blocking import block_on
 from ..costs import Costs
 from ..costs.host import is_on_host
 from ..costs.signature import make_digest
-from ..dispatch.core_shares import planned_for, shares_of_cores
+from ..dispatch.core_shares import list_planned, share_cores
 from ..errors import PlanError
 from ..planner.api import plan
 from ..planner.request import make_costs
@@ -210,7 +210,7 @@ class _Tuning:
         if scales and self.is_streamed and self.options["max_in_flight"] > 1:
             made = self._plan([name], costs=costs, max_in_flight=1)
             yield self._trial(f"all on {name}, one item at a time", made)
-        current = _describe_threads(prototype, shares_of_cores(best.plan)[first])
+        current = _describe_threads(prototype, share_cores(best.plan)[first])
         varied = (
             one
             for one in _vary_threads(name)
@@ -236,7 +236,7 @@ class _Tuning:
                 made = self._plan([device, *others], costs=costs, strategy="preference")
             except PlanError:  # such as that there would be too many subgraphs
                 continue
-            used = sorted(planned_for(made))
+            used = sorted(list_planned(made))
             if len(used) > 1 and not made.replicas and (why := explain_single(made)):
                 note = f"no replicas of {' and '.join(used)}: {why}"
                 self.notes += [note] if note not in self.notes else []
@@ -299,7 +299,7 @@ def _count_parts(plan: Plan) -> Counter[tuple[str, str]]:
 
 
 def _select_replicas(plan: Plan) -> set[tuple[str, ...]]:
-    used = planned_for(plan)
+    used = list_planned(plan)
     return {names for names in plan.replicas if names[0] in used}
 
 

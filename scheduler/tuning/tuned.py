@@ -11,7 +11,7 @@ from typing import Any
 from ...devices.device import Configured
 from ...graph.printing import seconds_text
 from ..costs import Costs
-from ..dispatch.core_shares import planned_for, shares_of_cores
+from ..dispatch.core_shares import list_planned, share_cores
 from ..plans.plan import Plan
 from ..reports.prediction import Prediction, predict
 from .trial import Trial
@@ -152,9 +152,9 @@ def _count_in_flight(trial: Trial) -> int:
 
 def _count_threads(plan: Plan) -> dict[str, int]:
     """Return the number of threads of each device with nodes that computes on the host."""
-    shares = shares_of_cores(plan)
+    shares = share_cores(plan)
     found: dict[str, int] = {}
-    for name in sorted(planned_for(plan) & shares.keys()):
+    for name in sorted(list_planned(plan) & shares.keys()):
         device = plan.prototypes[name]
         options = device.options if isinstance(device, Configured) else {}
         found[name] = options.get("threads", shares[name])

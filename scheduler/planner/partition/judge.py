@@ -10,7 +10,7 @@ from math import inf, sqrt
 from ....devices.device import Device
 from ....graph.ir import Graph
 from ...costs import Costs
-from ...dispatch.core_shares import computing, divided
+from ...dispatch.core_shares import divide_cores, find_computing
 from ...plans.partition import Partition, Subgraph
 from ...plans.placement import Placement
 from ...plans.regions import Region
@@ -225,8 +225,8 @@ class Judge:
     def seconds(self, placement: Placement, regions: Sequence[Region] = ()) -> float:
         """Simulate steps that wait for regions of memory; return the time of, or per, one item."""
         used = {step.device for step in placement.steps if isinstance(step.work, Subgraph)}
-        here = computing(self.devices, used)
-        cores = divided(placement.steps, here, in_flight=self.max_in_flight)
+        here = find_computing(self.devices, used)
+        cores = divide_cores(placement.steps, here, in_flight=self.max_in_flight)
         work = make_workload(placement.steps, self.devices, self.costs, cores)
         host = describe_host(self.graph, self.costs, self.ends, one_by_one=self.in_flight <= 1)
         if not self.in_flight:

@@ -26,7 +26,7 @@ from ..opened.slots import Slots, session_closed_error
 from ..virtual_time import VirtualTimeDriver
 from .policy import FaultPolicy
 from .refusals import may_refuse, note_refusals, plan_around
-from .standby import devices_of, plan_without
+from .standby import list_devices, plan_without
 
 logger = logging.getLogger(__name__)
 
@@ -101,19 +101,19 @@ class Recovery:
 
     def concerns(self, plan: Plan) -> bool:
         """Return whether a plan has work for a device that may die."""
-        return self.watches and not self._restartable.keys().isdisjoint(devices_of(plan))
+        return self.watches and not self._restartable.keys().isdisjoint(list_devices(plan))
 
     def may_replay(self, plan: Plan) -> bool:
         """Return whether items of a plan may run again, on restarted or on other devices."""
         if not self.policy.replays:
             return False
-        mortal = devices_of(plan) & self._restartable.keys()
+        mortal = list_devices(plan) & self._restartable.keys()
         comes_back = any(self._restartable[name].can_restart for name in mortal)
         return comes_back or bool(plan.replicas) or len(plan.prototypes) > 1
 
     def lives(self, plan: Plan) -> Mapping[str, int | None]:
         """Return the generation of each device of a plan that may die; None while it is lost."""
-        names = devices_of(plan) & self._restartable.keys()
+        names = list_devices(plan) & self._restartable.keys()
         return {name: None if name in self.lost else self._lives[name] for name in names}
 
     def device(self, name: str) -> Restartable | None:
@@ -144,19 +144,15 @@ class Recovery:
     def trust(self, plan: Plan) -> None:
         """Reset the pauses of a plan's devices after a successful item."""
         if self._starts:
-            for name in devices_of(plan):
+            for name in list_devices(plan):
                 self._starts.pop(name, None)
                 self._since_s.pop(name, None)
 
     async def adapt(self, plan: Plan) -> Plan:
         """Return a static plan, or its replacement while devices are lost; waits if it has none.
 
-        Raises
-        ------
-        DeviceLostError
-            If it needs a device that cannot be restarted.
-        SessionError
-            If the session is being closed.
+        Raises DeviceLostError if it needs a device that cannot be restarted; SessionError if the
+        session is being closed.
         """
         if may_refuse(plan):
             plan = await self._driver.on_thread(partial(plan_around, plan))
@@ -168,8 +164,8 @@ class Recovery:
             if self._lost_of(plan) != lost:
                 continue
             if stand_in is not None:
-                self._announcer.tell(PlanReplaced(tuple(sorted(devices_of(stand_in)))))
-                self._replaced.add(devices_of(plan))
+                self._announcer.tell(PlanReplaced(tuple(sorted(list_devices(stand_in)))))
+                self._replaced.add(list_devices(plan))
                 return stand_in
             for name in lost:
                 if name in self._failing or not self._restartable[name].can_restart:
@@ -185,7 +181,7 @@ class Recovery:
     def prepare(self, plan: Plan) -> None:
         """Plan for the loss of each device that may die, in the background."""
         if self.policy.standby:
-            for name in devices_of(plan) & self._restartable.keys():
+            for name in list_devices(plan) & self._restartable.keys():
                 self._spawn(partial(self._prepare, plan, frozenset({name})))
 
     def stop(self) -> None:
@@ -205,7 +201,7 @@ class Recovery:
             await self._ended.wait()
 
     def _lost_of(self, plan: Plan) -> frozenset[str]:
-        return devices_of(plan).intersection(self.lost)
+        return list_devices(plan).intersection(self.lost)
 
     def _is_dead(self, name: str) -> bool:
         device = self._restartable[name]

@@ -32,7 +32,7 @@ from ..opened.arenas import OpenArenas
 from ..opened.slots import Slots, session_closed_error
 from .recovery import Recovery
 from .refusals import may_refuse
-from .standby import devices_of
+from .standby import list_devices
 
 Inputs: TypeAlias = Mapping[str, Array]
 
@@ -184,7 +184,6 @@ class Replays:
         return Attempt(self._count, own, slots, fed=inputs, room=room, free=free)
 
     def drop(self, attempt: Attempt) -> None:
-        """Return the memory of an ended attempt."""
         attempt.fed = None
         if attempt.room:
             attempt.free.append(attempt.room)
@@ -282,7 +281,6 @@ class Replays:
         return True
 
     def cancel(self, item_run: ItemRun) -> None:
-        """Cancel the restart of an item."""
         attempt = self._waiting.pop(item_run, None)
         if attempt is not None:
             attempt.scope.cancel()
@@ -340,10 +338,9 @@ class Replays:
         return None
 
     def _queue(self, item_run: ItemRun, attempt: Attempt) -> None:
-        """Queue an item for its restart."""
         item_run.execution = None
         self._waiting[item_run] = attempt
-        lost = devices_of(attempt.slots.open_plan.plan).intersection(self._recovery.lost)
+        lost = list_devices(attempt.slots.open_plan.plan).intersection(self._recovery.lost)
         if recalled := lost or self._recovery.lost:
             self._announcer.tell(ItemReplayed(", ".join(sorted(recalled))))
         # One task restarts all items, the oldest first, including those lost meanwhile.

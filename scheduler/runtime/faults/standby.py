@@ -10,9 +10,9 @@ from ...plans.partition import SESSION
 from ...plans.plan import Plan
 
 
-def devices_of(plan: Plan) -> frozenset[str]:
+def list_devices(plan: Plan) -> frozenset[str]:
     """Return the devices with work in a static plan, including its prologue."""
-    once = frozenset() if plan.prologue is None else devices_of(plan.prologue)
+    once = frozenset() if plan.prologue is None else list_devices(plan.prologue)
     return once.union(step.device for step in plan.steps) - {SESSION}
 
 

@@ -14,7 +14,7 @@ from ....devices.blocking import BlockingCall
 from ...plans.placement import Step
 from ..items.executor import Execution
 from ..items.item import ItemRun
-from ..virtual_time import Raised, VirtualTimeDriver, result_of
+from ..virtual_time import Raised, VirtualTimeDriver, take_result
 from .recovery import Recovery
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Watch:
             except trio.Cancelled:
                 outcome.errors.clear()  # unneeded, and their frames keep objects alive
                 raise
-        return result_of(outcome)
+        return take_result(outcome)
 
     async def until(
         self,

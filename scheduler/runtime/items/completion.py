@@ -11,7 +11,7 @@ from ....devices.event import CancelledWorkError
 from ....graph.errors import PlaitError
 from ....graph.tensor import Array
 from ...costs.host import AFTER_LAST_BYTES
-from ..opened.copying import nbytes_of
+from ..opened.copying import sum_nbytes
 from ..opened.slot import Slot
 from ..opened.slots import Slots, Turn, session_closed_error
 from ..recorder import Recorder
@@ -33,7 +33,7 @@ class ItemCompletion:
     item_runs : ItemsUnderWay
         Those that end are taken out.
     variables : Variables
-        Told what items assigned that have ended well.
+        Called with the assignments of successful items.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class ItemCompletion:
         most = self._item_runs.most_inline(item_run)
         if not trio.lowlevel.in_trio_run():
             most = max(most, AFTER_LAST_BYTES)
-        if item_run.holds or nbytes_of(slot.results.values()) <= most:
-            item_run.outcome = _taken(item_run, slot)
+        if item_run.holds or sum_nbytes(slot.results.values()) <= most:
+            item_run.outcome = _take_results(item_run, slot)
 
     def land(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
         """End an item, with its results where `take` has them, and free its slot."""
@@ -70,7 +70,7 @@ class ItemCompletion:
         assert execution is not None
         item_run.traces = (self._recorder.trace(open_plan, execution),)
         if not execution.is_complete:
-            self._finish(item_run, slots, turn, {}, _reason(execution))
+            self._finish(item_run, slots, turn, {}, _find_reason(execution))
         elif item_run.outcome is None or (
             open_plan.keeps and not self._variables.is_quick(turn.slot)
         ):
@@ -83,7 +83,7 @@ class ItemCompletion:
 
     async def take_large(self, item_run: ItemRun, slot: Slot) -> None:
         """Copy the results of an item out that `take` has left, as they are large."""
-        item_run.outcome = await self._driver.on_thread(partial(_taken, item_run, slot))
+        item_run.outcome = await self._driver.on_thread(partial(_take_results, item_run, slot))
 
     def record(self, item_run: ItemRun, error: BaseException | None) -> None:
         """Keep the times of an item."""
@@ -93,12 +93,12 @@ class ItemCompletion:
     async def _land_large(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
         outcome = item_run.outcome
         if outcome is None:
-            outcome = await self._driver.on_thread(partial(_taken, item_run, turn.slot))
+            outcome = await self._driver.on_thread(partial(_take_results, item_run, turn.slot))
         results, error = outcome
         if slots.open_plan.keeps and may_commit(item_run, error):
             try:
                 await self._variables.commit(turn.slot, slots.open_plan)
-                item_run.cause = None  # it is done, whatever came meanwhile
+                item_run.cause = None  # it is done, even if cancelled meanwhile
             except PlaitError as failure:
                 results, error = {}, failure
         self._finish(item_run, slots, turn, results, error)
@@ -125,14 +125,14 @@ def may_commit(item_run: ItemRun, error: BaseException | None) -> bool:
 
 
 def _release(item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-    """Free an item's slot; devices wait for who reads what was held there."""
+    """Free an item's slot; devices wait for readers of its memory."""
     if item_run.holds and turn.slot.departures:
         follow_readers(turn.slot.departures)
     slots.release(turn)
 
 
-def _taken(item_run: ItemRun, slot: Slot) -> Outcome:
-    """Return an item's results, or why there is no room for them."""
+def _take_results(item_run: ItemRun, slot: Slot) -> Outcome:
+    """Return an item's results, or the error if there is no room for them."""
     try:
         taken = item_run.take(slot.results)
         return {**taken, **item_run.departed} if item_run.departed else taken, None
@@ -140,7 +140,7 @@ def _taken(item_run: ItemRun, slot: Slot) -> Outcome:
         return {}, error
 
 
-def _reason(execution: Execution) -> BaseException:
+def _find_reason(execution: Execution) -> BaseException:
     """Return why an item has no results."""
     error = execution.error
     if error is None or isinstance(error, CancelledWorkError):

@@ -1,8 +1,9 @@
 """Arrays that are handed over on devices, and results that are taken there.
 
-What callers have queued on a device is known on their own thread only, so inputs are borrowed there
-as soon as they are fed. An item's first steps copy them to where they are planned, and its last
-ones copy results into arrays that are the caller's. Both are launched differently for each item.
+The work that callers have queued on a device is known on their own thread only, so inputs are
+borrowed there as soon as they are fed. An item's first steps copy them to where they are planned,
+and its last ones copy results into arrays that are the caller's. Both are launched differently for
+each item.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from ...plans.regions import PlacedTensor
 from ..virtual_time import Launch, VirtualTimeDriver
 
 
-def borrowed(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) -> Any:
-    """Return what is fed, with loans of arrays that lie on the devices where they are expected.
+def borrow_inputs(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) -> Any:
+    """Return the inputs, with loans of arrays that are on the expected devices.
 
-    What cannot be borrowed is replaced by the error. Called on the thread of the caller.
+    A failed loan is replaced by its error. Called on the thread of the caller.
     """
     if not on or not isinstance(inputs, Mapping):
         return inputs
@@ -42,19 +43,19 @@ def borrowed(on: Mapping[str, str], devices: Mapping[str, Device], inputs: Any) 
         if value is None or isinstance(value, np.ndarray | Loan | PlaitError):
             continue
         device = cast(Exchange | None, devices.get(where))  # `plan` saw to it
-        loan = None if device is None else _loan(name, device, value)
+        loan = None if device is None else _borrow(name, device, value)
         if loan is not None:
             loans[name] = loan
     return {**inputs, **loans} if loans else inputs
 
 
-def _loan(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
-    """Return the loan of an array, None for what is not on the device, or why there is none."""
+def _borrow(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None:
+    """Return the loan of an array, None if it is not on the device, or the error of the loan."""
     try:
         return device.borrow(value) if device.takes(value) else None
     except (DeviceLostError, DeviceUnavailableError) as error:
         return error
-    except Exception as error:  # other libraries raise what they like
+    except Exception as error:  # other libraries raise anything
         detail = error.what if isinstance(error, PlaitError) else get_text(error)
         made = FeedError(
             f"what is fed to input {name!r} cannot be read on {device.name!r}: {detail}",
@@ -83,14 +84,13 @@ class DeviceInput:
     driver: VirtualTimeDriver | None
 
     def launch_of(self, value: Loan | Array) -> Launch:
-        """Return what launches the step for one item."""
         if isinstance(value, Loan):
             source = value.view
         else:
             spec = self.target.spec
             array = np.ascontiguousarray(value, spec.dtype).reshape(spec.static_shape)
             source = self.device.stage(array)
-        return _paced(self.driver, self.device, partial(self.device.copy, self.target, source))
+        return _pace(self.driver, self.device, partial(self.device.copy, self.target, source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class DeviceOutput:
     device : Exchange
     source : View
     nothing : View
-        An empty array: what a step copies whose result is read where it is.
+        An empty array, the target of a step with a result that is read in place.
     driver : VirtualTimeDriver or None
         Of the session.
     """
@@ -116,9 +116,9 @@ class DeviceOutput:
     driver: VirtualTimeDriver | None
 
     def launch_to(self, target: View | None) -> Launch:
-        """Return what launches the step for one item; None as target leaves the result there."""
+        """Return a launcher of the step for one item; None as target leaves the result there."""
         ends = (self.nothing, self.nothing) if target is None else (target, self.source)
-        return _paced(self.driver, self.device, partial(self.device.copy, *ends))
+        return _pace(self.driver, self.device, partial(self.device.copy, *ends))
 
 
 Departures: TypeAlias = Mapping[str, DeviceOutput]
@@ -126,10 +126,10 @@ ViewOf: TypeAlias = Callable[[Device, PlacedTensor, TensorSpec], View]
 """Returns a view of the memory of a slot."""
 
 
-def arrivals_of(
+def find_arrivals(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceInput]:
-    """Return the steps of a plan that bring what is handed over, by input."""
+    """Return the steps of a plan that copy inputs handed over on devices, by input."""
     found: dict[str, DeviceInput] = {}
     for step in plan.steps if plan.ends.inputs else ():
         if isinstance(step.work, Transfer) and step.work.arrives:
@@ -139,7 +139,7 @@ def arrivals_of(
     return found
 
 
-def departures_of(
+def find_departures(
     plan: Plan, devices: Mapping[str, Device], view: ViewOf, driver: VirtualTimeDriver | None
 ) -> dict[str, DeviceOutput]:
     """Return the outputs of a plan that are taken on devices; blocks where they are constants."""
@@ -166,17 +166,17 @@ def departures_of(
     return found
 
 
-def _paced(driver: VirtualTimeDriver | None, device: Device, launch: Launch) -> Launch:
+def _pace(driver: VirtualTimeDriver | None, device: Device, launch: Launch) -> Launch:
     return launch if driver is None else driver.launching(device, launch)
 
 
-def nothing_handed(waits: Sequence[Event], on_done: OnDone) -> Event:
+def skip_handing(waits: Sequence[Event], on_done: OnDone) -> Event:
     """Stand for the launch of an arrival or a departure in a slot that no item is on."""
     raise AssertionError("an item has launches of its own for these")
 
 
 def follow_readers(departures: Departures) -> None:
-    """Have devices wait for what callers have queued that reads results where they lie."""
+    """Make devices wait for the queued work of callers that read results in place."""
     for device in {id(one.device): one.device for one in departures.values()}.values():
         with suppress(DeviceError):  # it is lost, and so are the results
             device.follow()

@@ -1,10 +1,10 @@
 """One item going through the steps of an open plan.
 
-Readiness is counted per item, by whoever completes a step: a lane's thread offers the dependents
-to their lanes itself, without a trip through the trio loop, and gives its lane the next step,
-whichever item that belongs to. A step that needs a copy of a region which an earlier item still
-has, or that follows the order of items, is offered by the thread that releases it. The loop hears
-of an item once, at its end.
+Readiness is counted per item, by the thread that completes a step: a lane's thread offers the
+dependents to their lanes itself, without a trip through the trio loop, and gives its lane the next
+step, whichever item that belongs to. A step that needs a copy of a region which an earlier item
+still has, or that follows the order of items, is offered by the thread that releases it. The loop
+hears of an item once, at its end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..variables.versions import StateVersions
 from .trampoline import Trampoline
 
 MOST_INLINE = 8
-"""So many quick steps a thread runs in a row that is another lane's, or the loop's."""
+"""Limit of consecutive short steps that a thread runs for another lane or the loop."""
 
 _this_thread = Trampoline()
 
@@ -60,10 +60,10 @@ class Execution:
     Attributes
     ----------
     error : BaseException or None
-        What the first failing step raised.
+        The error of the first failing step.
     times : array of int
         Three for each step, on the clock of its device: when it had all it waits for (though maybe
-        not its lane yet), when it began, and when it ended. 0 for what has not happened.
+        not its lane yet), when it began, and when it ended. 0 before it happens.
     events : list of Event or None
         Each step's event.
     """
@@ -150,7 +150,7 @@ class Execution:
                 event.cancel()
 
     def cancel(self) -> None:
-        """Start nothing more and skip what has not started; what runs, ends."""
+        """Start no more steps and skip waiting ones; running ones end."""
         with self._lock:
             self._stopped = True
         for event in self.events:
@@ -173,9 +173,9 @@ class Execution:
                 yield step, event is not None
 
     def _offer(self, ready: list[int]) -> None:
-        """Offer steps whose obligations are counted to their lanes, and all that may queue behind.
+        """Offer steps of counted obligations to their lanes, and all that may queue after them.
 
-        Those that a lane is not given now will be by whoever makes room there.
+        Others are given to the lane by the thread that makes room there.
         """
         plan, guard, inline = self._open_plan, self._guard, self._bound.inline
         ordered = () if self._order is None else plan.ordered.claims
@@ -195,7 +195,7 @@ class Execution:
                     _this_thread.later.append(partial(self._run_inline, step))
                 else:
                     ready += self._launch(step)
-            elif self._stopped:  # whoever stopped the item may not have seen this step wait
+            elif self._stopped:  # the stopping thread may not have seen this step wait
                 self._withdraw()
 
     def _launch(self, step: int) -> Sequence[int]:
@@ -206,7 +206,7 @@ class Execution:
             waits = self._waits(ahead) if ahead else ()
             event = self._bound.launches[step](waits, partial(self._ended, step))
         except BaseException as error:  # a lane must survive, and the item must end
-            self._ended(step, _failed(error))
+            self._ended(step, _fail_event(error))
             return ()
         self.events[step] = event
         behind = plan.order.behind[step]
@@ -231,7 +231,7 @@ class Execution:
                 if run(event):
                     return
             except BaseException as error:  # as in _launch
-                self._ended(step, _failed(error))
+                self._ended(step, _fail_event(error))
                 return
         self._follow(step)
 
@@ -271,7 +271,7 @@ class Execution:
             ready = [] if self._stopped else self._progress.complete(step)
             self._obligations += len(ready)
         if error is not None:
-            for call in self._open_plan.calls:  # nobody needs to know what would come of them
+            for call in self._open_plan.calls:  # their results are not needed
                 if (pending := self.events[call]) is not None:
                     pending.cancel()
         if self._bound.inline[step] is not None or self._slot.calls is not None:
@@ -321,11 +321,11 @@ class Execution:
             self._on_finish()
 
     def _may_start(self, guard: RegionGuard | OrderGuard | None, number: int, step: int) -> bool:
-        """Claim what a step needs; the thread that releases what is missing resumes it."""
+        """Claim the regions of a step; the thread that releases a missing one resumes it."""
         assert guard is not None
         if guard.claim(number, step, partial(self._resume, step)):
             return True
-        if self._stopped:  # whoever stopped the item may not have seen this step wait
+        if self._stopped:  # the stopping thread may not have seen this step wait
             self._withdraw()
         return False
 
@@ -345,7 +345,7 @@ class Execution:
             self._open_plan.report(error)
 
     def _withdraw(self) -> None:
-        """Give up the steps that wait for lanes, and for earlier items."""
+        """Drop the steps that wait for lanes, and for earlier items."""
         waiting = sum(lane.withdraw(self._age) for lane in self._open_plan.used_lanes)
         if self._guard is not None:
             waiting += self._guard.withdraw(self._number)
@@ -356,7 +356,7 @@ class Execution:
 
 
 def _lengths_error(stages: ItemStages, step: int) -> BaseException | None:
-    """Bind what has to know the lengths that a step has computed; return what that raises."""
+    """Bind the steps that depend on computed lengths; return the error, if any."""
     try:
         stages.take_lengths(step)
     except BaseException as error:  # a lane must survive, and the item must end
@@ -364,7 +364,7 @@ def _lengths_error(stages: ItemStages, step: int) -> BaseException | None:
     return None
 
 
-def _failed(error: BaseException) -> Event:
+def _fail_event(error: BaseException) -> Event:
     event = Event()
     event.complete(error)
     return event

@@ -28,18 +28,14 @@ def check_feeds(
 ) -> dict[str, Array]:
     """Return the inputs as arrays, in the graph's order; loans of arrays on devices stay loans.
 
-    What is fed for `unneeded` inputs is not looked at.
-
-    Raises
-    ------
-    FeedError
-        If an input is missing or unknown, or has the wrong dtype.
+    Inputs in `unneeded` are not checked. Raises FeedError if an input is missing or unknown, or has
+    the wrong dtype.
     """
-    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # which takes long to tell
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):  # isinstance is slow here
         raise FeedError(
             f"an item is a {type(inputs).__name__}", fix="feed a mapping of input name to array"
         )
-    if len(inputs) != len(graph.inputs) and not unneeded.issuperset(_unknown(graph, inputs)):
+    if len(inputs) != len(graph.inputs) and not unneeded.issuperset(_list_unknown(graph, inputs)):
         raise _names_error(graph, inputs, unneeded)
     arrays = {}
     for name in graph.inputs:
@@ -49,10 +45,10 @@ def check_feeds(
         if wanted.kind == "O" and has_objects(wanted):
             arrays[name] = _to_objects(graph, name, value)
             continue
-        array = value if type(value) is np.ndarray else _as_array(name, value)
+        array = value if type(value) is np.ndarray else _to_array(name, value)
         dtype = array.dtype
         if wanted is TEXT:
-            array = _as_text(graph, name, value, array)
+            array = _to_text(graph, name, value, array)
         elif dtype is not wanted and dtype != wanted and dtype.newbyteorder("=") != wanted:
             converted = _convert_plain(value, array, wanted)
             if converted is None:
@@ -81,10 +77,8 @@ def _convert_plain(value: Any, array: Array, wanted: np.dtype[Any]) -> Array | N
 def to_feeds(graph: Graph, given: Any, fetches: Any = None) -> Mapping[str, Any]:
     """Return feeds by name; a value alone is that of the only input.
 
-    Raises
-    ------
-    FeedError
-        If the graph has other than one input, or the arguments are in ONNX Runtime's order.
+    Raises FeedError if the graph has other than one input, or the arguments are in ONNX Runtime's
+    order.
     """
     if isinstance(given, Mapping):
         return given
@@ -105,7 +99,7 @@ def own_feeds(graph: Graph, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {n: np.array(a, graph.tensors[n].dtype, order="C") for n, a in arrays.items()}
 
 
-def _as_array(name: str, value: Any) -> Array:
+def _to_array(name: str, value: Any) -> Array:
     if isinstance(value, Loan):
         return value
     if isinstance(value, PlaitError):  # it could not be borrowed
@@ -116,18 +110,18 @@ def _as_array(name: str, value: Any) -> Array:
             fix=f"plan with inputs_on={{{name!r}: its device}}, or copy it to the host",
         )
     try:
-        return as_array(value, f"input {name!r}")
+        return to_array(value, f"input {name!r}")
     except PlaitError:
         raise
-    except Exception as error:  # other libraries raise what they like
+    except Exception as error:  # other libraries raise anything
         raise FeedError(
             f"what is fed to input {name!r} is not an array: {get_text(error)}",
             fix="feed a numpy array",
         ) from error
 
 
-def _as_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
-    """Return an array of text as one of objects; raise FeedError for one that is none."""
+def _to_text(graph: Graph, name: str, value: Any, array: Array) -> Array:
+    """Return an array of text as one of objects; raise FeedError for other arrays."""
     found = None if isinstance(array, Loan) else to_text(array)
     if found is not None:
         return found
@@ -158,15 +152,11 @@ def _is_on_device(value: Any) -> bool:
     return hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] not in _ON_HOST
 
 
-def as_array(value: Any, at: str | None = None) -> Array:
-    """Return an array on the same bytes, if possible; raises whatever a library raises.
+def to_array(value: Any, at: str | None = None) -> Array:
+    """Return an array on the same bytes, if possible; raises any error of its library.
 
-    What is in a file is an array of bytes, which numpy would take for a text.
-
-    Raises
-    ------
-    FeedError
-        If values are missing, for which numpy would put NaN.
+    The content of a file is an array of bytes, which numpy would take for a text. Raises FeedError
+    if values are missing, for which numpy would put NaN.
     """
     if isinstance(value, bytes):
         return np.frombuffer(value, np.uint8)
@@ -207,13 +197,13 @@ def _dtype_error(graph: Graph, name: str, value: Any, array: Array) -> FeedError
     )
 
 
-def _unknown(graph: Graph, inputs: Mapping[str, Any]) -> list[str]:
+def _list_unknown(graph: Graph, inputs: Mapping[str, Any]) -> list[str]:
     return [name for name in inputs if name not in graph.inputs]
 
 
 def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[str]) -> FeedError:
     missing = [name for name in graph.inputs if name not in inputs]
-    extra = [name for name in _unknown(graph, inputs) if name not in unneeded]
+    extra = [name for name in _list_unknown(graph, inputs) if name not in unneeded]
     if missing:
         lacking = ", ".join(f"{name!r}: {graph.tensors[name]}" for name in missing)
         others = f", and there is no input {', '.join(map(repr, extra))}" if extra else ""
@@ -232,21 +222,21 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
 
 
 def _name_meant(extra: Sequence[str], known: Sequence[str], otherwise: str) -> str:
-    """Return which input the first name may stand for that is none."""
+    """Return the input that the first unknown name resembles."""
     return suggest_names(extra[0], known, f"{otherwise} by its name") if extra else otherwise
 
 
 def has_nulls(value: Any) -> bool:
     """True when a column or table of a library lacks values, or an array masks some.
 
-    A NaN in pandas' columns of numpy's dtypes is a number: there nobody can tell it from a null.
+    A NaN in pandas' columns of numpy's dtypes is a number: it cannot be distinguished from a null.
     """
     if isinstance(value, np.ndarray):
         return bool(np.ma.is_masked(value))
-    return any(map(_lacks_values, _columns(value)))
+    return any(map(_has_missing_values, _list_columns(value)))
 
 
-def _columns(value: Any) -> Iterable[Any]:
+def _list_columns(value: Any) -> Iterable[Any]:
     for ways in ("iter_columns", "itercolumns"):  # of polars, and of pyarrow
         if hasattr(value, ways):
             return getattr(value, ways)()  # type: ignore[no-any-return]
@@ -255,7 +245,7 @@ def _columns(value: Any) -> Iterable[Any]:
     return (value,)
 
 
-def _lacks_values(column: Any) -> bool:
+def _has_missing_values(column: Any) -> bool:
     if hasattr(column, "isna"):
         return not isinstance(column.dtype, np.dtype) and bool(column.isna().any())
     if not hasattr(column, "null_count"):

@@ -71,12 +71,8 @@ def run_steps(
 ) -> None:
     """Run the steps of an item one after the other, and note when each ran in its `times`.
 
-    Raises
-    ------
-    KernelError, DeviceError
-        The error of the first step that fails.
-    ShapeError, PlanError
-        If a step computes lengths for which there are no further steps.
+    Raises KernelError or DeviceError: the error of the first step that fails; ShapeError or
+    PlanError if a step computes lengths for which further steps are missing.
     """
     place = 0
     for step, call in enumerate(calls):

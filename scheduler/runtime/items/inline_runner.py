@@ -25,7 +25,7 @@ from ..variables.keyed_states import KeyState
 from ..variables.variables import Variables
 from ..virtual_time import VirtualTimeDriver
 from .inline import Call, OrderedTurn, run_steps
-from .item import Results, copies
+from .item import Results, copy_results
 
 
 class StreamThread(NamedTuple):
@@ -91,15 +91,12 @@ class InlineRunner:
     ) -> Results | None:
         """Run an item that is likely to be over within a limit; None, before it began, otherwise.
 
+        Raises FeedError or KernelError or DeviceError or SessionError if it cannot start, or fails.
+
         Parameters
         ----------
         thread : StreamThread, optional
             That of the calling thread, if others may run items at the same time.
-
-        Raises
-        ------
-        FeedError, KernelError, DeviceError, SessionError
-            If it cannot start, or fails.
         """
         if not shape_plans.may_run_at_once:
             return None
@@ -230,7 +227,7 @@ class InlineRunner:
         try:
             run_steps(calls, open_plan.estimates, times, turn, stages)
             marks.finished_ns = self._driver.now_ns()
-            results = copies(slot.results if stages is None else stages.results)
+            results = copy_results(slot.results if stages is None else stages.results)
             if open_plan.keeps:
                 self._variables.commit_now(slot, open_plan)
             elif open_plan.hands_on:

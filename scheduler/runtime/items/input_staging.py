@@ -18,7 +18,7 @@ from ....graph.errors import PlaitError
 from ....graph.tensor import Array
 from ...plans.plan import Plan
 from ..large_copies import copy_array
-from .feeds import as_array
+from .feeds import to_array
 
 _Kind: TypeAlias = tuple[tuple[int, ...], np.dtype[Any]]
 
@@ -34,7 +34,7 @@ class InputStagingPool:
     Attributes
     ----------
     most : int
-        How many are kept; of more the ones that were used least recently are let go.
+        Limit of kept arrays; the least recently used ones are dropped first.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -46,19 +46,18 @@ class InputStagingPool:
         self._free: OrderedDict[_Kind, list[Array]] = OrderedDict()
 
     def room_for(self, inputs: Any) -> dict[str, Array]:
-        """Return an array for each one among what is fed, which may be anything yet."""
+        """Return an array for each one among unchecked inputs."""
         return {
             name: self._like(name, array)
-            for name, array in arrays_in(inputs)
+            for name, array in find_arrays(inputs)
             if name not in self._by_reference
         }
 
     def copy_into(self, inputs: Any, room: Mapping[str, Array]) -> Any:
         """Copy arrays to `room`, and return the inputs with these copies; blocks."""
-        return copied(inputs, room, self._by_reference)
+        return copy_inputs(inputs, room, self._by_reference)
 
     def take_back(self, arrays: Iterable[Array]) -> None:
-        """Keep arrays that nobody reads any more."""
         for view in arrays:
             array = view if view.base is None else view.base
             kind = array.shape, array.dtype
@@ -87,7 +86,7 @@ class InputStagingPool:
         return array
 
 
-def copied(inputs: Any, room: Mapping[str, Array], by_reference: Container[str]) -> Any:
+def copy_inputs(inputs: Any, room: Mapping[str, Array], by_reference: Container[str]) -> Any:
     """Return inputs with their arrays copied, to `room` where it has a place for them.
 
     Values that cannot become arrays stay as they are, to be refused in their turn, and so do those
@@ -111,14 +110,14 @@ def _own(value: Any) -> Any:
     if isinstance(value, bool | int | float | list | tuple):  # of a dtype that the input decides
         return deepcopy(value)
     try:
-        array = as_array(value)
+        array = to_array(value)
         return array if _is_constant(array) else np.array(array)
     except Exception:
         return value
 
 
 def _is_constant(value: Any) -> bool:
-    """Say whether an array lies in bytes, as of a file that was read, which nobody can change.
+    """Return whether an array is in immutable bytes, as of a file that was read.
 
     Arrays that come from another process lie in bytes, too: numpy lets these be changed.
     """
@@ -127,8 +126,8 @@ def _is_constant(value: Any) -> bool:
     return isinstance(value, bytes)
 
 
-def arrays_in(inputs: Any) -> Iterator[tuple[str, Array]]:
-    """Yield the names and arrays among what is fed that may be changed later."""
+def find_arrays(inputs: Any) -> Iterator[tuple[str, Array]]:
+    """Yield the names and arrays of inputs that may be changed later."""
     if isinstance(inputs, Mapping):
         yield from (
             (name, value)

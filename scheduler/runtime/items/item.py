@@ -1,4 +1,4 @@
-"""One item: what was fed, the way it takes, and what came out of it."""
+"""One item: its inputs, its way through the plan, and its results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ....graph.names import suggest_names
 from ....graph.tensor import Array
 from ...errors import SessionError
 from ...profile.timestamps import Timestamps
-from ..large_copies import SPLIT_BYTES, copied_array
+from ..large_copies import SPLIT_BYTES, duplicate_array
 
 if TYPE_CHECKING:
     from ..recorder import Trace
@@ -30,10 +30,9 @@ Outcome: TypeAlias = tuple[Results, BaseException | None]
 """Results, or why there are none."""
 
 
-def copies(results: Results) -> Results:
-    """Return results that outlive their slot."""
+def copy_results(results: Results) -> Results:
     return {
-        name: array.copy("K") if array.nbytes < SPLIT_BYTES else copied_array(array)
+        name: array.copy("K") if array.nbytes < SPLIT_BYTES else duplicate_array(array)
         for name, array in results.items()
     }
 
@@ -47,7 +46,7 @@ def to_values(results: Results) -> dict[str, Any]:
     return values
 
 
-def views(results: Results) -> Results:
+def view_results(results: Results) -> Results:
     """Return results that can be read where they are."""
     return {name: _read_only(array) for name, array in results.items()}
 
@@ -60,15 +59,15 @@ class ItemRun:
     is_part : bool, default False
         True when it is only one of the plans that an item goes through.
     owns_inputs : bool, default False
-        True when nobody else writes to its inputs until it is done.
-    take : callable, default `copies`
-        Takes what lies in the slot when all has run; called on any thread.
+        True if its inputs are not written until it is done.
+    take : callable, default `copy_results`
+        Takes the results from the slot at the end; called on any thread.
     holds : bool, default False
-        Keep the slot, which what was taken lies in, until `let_go`.
+        Keep the slot, which contains the results, until `let_go`.
     on_done : callable, optional
         Called with it once `done` is set.
     marks : Timestamps, optional
-        What is known of it already.
+        Known statistics of it.
 
     Attributes
     ----------
@@ -84,7 +83,7 @@ class ItemRun:
     part : ItemRun or None
         Where the item goes through several plans: the one that is under way.
     traces : sequence of Trace
-        What ran of it, the latest last.
+        Its executions, the latest last.
     marks : Timestamps
         When it was where.
     variant : int
@@ -96,11 +95,11 @@ class ItemRun:
     cause : BaseException or None
         Why it was given up; it fails with that, however far it gets.
     outcome : Outcome or None
-        What it ended with, if the thread that ended its last step has taken that.
+        Its outcome, if the thread of its last step has taken that.
     departed : Mapping of str to Array
         Results on devices: where they will be.
     batch : Batch or None
-        What it is in.
+        The batch that contains it.
     on_cancel : callable or None
         Called once when it is cancelled.
     state : KeyState or None
@@ -141,7 +140,7 @@ class ItemRun:
         *,
         is_part: bool = False,
         owns_inputs: bool = False,
-        take: Callable[[Results], Results] = copies,
+        take: Callable[[Results], Results] = copy_results,
         holds: bool = False,
         on_done: Callable[[ItemRun], object] | None = None,
         marks: Timestamps | None = None,
@@ -178,7 +177,7 @@ class ItemRun:
         if self.done.is_set():  # it was given up without waiting for it
             release_slot()
             return
-        # What failed has nothing in its slot that anybody will read.
+        # A failed item has no readable results in its slot.
         if self.holds and error is None and self.cause is None:
             self._release_slot = release_slot
         else:
@@ -190,20 +189,20 @@ class ItemRun:
         """Record how it ended, unless that is known."""
         if self.done.is_set():
             return
-        # What it was given up for comes first: what else went wrong may follow from that.
+        # The reason of its cancellation comes first: other errors may follow from it.
         self.error = self.cause or error
         self.results = {} if self.error is not None else results or {}
         self.outcome, self.departed = None, {}
         self.execution = self.on_cancel = None  # which may know the item, and thereby its results
         self.is_over = self._release_slot is None
-        # Before anybody is told, so that who is told finds it over.
+        # Before waiters are woken, so that they find it done.
         self.done.set()
         if self.on_done is not None:
             self.on_done(self)
 
     @trio.lowlevel.enable_ki_protection  # or Ctrl-C might strike between two counts
     def cancel(self) -> None:
-        """Skip what has not started; `done` is set when what runs has ended."""
+        """Skip waiting steps; `done` is set when the running ones have ended."""
         self.cancelled = True
         if self.part is not None:
             self.part.cancel()
@@ -219,9 +218,9 @@ class ItemRun:
         return self.cause is not None
 
     def let_go(self) -> None:
-        """Free the slot if it is held: what was taken of it must not be read any more.
+        """Free the slot if it is held: its results must not be read any more.
 
-        The error is forgotten: its frames know the item, and what the item was to lie in.
+        The error is dropped: its frames refer to the item and its memory.
         """
         self.error = None
         release_slot, self._release_slot = self._release_slot, None
@@ -343,7 +342,7 @@ class Item:
         return self
 
     def forget(self) -> None:
-        """Drop the outputs, whose memory is used again."""
+        """Drop the outputs, so that their memory can be reused."""
         # The arrays may live on with their users; the item shows them no more.
         self._outputs = None
 

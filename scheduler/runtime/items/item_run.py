@@ -27,7 +27,7 @@ async def run_one(
     place: QueuePlace | None = None,
     limit: InlineLimit = ON_LOOP,
 ) -> Any:
-    """Run one item and return its outputs by name, or what is fetched: `Session.run`.
+    """Run one item and return its outputs by name, or the fetched ones: `Session.run`.
 
     With a place in a queue it is admitted when its turn comes.
     """
@@ -87,7 +87,7 @@ async def run_item_within(
     fetched: frozenset[str],
     place: QueuePlace | None = None,
 ) -> None:
-    """Take an item to its end, and give it up after so many seconds."""
+    """Run an item to its end, and cancel it after `seconds`."""
     with trio.move_on_after(deadline_s) as scope:
         late = deadline_error(deadline_s)
         await run_item(runtime, inputs, item_run, fetched, late, scope, place)

@@ -1,4 +1,4 @@
-"""The keys of random numbers: what a session feeds to graphs that draw."""
+"""The keys of random numbers, which a session feeds to graphs that draw."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Keys:
     Raises
     ------
     SessionError
-        If the seed is no such number.
+        If the seed is not such a number.
     """
 
     def __init__(self, plan: Plan, seed: int) -> None:
@@ -41,7 +41,7 @@ class Keys:
         self._numbers = count()
 
     def added(self, inputs: Any) -> Any:
-        """Return what is fed, and the key of the next item where one is needed and none given."""
+        """Return the inputs, with the key of the next item if one is needed and not given."""
         number = next(self._numbers)
         if not self.are_read or not isinstance(inputs, Mapping) or RANDOM_KEY in inputs:
             return inputs

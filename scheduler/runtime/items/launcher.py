@@ -47,7 +47,7 @@ class ItemLauncher:
     recovery : Recovery
     completion : ItemCompletion
     item_runs : ItemsUnderWay
-        Who starts is put in.
+        The set to which started items are added.
     announcer : Announcer
     dispatcher : Dispatcher
     variables : Variables
@@ -104,10 +104,7 @@ class ItemLauncher:
     ) -> None:
         """Start an item on a free slot, or again after another attempt.
 
-        Raises
-        ------
-        DeviceError, SessionError
-            If it cannot start; it holds no slot then.
+        Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
         hands_on, has_key = slots.open_plan.hands_on, item_run.marks.key is not None
         if has_key:
@@ -135,10 +132,7 @@ class ItemLauncher:
     ) -> Turn | None:
         """Return a slot that an item can start on at once; None if something is to be waited for.
 
-        Raises
-        ------
-        SessionError
-            If the session is being closed.
+        Raises SessionError if the session is being closed.
         """
         if slots is None or slots.are_lost or self._replays.is_busy:
             return None
@@ -156,10 +150,7 @@ class ItemLauncher:
     ) -> None:
         """Start an item on the slot that it has got.
 
-        Raises
-        ------
-        DeviceError, SessionError
-            If it cannot start; it holds no slot then.
+        Raises DeviceError or SessionError if it cannot start; it holds no slot then.
         """
         open_plan, feeds, marks = slots.open_plan, turn.slot.feeds, item_run.marks
         stages: ItemStages | None = None
@@ -203,7 +194,7 @@ class ItemLauncher:
             raise
         item_run.outcome = None  # it may have been started before
         ended = partial(self._over, item_run, slots, turn, stages)
-        # Who starts again keeps its age, and by that its turn at the lanes.
+        # A restarted item keeps its age, and so its turn at the lanes.
         if item_run.age is None:
             item_run.age = open_plan.lanes.next_age(item_run.priority)
         numbers, state = (turn.number, item_run.age), item_run.state
@@ -228,7 +219,7 @@ class ItemLauncher:
             attempt.copy_inputs()
 
     async def copying(self, arrays: Iterable[Array], copy: Callable[[], T]) -> T:
-        """Call what copies arrays, on a thread if they are large."""
+        """Call a function that copies arrays, on a thread if they are large."""
         return copy() if are_small(arrays) else await self._copy_aside(copy)
 
     async def _copy_aside(self, copy: Callable[[], T]) -> T:
@@ -267,7 +258,7 @@ class ItemLauncher:
     ) -> None:
         """Copy inputs to where an item reads them, and to where another attempt would.
 
-        Whoever gave the arrays may write to them again: an attempt needs what was fed. That is
+        The caller may write to the arrays again, but another attempt needs the inputs. That is
         still to be copied where no other task has run; the item's first steps go first then.
         """
         write = partial(feeds.write, arrays)
@@ -284,7 +275,7 @@ class ItemLauncher:
             self._watch.over(item_run, slots.open_plan.plan.steps)
 
     def _over(self, item_run: ItemRun, slots: Slots, turn: Turn, stages: ItemStages | None) -> None:
-        """Take what came of an item, on the thread that ended it, and tell the loop."""
+        """Take the results of an item on the thread that ended it, and notify the loop."""
         if stages is not None:
             turn = turn._replace(slot=replace(turn.slot, results=stages.results))
         self._completion.take(item_run, turn.slot)
@@ -311,7 +302,7 @@ class ItemLauncher:
         self._land_in_order(item_run, slots, turn)
 
     def _land_in_order(self, item_run: ItemRun, slots: Slots, turn: Turn) -> None:
-        """End an item when those before it have: it may have read what they handed on."""
+        """End an item when those before it have: it may have read their assigned values."""
         assert turn.ticket is not None
         settle = partial(self._settle, item_run, slots, turn)
         pipeline = self._variables.get_pipeline(item_run.state, slots.open_plan)

@@ -19,10 +19,10 @@ from ...plans.plan import Plan
 
 Known: TypeAlias = dict[str, Array]
 RunPart: TypeAlias = Callable[[Plan, Mapping[str, Array]], Awaitable[Mapping[str, Array]]]
-"""Runs a static plan once; raises what fails, and when the item is cancelled."""
+"""Runs a static plan once; raises the error of a step, and if the item is cancelled."""
 
 OnThread: TypeAlias = Callable[[Callable[[], Stage]], Awaitable[Stage]]
-"""Calls what makes a stage, beside the loop: it takes long."""
+"""Calls a function that makes a stage outside of the loop, because it is slow."""
 
 
 class StageSequence:
@@ -35,7 +35,7 @@ class StageSequence:
     on_thread : callable
         Calls a function on a thread.
     lock_of : callable
-        Returns what is held while a stage behind an entry is made.
+        Returns a lock that is held while the stage after an entry is made.
     check : callable
         Raises when the item is cancelled.
     """
@@ -55,10 +55,7 @@ class StageSequence:
     async def run(self, entry: StagedGraph, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the outputs of a graph, in its order.
 
-        Raises
-        ------
-        ShapeError, PlanError
-            If values met on the way do not fit together.
+        Raises ShapeError or PlanError if values met on the way do not fit together.
         """
         known: Known = dict(inputs)
         results: Known = {}
@@ -75,8 +72,8 @@ class StageSequence:
             stage.check(known)
             for node, body in stage.loops:
                 known.update(await self._iterate(node, body, known))
-            # What is not needed further on is dropped; stages name their tensors independently.
-            needed, later = _interface(stage.rest)
+            # Tensors without later readers are dropped; stages name their tensors independently.
+            needed, later = _get_interface(stage.rest)
             ready = (name for name in following.graph.outputs if name not in later)
             results.update({name: known[name] for name in ready})
             known = {name: known[name] for name in needed}
@@ -110,21 +107,21 @@ class StageSequence:
         end = len(values) - node.attributes["captured"]
         states, captured = list(values[2:end]), values[end:]
         rows: list[Sequence[Array]] = []
-        goes_on = condition is None or bool(_only(condition))
-        while goes_on and (trips is None or len(rows) < _only(trips)):
+        goes_on = condition is None or bool(_get_only(condition))
+        while goes_on and (trips is None or len(rows) < _get_only(trips)):
             fed = [np.asarray(len(rows), np.int64), np.asarray(True), *states, *captured]
             going, *results = await self._body(body, fed)
-            goes_on = bool(_only(going))
+            goes_on = bool(_get_only(going))
             states, stacked = results[: len(states)], results[len(states) :]
             rows.append(stacked)
         head = (np.asarray(0), np.asarray(True))
-        columns = _columns(rows, body.graph, [*head, *states, *captured], 1 + len(states))
-        return [*map(_present, states), *(_stacked(column, 0) for column in columns)]
+        columns = _collect_columns(rows, body.graph, [*head, *states, *captured], 1 + len(states))
+        return [*map(_require, states), *(_stack(column, 0) for column in columns)]
 
     async def _scan(
         self, node: Node, body: StagedGraph, values: Sequence[Array | None]
     ) -> Sequence[Array]:
-        given, attributes = list(map(_present, values)), node.attributes
+        given, attributes = list(map(_require, values)), node.attributes
         end = len(given) - attributes["captured"]
         captured, n_scanned = given[end:], attributes["num_scan_inputs"]
         states, scanned = given[: end - n_scanned], given[end - n_scanned : end]
@@ -132,8 +129,8 @@ class StageSequence:
             np.moveaxis(array, axis, 0)[:: -1 if backward else 1]
             for array, axis, backward in zip(
                 scanned,
-                _padded(attributes["scan_input_axes"], n_scanned),
-                _padded(attributes["scan_input_directions"], n_scanned),
+                _pad(attributes["scan_input_axes"], n_scanned),
+                _pad(attributes["scan_input_directions"], n_scanned),
                 strict=True,
             )
         ]
@@ -144,10 +141,10 @@ class StageSequence:
             states, stacked = results[: len(states)], results[len(states) :]
             rows.append(stacked)
         empty = [np.empty(array.shape[1:], array.dtype) for array in moved]
-        columns = _columns(rows, body.graph, [*states, *empty, *captured], len(states))
-        axes = _padded(attributes["scan_output_axes"], len(columns))
-        backwards = _padded(attributes["scan_output_directions"], len(columns))
-        return [*states, *map(_stacked, columns, axes, backwards)]
+        columns = _collect_columns(rows, body.graph, [*states, *empty, *captured], len(states))
+        axes = _pad(attributes["scan_output_axes"], len(columns))
+        backwards = _pad(attributes["scan_output_directions"], len(columns))
+        return [*states, *map(_stack, columns, axes, backwards)]
 
     async def _body(self, body: StagedGraph, values: Sequence[Any]) -> list[Array]:
         await trio.lowlevel.checkpoint()  # a body that is all constants runs nothing
@@ -158,7 +155,7 @@ class StageSequence:
 
 
 def own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """Return arrays that nobody else holds; constants, views and repetitions are copied."""
+    """Return arrays without other owners; constants, views and repetitions are copied."""
     found: dict[int, Array] = {}
     results = {}
     for name, array in arrays.items():
@@ -168,15 +165,14 @@ def own_results(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return results
 
 
-def _interface(entry: StagedGraph | None) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the names of what goes in and comes out."""
+def _get_interface(entry: StagedGraph | None) -> tuple[Sequence[str], Sequence[str]]:
     return ((), ()) if entry is None else (entry.graph.inputs, entry.graph.outputs)
 
 
-def _columns(
+def _collect_columns(
     rows: Sequence[Sequence[Array]], body: Graph, given: Sequence[Array], first: int
 ) -> list[list[Array] | Array]:
-    """Return what was put out under each name; an empty array where there was no iteration."""
+    """Return the outputs under each name; an empty array without iterations."""
     if rows:
         return [list(column) for column in zip(*rows, strict=True)]
     specs = infer_results(body, [spec_of(array) for array in given])[first:]
@@ -186,7 +182,7 @@ def _columns(
     ]
 
 
-def _stacked(column: list[Array] | Array, axis: int, backward: int = 0) -> Array:
+def _stack(column: list[Array] | Array, axis: int, backward: int = 0) -> Array:
     if isinstance(column, list):
         _check_stackable(column)
         return np.stack(column[::-1] if backward else column, axis)
@@ -212,11 +208,11 @@ def _check_stackable(rows: Sequence[Array]) -> None:
         )
 
 
-def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
+def _pad(values: Sequence[int] | None, count: int) -> Sequence[int]:
     return (*(values or ()), *(0,) * (count - len(values or ())))
 
 
-def _only(array: Array) -> Any:
+def _get_only(array: Array) -> Any:
     """Return the one value of a condition or trip count."""
     if array.size != 1:
         raise ShapeError(
@@ -226,6 +222,6 @@ def _only(array: Array) -> Any:
     return array.item()
 
 
-def _present(value: Array | None) -> Array:
+def _require(value: Array | None) -> Array:
     assert value is not None, "a state has a value"
     return value

@@ -35,7 +35,7 @@ ENTRY = 0
 """Stands for all ordered steps of an item, which goes through several plans."""
 
 LATEST_TRACES = 10_000
-"""Of an item that loops for long, the profile knows the latest parts."""
+"""Limit of parts that the profile keeps of an item with a long loop: the latest."""
 
 
 class StagedRunner:
@@ -48,7 +48,7 @@ class StagedRunner:
     launcher : ItemLauncher
     completion : ItemCompletion
     item_runs : ItemsUnderWay
-        Who starts is put in.
+        The set to which started items are added.
     variables : Variables
         Items keep their turn with them through all plans.
     """
@@ -80,10 +80,7 @@ class StagedRunner:
     async def prepare(self, entry: StagedGraph | None, variants: int) -> None:
         """Plan and open the stages from an entry on that no value decides.
 
-        Raises
-        ------
-        PlaitError
-            If that cannot be: no item could ever start.
+        Raises PlaitError if that cannot be: no item could ever start.
         """
         await self._driver.on_thread(partial(plan_ahead, entry))
         while entry is not None and (stage := entry.lasting) is not None:
@@ -96,14 +93,10 @@ class StagedRunner:
     async def start(
         self, item_run: ItemRun, arrays: Mapping[str, Array], entry: StagedGraph, graph: Graph
     ) -> None:
-        """Start an item, whose inputs stay as they are, where its stages begin.
+        """Start an item, with constant inputs, at its first stage.
 
-        `graph` is that of the entry with its variables.
-
-        Raises
-        ------
-        DeviceError, SessionError
-            If it cannot start.
+        `graph` is that of the entry with its variables. Raises DeviceError or SessionError if it
+        cannot start.
         """
         item_run.marks.admitted_ns = self._driver.now_ns()
         held = await self._variables.enter_parts(item_run, graph)
@@ -131,7 +124,6 @@ class StagedRunner:
         graph: Graph,
         ticket: int | None,
     ) -> None:
-        """Take an item through the stages of a graph."""
         results: Mapping[str, Array] = {}
         failure: BaseException | None = None
         traces: deque[Trace] = deque(maxlen=LATEST_TRACES)
@@ -143,10 +135,10 @@ class StagedRunner:
             sequence = StageSequence(run_part, on_thread, self._lock_of, check)
             found = await sequence.run(entry, known)
             results, assigned = await self._launcher.copying(
-                found.values(), partial(_parted, graph, found)
+                found.values(), partial(_split_results, graph, found)
             )
             await self._commit(item_run, assigned)
-        except BaseException as error:  # whatever it is, it is the item's
+        except BaseException as error:  # any error is the item's
             failure = error
         if ticket is not None:
             self._order.leave(ticket)
@@ -154,20 +146,20 @@ class StagedRunner:
         self._item_runs.discard(item_run)
         self._variables.leave(item_run)
         item_run.finish(results, failure)
-        del failure  # it holds this frame, and with it what the item lay in
+        del failure  # it holds this frame, and with it the item's memory
 
     async def _commit(self, item_run: ItemRun, assigned: Mapping[str, Array]) -> None:
-        """Have variables hold what an item assigned, unless it was given up."""
+        """Store the assignments of an item, unless it was cancelled."""
         if assigned and may_commit(item_run, None):
             await self._variables.hold(assigned)
-            item_run.cause = None  # it is done, whatever came meanwhile
+            item_run.cause = None  # it is done, even if cancelled meanwhile
 
     def _check(self, item_run: ItemRun) -> None:
         if item_run.cancelled or self._closing:
             raise session_closed_error()
 
     def _lock_of(self, entry: StagedGraph) -> trio.Lock:
-        """Return what is held while a stage behind an entry is made, lest that is done twice."""
+        """Return a lock that is held while the stage after an entry is made, only once."""
         return self._locks.setdefault(entry, trio.Lock())
 
     async def _planning(self, item_run: ItemRun, make: Callable[[], Stage]) -> Stage:
@@ -191,12 +183,11 @@ class StagedRunner:
         plan: Plan,
         inputs: Mapping[str, Array],
     ) -> Mapping[str, Array]:
-        """Run one of the plans that an item goes through."""
         with trio.CancelScope() as starting:
             item_run.on_cancel = starting.cancel  # it may wait for a device to come back
             if ticket is not None and any(step.order for step in plan.steps):
                 await self._wait_in_line(ticket)  # before it holds anything that others wait for
-            key, shapes = _key(plan, inputs)
+            key, shapes = _make_key(plan, inputs)
             slots = self._open_plans.find(key, item_run.variant)
             if slots is None:
                 slots = await self._open(plan, key, shapes, item_run)
@@ -231,7 +222,7 @@ class StagedRunner:
         if key == id(plan):
             return base
         within = BoundedParent(id(plan), partial(make_variant, plan), shapes)
-        make = partial(_for_shapes, plan, shapes)
+        make = partial(_plan_for_shapes, plan, shapes)
         return await self._open_plans.open(
             key, make, index, kept=KEPT_PARTS, within=within, marks=marks
         )
@@ -244,21 +235,20 @@ class StagedRunner:
         return slots
 
 
-def _key(plan: Plan, inputs: Mapping[str, Array]) -> tuple[Hashable, Shapes]:
-    """Return what tells the plan of a part from others, and the shapes of what it is fed."""
+def _make_key(plan: Plan, inputs: Mapping[str, Array]) -> tuple[Hashable, Shapes]:
     shapes = {name: inputs[name].shape for name in plan.graph.inputs}
     own = all(plan.graph.tensors[name].shape == shape for name, shape in shapes.items())
     return (id(plan) if own else (id(plan), *shapes.values())), shapes
 
 
-def _for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
+def _plan_for_shapes(plan: Plan, shapes: Shapes, index: int) -> Plan:
     return make_variant(plan.for_shapes(shapes), index)
 
 
-def _parted(
+def _split_results(
     graph: Graph, found: Mapping[str, Array]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
-    """Return an item's results, and by the names of variables what it assigned; nobody else's."""
+    """Return an item's results, and its assignments by variable, without other owners."""
     assigned = {
         graph.variables[variable].name: copy_read_only(found[name])
         for name, variable in graph.assigned.items()

@@ -1,8 +1,8 @@
 """A trampoline: a thread's actions after the end of a step, one after the other.
 
 The end of a step may lead to the start of others, on this thread, and their end to that of more.
-So that this does not go deeper and deeper, whatever is to follow is noted, and done in turn by the
-outermost call: first what only has to be handed to other threads, then what takes time on this one.
+To limit the depth of calls, later work is noted, and done in turn by the
+outermost call: first handing work to other threads, then work on this one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Trampoline(threading.local):
         self.n_later = 0
 
     def run(self) -> None:
-        """Do what was noted, unless an outer call on this thread is about to."""
+        """Do the noted work, unless an outer call on this thread will."""
         if self._is_bouncing or not (self.first or self.later):
             return
         self._is_bouncing, self.n_later = True, 0

@@ -1,4 +1,4 @@
-"""The items of a session that are under way, and what may be copied while they are."""
+"""The items of a session in flight, and the memory that may be copied meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ItemsUnderWay(set[ItemRun]):
     def most_inline(self, item_run: ItemRun) -> int:
         """Return how many bytes of an item may be copied on the loop's thread; on any thread.
 
-        Who waits for a slot is not counted: where no item is under way, one is about to be free.
+        Items that wait for a slot are not counted: without items in flight, one will be free soon.
         """
         others = self.copying or len(self) > (item_run in self)
         return INLINE_BYTES if others else ALONE_BYTES

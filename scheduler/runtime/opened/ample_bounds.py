@@ -17,7 +17,7 @@ from ...planner.replanning import replan
 from ...plans.plan import Plan
 from ...plans.shapes import Bounds, Shapes
 from .binding import FEW_NODES
-from .stage_bindings import Lengths, lengths_of
+from .stage_bindings import Lengths, read_lengths
 
 FEW_SHAPES = 6
 """Shapes that get plans of their own, before one plan with room is made for all others."""
@@ -56,14 +56,14 @@ class AmpleBounds:
 
     def find(self, shapes: Shapes) -> Bounds | None:
         """Return the bounds if there are any that shapes are within."""
-        lengths = lengths_of(self._dims, shapes)
+        lengths = read_lengths(self._dims, shapes)
         bounds = self.bounds
         are_within = all(s in bounds and 1 <= n <= bounds[s][1] for s, n in lengths.items())
         return bounds if bounds and are_within else None
 
     def extend(self, shapes: Shapes) -> Bounds | None:
         """Return bounds that shapes are within; None for few shapes and for empty inputs."""
-        lengths = lengths_of(self._dims, shapes)
+        lengths = read_lengths(self._dims, shapes)
         if not all(lengths.values()):
             return None
         for symbol, length in lengths.items():
@@ -96,10 +96,8 @@ def may_be_ample(plan: Plan) -> bool:
 def plan_amply(plan: Plan, bounds: Bounds, max_in_flight: int, most_nbytes: int) -> Plan:
     """Return the plan for all lengths within bounds.
 
-    Raises
-    ------
-    PlanError
-        If values decide shapes, or it takes more than `MOST_MEMORY` times `most_nbytes`.
+    Raises PlanError if values decide shapes, or it takes more than `MOST_MEMORY` times
+    `most_nbytes`.
     """
     made = replan(replace(plan, bounds=bounds), max_in_flight)
     nbytes = made.memory.nbytes if made.memory is not None else 0

@@ -16,7 +16,7 @@ Arenas: TypeAlias = Mapping[tuple[str, str], Arena]
 """The arenas of a slot, by memory and region."""
 
 Lend: TypeAlias = Callable[[Region, int], Arena | None]
-"""Returns one of the arenas of a region that somebody else keeps, None for other regions."""
+"""Returns an arena of a region that has another owner, None for other regions."""
 
 Turned: TypeAlias = frozenset[tuple[str, str]]
 """The regions, by memory and name, that variables have changed places between."""
@@ -55,12 +55,9 @@ class OpenArenas:
         self.made: dict[tuple[str, str, int], Arena] = {}
 
     def open(self) -> None:
-        """Allocate what all slots share.
+        """Allocate the memory that all slots share.
 
-        Raises
-        ------
-        DeviceMemoryError
-            If there is too little memory; nothing stays allocated.
+        Raises DeviceMemoryError if there is too little memory; nothing stays allocated.
         """
         with ExitStack() as undo:
             # Others are allocated with the first slot that has them.
@@ -74,12 +71,8 @@ class OpenArenas:
     def of(self, index: int, turned: Turned = frozenset()) -> Iterator[Arenas]:
         """Give the arenas of a slot, to one thread at a time.
 
-        What had to be allocated for that is freed if the block raises.
-
-        Raises
-        ------
-        DeviceMemoryError
-            If there is too little memory.
+        Memory that was allocated for it is freed if the block raises. Raises DeviceMemoryError if
+        there is too little memory.
         """
         with self._making, ExitStack() as undo:
             numbered = {
@@ -157,7 +150,6 @@ class OpenArenas:
             return self.made[key]
 
     def close(self) -> None:
-        """Free them."""
         self.made.clear()
         self._open.close()
 
@@ -165,19 +157,13 @@ class OpenArenas:
         lent = None if self._lend is None else self._lend(region, copy)
         if lent is not None:
             return lent
-        arena = allocated(region, self._devices)
+        arena = allocate(region, self._devices)
         stack.callback(arena.close)
         return arena
 
 
-def allocated(region: Region, devices: Mapping[str, Device]) -> Arena:
-    """Return an arena for a region.
-
-    Raises
-    ------
-    DeviceMemoryError
-        If there is too little memory.
-    """
+def allocate(region: Region, devices: Mapping[str, Device]) -> Arena:
+    """Return an arena for a region; raises DeviceMemoryError if there is too little memory."""
     memory, nbytes = region.memory, region.nbytes
     if memory == HOST:
         return host_arena(nbytes)

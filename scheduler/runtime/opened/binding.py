@@ -27,16 +27,16 @@ from ....graph.ir import Graph
 from ....graph.item_order import is_ordered
 from ....graph.operator_lifecycle import has_lives
 from ....graph.tensor import TensorSpec
-from ...dispatch.core_shares import shares_of_cores
-from ...dispatch.donations import donated_tensors
+from ...dispatch.core_shares import share_cores
+from ...dispatch.donations import find_donated_tensors
 from ...dispatch.inline_policy import find_steps_for_threads, inline_steps
-from ...dispatch.row_edges import RowEdge, row_edges
+from ...dispatch.row_edges import RowEdge, find_row_edges
 from ...plans.partition import Subgraph
 from ...plans.placement import SCRATCH, Step, Transfer
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, Region
 from .. import async_calls
-from ..items.device_io import nothing_handed
+from ..items.device_io import skip_handing
 from ..items.inline import Call
 from ..row_feed import RowFeed
 from ..virtual_time import Launch, VirtualTimeDriver
@@ -51,7 +51,7 @@ Key: TypeAlias = tuple[int, ...]
 
 
 class BoundStep(NamedTuple):
-    """What launches a step on the memory of a slot.
+    """A function that launches a step on the memory of a slot.
 
     Where any thread of this process may run it: `inline` if its lane is idle, `call` by who knows
     that. There are no program and views where it is a copy. `instances` has those that a program
@@ -89,7 +89,7 @@ class BoundSlot(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """Which steps run inline, the cores of devices that scale, and what functions give away."""
+    """Inline steps, the cores of devices that scale, and donated tensors."""
 
     inline: frozenset[int]
     on_threads: frozenset[int]
@@ -98,7 +98,7 @@ class _Rules(NamedTuple):
 
 
 class _BoundStep(NamedTuple):
-    """A step, what it touches in which regions, and the bindings that are kept."""
+    """A step, the regions of its tensors, and its kept bindings."""
 
     step: Step
     touched: tuple[tuple[PlacedTensor, TensorSpec], ...]
@@ -110,8 +110,8 @@ class Bindings:
     """The steps of a static plan, bound to the memory of slots.
 
     Slots that have copies of regions in common have the steps bound to those in common, too. So
-    have plans for other shapes the steps that are the same in `base`. What nodes own is kept in
-    `lives`, or in `shared` where it keeps state for the items of all plans.
+    have plans for other shapes the steps that are the same in `base`. Instances of nodes are kept
+    in `lives`, or in `shared` where it keeps state for the items of all plans.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class Bindings:
         self._devices, self._driver, self._lives = devices, driver, lives
         self._shared = shared
         self._measure = measure
-        # Whoever yields rows may be bound for all lengths, whoever takes them for each of them.
+        # Writers of rows may be bound for all lengths, readers for each of them.
         self._row_feeds: dict[tuple[Arena, str], RowFeed] = {} if base is None else base._row_feeds
-        self._row_edges = () if driver is None else tuple(row_edges(plan))
-        self._rules = _rules_of(plan, devices) if base is None else base._rules_for(plan)
-        # Whoever writes a tensor and whoever reads it have to agree on where it lies.
+        self._row_edges = () if driver is None else tuple(find_row_edges(plan))
+        self._rules = _find_rules(plan, devices) if base is None else base._rules_for(plan)
+        # The writer and the readers of a tensor must agree on its place.
         agrees = base is not None and base._rules.donated == self._rules.donated
         self._base = base if agrees else None
         self._slots: dict[tuple[int, Turned], Mapping[int, BoundStep]] = {}
@@ -146,7 +146,7 @@ class Bindings:
             theirs.get(id(step)) or self._bound_step(step) for step in plan.steps
         ]
         self._own = [one for one in self._steps if id(one.step) not in theirs]
-        # Those that do what the base's do, at other lengths.
+        # Those that equal the base's steps, at other lengths.
         self._resized = {
             one.step.index
             for one in self._own
@@ -159,18 +159,13 @@ class Bindings:
         Control flow may have become something else there.
         """
         same = all(map(_has_same_nodes, plan.steps, self._plan.steps))
-        return self._rules if same else _rules_of(plan, self._devices)
+        return self._rules if same else _find_rules(plan, self._devices)
 
     def of(self, index: int, turned: Turned, arenas: Arenas) -> BoundSlot:
         """Return all steps, in their order, bound to a slot; those that are kept, as they are.
 
         For other shapes most steps are the base's: if it has that slot, only the others are gone
-        through, which may be one of a hundred.
-
-        Raises
-        ------
-        DeviceError
-            If a device refuses.
+        through, which may be one of a hundred. Raises DeviceError if a device refuses.
         """
         slot = index, turned
         of_base = {} if self._base is None else self._base._slots.get(slot, {})
@@ -189,9 +184,9 @@ class Bindings:
 
     @property
     def only_calls(self) -> bool:
-        """True where steps that are no other plan's may be bound to other lengths by calls alone.
+        """True if this plan's own steps may be bound to other lengths by calls alone.
 
-        So they are if whatever sees lengths is a function, which programs tell.
+        So they are if only functions see lengths, according to their programs.
         """
         return self._are_free and not any(
             self._devices[one.step.device].capabilities.atomic_programs for one in self._own
@@ -216,12 +211,9 @@ class Bindings:
         )
 
     def own_of(self, arenas: Arenas) -> dict[int, BoundStep]:
-        """Return the steps that are no other plan's, by number, bound to a slot; none is kept.
+        """Return the plan's own steps by number, bound to a slot without keeping them.
 
-        Raises
-        ------
-        DeviceError
-            If a device refuses.
+        Raises DeviceError if a device refuses.
         """
         return {one.step.index: self._bind(one, arenas) for one in self._own}
 
@@ -235,20 +227,17 @@ class Bindings:
     ) -> dict[int, BoundStep] | None:
         """Return these steps for other lengths of the same nodes; None if that takes planning.
 
+        Raises DeviceError if a device refuses.
+
         Parameters
         ----------
         arenas : Arenas
         before : Mapping of int to BoundStep
             The steps as they were bound there.
         specs : Mapping of str to TensorSpec
-            Of what they touch that is not as it was.
+            Of changed tensors that they touch.
         compiles : bool, default True
             Whether programs that cannot be had again are compiled, else there is nothing.
-
-        Raises
-        ------
-        DeviceError
-            If a device refuses.
         """
         found: dict[int, BoundStep] = {}
         for one in self._own:
@@ -261,7 +250,7 @@ class Bindings:
             old = before[step.index].rebindable
             program = None if old is None else old.rebound(views)
             if program is None:
-                # What lies inside of an atomic program is not known.
+                # The inside of an atomic program is unknown.
                 if device.capabilities.atomic_programs or not compiles:
                     return None
                 inner = step.work.graph
@@ -276,11 +265,11 @@ class Bindings:
 
     @property
     def touched(self) -> frozenset[str]:
-        """All tensors that steps touch which are no other plan's."""
+        """All tensors that the plan's own steps touch."""
         return frozenset(placed[0] for one in self._own for placed, _ in one.touched)
 
     def row_feeds(self, arenas: Arenas) -> Iterator[RowFeed]:
-        """Yield what hands rows on as they are yielded, for a slot."""
+        """Yield the feeds that pass rows on as they are yielded, for a slot."""
         for edge in self._row_edges:
             location = self._memory.locations[edge.placed]
             yield self._row_feed(edge, arenas[location.memory, location.region])
@@ -297,14 +286,14 @@ class Bindings:
             self._slots[bound.slot] = bound.steps
 
     def clear(self) -> None:
-        """Let go of all that is kept, but for steps that are another plan's."""
+        """Release all kept bindings, except for steps of another plan."""
         self._slots.clear()
         for one in self._own:
             one.kept.clear()
 
     @property
     def own_steps(self) -> Iterator[Step]:
-        """Yield the steps that are no other plan's."""
+        """Yield the plan's own steps."""
         return (one.step for one in self._own)
 
     @property
@@ -319,13 +308,13 @@ class Bindings:
         return _BoundStep(step, touched, tuple(regions), {})
 
     def view(self, arenas: Arenas, device: Device, placed: PlacedTensor, spec: TensorSpec) -> View:
-        """Return a device's view of a tensor in the arenas of a slot."""
         location = self._memory.locations[placed]
         arena = arenas[location.memory, location.region]
         view = device.view(arena, location.offset, spec)
         if placed[0] not in self._rules.donated:
             return view
-        # One for all views: what the writer puts in place of the memory, readers are to find.
+        # One for all views: readers must find the array that the writer puts in place of the
+        # memory.
         donation = arena.donations.setdefault(placed[0], Donation(view.array))
         return replace(view, donation=donation)
 
@@ -334,7 +323,7 @@ class Bindings:
         return self._memory.pools[location.memory].regions[location.region]
 
     def _placed_tensors(self, step: Step) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
-        """Yield what a step is bound to: a transfer's source and target, a program's views."""
+        """Yield the tensors of a step: a transfer's source and target, a program's views."""
         if isinstance(step.work, Transfer):
             spec = self._plan.graph.tensors[step.work.tensor]
             if not step.work.arrives:
@@ -347,7 +336,7 @@ class Bindings:
     def _program_tensors(self, subgraph: Subgraph) -> Iterator[tuple[PlacedTensor, TensorSpec]]:
         graph, device = subgraph.graph, self._devices[subgraph.device]
         atomic = device.capabilities.atomic_programs
-        # An atomic program has its own memory for what lies between.
+        # An atomic program has its own memory for intermediate tensors.
         for name in (*graph.inputs, *graph.outputs) if atomic else graph.tensors:
             if name not in graph.constants:
                 memory = self._placement.local[name, subgraph.device]
@@ -366,7 +355,7 @@ class Bindings:
             named = dict(views)
             # Cheap first: to compile it anew may have to wait for the device to be done.
             program: Program | None = None
-            if before is not None and before.rebindable and _lie_as_before(named, before.views):
+            if before is not None and before.rebindable and _are_unmoved(named, before.views):
                 program = before.rebindable.rebound(named)
             lives = self._find_lives(step, device)
             if program is None:
@@ -374,12 +363,11 @@ class Bindings:
             instances = lives if isinstance(lives, ItemInstances) else None
             return self._launched(step, program, named)._replace(instances=instances)
         if step.work.arrives or step.work.leaves:
-            return BoundStep(nothing_handed)
+            return BoundStep(skip_handing)
         (_, source), (_, target) = views
         return BoundStep(self._paced(device, partial(device.copy, target, source)))
 
     def _launched(self, step: Step, program: Program, views: Mapping[str, View]) -> BoundStep:
-        """Return what launches a step that runs a program."""
         device = self._devices[step.device]
         rows: RowFeed | None = None
         for edge in self._row_edges:
@@ -444,7 +432,7 @@ class Bindings:
         return ItemInstances(lives) if has_keys else lives
 
 
-def _lie_as_before(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
+def _are_unmoved(views: Mapping[str, View], before: Mapping[str, View]) -> bool:
     """True if tensors of the same lengths lie where they did, and the same scratch is needed."""
     if views.keys() != before.keys():
         return False
@@ -455,14 +443,14 @@ def _lie_as_before(views: Mapping[str, View], before: Mapping[str, View]) -> boo
     return True
 
 
-def _rules_of(plan: Plan, devices: Mapping[str, Device]) -> _Rules:
-    shares = shares_of_cores(plan)
+def _find_rules(plan: Plan, devices: Mapping[str, Device]) -> _Rules:
+    shares = share_cores(plan)
     scaling = {name: shares[name] for name in shares if isinstance(devices[name], Scaling)}
     return _Rules(
         inline_steps(plan.steps, devices),
         find_steps_for_threads(plan.steps, devices),
         scaling,
-        donated_tensors(plan, devices),
+        find_donated_tensors(plan, devices),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from ..status import PlansStatus
 
 MORE_PLANS, MORE_NBYTES = 56, 1 << 30
-"""So many more are kept where plans that were closed are asked for again, one for each time, as
+"""Limit of additional plans, one for each closed plan that is needed again, as
 long as those that are open take less memory than that; of each variant. Plans that take turns would
 close each other otherwise, each before it is used again."""
 
@@ -37,7 +37,7 @@ class CacheStatistics:
         self._closed: OrderedDict[Hashable, None] = OrderedDict()
 
     def status(self, kept: int) -> PlansStatus:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         return PlansStatus(self._hits, self._misses, kept)
 
     def hit(self) -> None:

@@ -17,12 +17,12 @@ from ..large_copies import copy_array
 from ..virtual_time import VirtualTimeDriver
 
 GIVES_UP_SIZE, KEEPS_BYTES = 500, 1 << 18
-"""For more elements than this, numpy gives up the interpreter while it copies. To get that back may
-take longer than to copy so many bytes, 20 µs: where others hold it, 50 µs and more."""
+"""For more elements than this, numpy gives up the interpreter while it copies. Regaining it may
+take longer than copying, 20 µs: 50 µs and more if other threads hold it."""
 
 
 class Copy(NamedTuple):
-    """What becomes what, and the device that copies it if this process cannot."""
+    """Target and source, and the device that copies if this process cannot."""
 
     target: View
     source: View
@@ -55,23 +55,20 @@ class OutputCopies:
         return bool(self._arrays or self._others)
 
     def make_here(self) -> None:
-        """Copy what is in memories of the host; blocks."""
+        """Copy within memories of the host; blocks."""
         for target, source in self._arrays:
             copy_array(target, source)
 
     async def make(self, driver: VirtualTimeDriver) -> None:
-        """Copy everything, within the host last; what has begun ends, also when this is cancelled.
+        """Copy everything, within the host last; copies in flight end, also if this is cancelled.
 
-        Raises
-        ------
-        DeviceError
-            If a device fails.
+        Raises DeviceError if a device fails.
         """
-        begun = [_begun(one, driver) for one in self._others]
+        begun = [_begin(one, driver) for one in self._others]
         driver.wake()
         events = [event for _, event in begun]
         for done, _ in begun:
-            await ended(done, partial(_cancel, events))
+            await wait_for_end(done, partial(_cancel, events))
         for event in events:
             if event.error is not None:
                 raise event.error
@@ -99,8 +96,8 @@ class Feeds:
 
     def __init__(self, targets: Mapping[str, Array]) -> None:
         self.targets = targets
-        self._rooms = [(name, array, _room_of(array)) for name, array in targets.items()]
-        self.nbytes = nbytes_of(targets.values())
+        self._rooms = [(name, array, _get_room(array)) for name, array in targets.items()]
+        self.nbytes = sum_nbytes(targets.values())
 
     def shortened(self, arrays: Mapping[str, Array]) -> Feeds:
         """Return where these are written, which are as long as there is room, or shorter."""
@@ -114,14 +111,14 @@ class Feeds:
         """Copy inputs, which have the shapes of the targets."""
         for name, target, room in self._rooms:
             source = arrays[name]
-            # numpy would give up the interpreter for the copy, and often have to wait for it then.
+            # numpy would release the interpreter for the copy, and often have to wait for it then.
             if room is None or source.dtype is not target.dtype or not source.flags.c_contiguous:
                 copy_array(target, source)
             else:
                 room[:] = source.data.cast("B")
 
 
-def _room_of(array: Array) -> memoryview | None:
+def _get_room(array: Array) -> memoryview | None:
     """Return the bytes of an array where they are copied soonest without numpy."""
     is_between = array.size > GIVES_UP_SIZE and array.nbytes <= KEEPS_BYTES
     return array.data.cast("B") if is_between and array.dtype.kind in "biuf" else None
@@ -129,10 +126,10 @@ def _room_of(array: Array) -> memoryview | None:
 
 def are_small(arrays: Iterable[Array]) -> bool:
     """Say whether arrays may be copied on the loop's thread."""
-    return nbytes_of(arrays) <= INLINE_BYTES
+    return sum_nbytes(arrays) <= INLINE_BYTES
 
 
-def nbytes_of(arrays: Iterable[Array]) -> int:
+def sum_nbytes(arrays: Iterable[Array]) -> int:
     """Return how many bytes arrays have together."""
     nbytes = 0
     for array in arrays:
@@ -141,18 +138,12 @@ def nbytes_of(arrays: Iterable[Array]) -> int:
 
 
 async def copy_all(copies: Iterable[Copy], driver: VirtualTimeDriver) -> None:
-    """Make copies, as `Copies.make` does.
-
-    Raises
-    ------
-    DeviceError
-        If a device fails.
-    """
+    """Make copies, as `Copies.make` does; raises DeviceError if a device fails."""
     await OutputCopies(copies).make(driver)
 
 
-async def ended(done: trio.Event, cancel: Callable[[], object]) -> None:
-    """Wait for work on devices, which has to end even where nobody wants it any more."""
+async def wait_for_end(done: trio.Event, cancel: Callable[[], object]) -> None:
+    """Wait for work on devices, which must end even if it is cancelled."""
     try:
         await done.wait()
     except BaseException:
@@ -162,7 +153,7 @@ async def ended(done: trio.Event, cancel: Callable[[], object]) -> None:
         raise
 
 
-def mover(devices: Iterable[Device], memory: str) -> Device:
+def find_mover(devices: Iterable[Device], memory: str) -> Device:
     """Return the device that copies into a memory: its owner, or one that reaches it."""
     found = tuple(devices)
     owners = (device for device in found if device.capabilities.memory == memory)
@@ -170,7 +161,7 @@ def mover(devices: Iterable[Device], memory: str) -> Device:
     return next(owners, None) or next(reaching)
 
 
-def _begun(one: Copy, driver: VirtualTimeDriver) -> tuple[trio.Event, Event]:
+def _begin(one: Copy, driver: VirtualTimeDriver) -> tuple[trio.Event, Event]:
     done = trio.Event()
     launch = driver.launching(one.device, partial(one.device.copy, one.target, one.source))
     return done, launch((), lambda _: driver.call(done.set))

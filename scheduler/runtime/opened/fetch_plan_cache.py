@@ -1,4 +1,4 @@
-"""Plans by what is fetched; by shapes, `shape_plan_cache` has them."""
+"""Plans by fetched tensors; `shape_plan_cache` has them by shapes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .open_plans import OpenPlans
 from .shape_plan_cache import ShapePlanCache
 
 KEPT_FETCHES = 64
-"""Sets of fetched tensors whose plans are kept; the least recently used are forgotten first."""
+"""Sets of fetched tensors whose plans are kept; the least recently used are dropped first."""
 
 ALL: frozenset[str] = frozenset()
-"""What stands for all outputs, and all effects."""
+"""Stands for all outputs and all effects."""
 
 
 class FetchPlanCache:
-    """Finds the plans for what is fetched, and has them made; on the trio thread only.
+    """Finds or makes the plans for fetched tensors, on the trio thread only.
 
     Parameters
     ----------
@@ -48,12 +48,9 @@ class FetchPlanCache:
         return found
 
     async def open(self, names: frozenset[str]) -> ShapePlanCache:
-        """Return the plans for some tensors, planned unless somebody did meanwhile.
+        """Return the plans for some tensors, planning them unless they are known.
 
-        Raises
-        ------
-        FetchError, PlanError
-            If there are none.
+        Raises FetchError or PlanError if there are none.
         """
         async with self._planning:
             found = self.find(names)

@@ -1,7 +1,7 @@
-"""The lanes of a session's devices: what waits for them, and who is given the next turn.
+"""The lanes of a session's devices: the waiting steps, and the order of turns.
 
-A lane is shared by all items and all open plans of a session, so whoever frees it may be giving it
-a step of another item, or of another plan. All methods may be called from any thread.
+A lane is shared by all items and all open plans of a session, so the step that frees it may be
+giving it a step of another item, or of another plan. All methods may be called from any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ class OpenLane(Generic[T]):
 
     @property
     def is_idle(self) -> bool:
-        """True while the lane has nothing to do."""
         return self._queue.is_idle
 
     def offer(self, item: int, rank: int, step: T) -> bool:

@@ -2,7 +2,7 @@
 
 The item runs on an open plan for lengths that are nowhere shorter, by programs that are bound again
 to the beginnings of tensors. Files are of such lengths: hardly two have the same, and to open a
-plan for each of them takes longer than most of what runs on it.
+plan for each of them takes longer than most runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .stage_bindings import (
     Lengths,
     OnSlot,
     StageBindings,
-    lengths_of,
+    read_lengths,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 MOST_ITEMS = 8
-"""Of the same lengths before these get a plan: to open one takes some eight times as long."""
+"""Items of equal lengths before these get a plan: opening one takes about eight times as long."""
 
 
 class OneOffLengths(StageBindings):
@@ -65,7 +65,7 @@ class OneOffLengths(StageBindings):
         least: int = 0,
         compiles: bool = False,
     ) -> None:
-        self.longest = _lengths_in(template, open_plan)
+        self.longest = _read_lengths(template, open_plan)
         self._least = least
         self._whole = _OneOffStage(
             open_plan, made, template, tuple(self.longest), compiles=compiles
@@ -97,10 +97,7 @@ class OneOffLengths(StageBindings):
     def shorten(self, slot: Slot, index: int, arrays: Mapping[str, Array]) -> Slot:
         """Return a slot, which has that index, with memory and calls for the lengths of one item.
 
-        Raises
-        ------
-        DeviceError, KernelError
-            If a device refuses.
+        Raises DeviceError or KernelError if a device refuses.
         """
         with self.lock:
             bound, _ = self.bind(0, self.of_inputs(arrays), index)
@@ -114,10 +111,7 @@ class OneOffLengths(StageBindings):
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
         """Bind the steps to a slot for one item; the lock is held.
 
-        Raises
-        ------
-        DeviceError, KernelError
-            If a device refuses.
+        Raises DeviceError or KernelError if a device refuses.
         """
         key = tuple(lengths.values())
         self._counts[key] = self._counts.pop(key, 0) + 1  # as the latest
@@ -170,7 +164,6 @@ class _OneOffStage:
         return True
 
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
-        """Bind the steps to a slot that was made."""
         specs = self._specs(dict(zip(self.symbols, lengths, strict=True)))
         steps = self._steps(specs, slot)
         assert steps is not None, "there are no atomic programs"
@@ -185,7 +178,7 @@ class _OneOffStage:
         return calls
 
     def _specs(self, lengths: Lengths) -> dict[str, TensorSpec]:
-        return {name: _at(spec, lengths) for name, spec in self._varying.items()}
+        return {name: _specialize(spec, lengths) for name, spec in self._varying.items()}
 
     def _steps(
         self, specs: Mapping[str, TensorSpec], slot: int, *, compiles: bool = True
@@ -202,16 +195,16 @@ class _OneOffStage:
         """Do nothing: to bind calls of functions takes no time that could be saved."""
 
     def clear(self) -> None:
-        """Let go of all programs."""
+        """Release all programs."""
         self._slots.clear()
 
 
-def _at(spec: TensorSpec, lengths: Lengths) -> TensorSpec:
+def _specialize(spec: TensorSpec, lengths: Lengths) -> TensorSpec:
     dims = spec.shape or ()
     return TensorSpec(spec.dtype, [lengths[dim] if isinstance(dim, str) else dim for dim in dims])
 
 
-def one_off_lengths(
+def bind_one_off_lengths(
     known: OneOffLengths | None,
     base: OpenPlan,
     made: OpenPlan,
@@ -220,12 +213,12 @@ def one_off_lengths(
     least: int = 0,
     compiles: bool = False,
 ) -> OneOffLengths | None:
-    """Return what binds items of any lengths up to the longest of an open plan so far.
+    """Return the bindings for items of any lengths up to the longest of an open plan so far.
 
     Parameters
     ----------
     known : OneOffLengths or None
-        What did so before.
+        The bindings so far.
     base, made : OpenPlan
         A plan for the largest lengths, or for the first ones, and one in its arenas.
     slot : int
@@ -235,7 +228,7 @@ def one_off_lengths(
     """
     template = base.plan.template
     assert template is not None, "others run in its arenas"
-    longest = _lengths_in(template, base) if known is None else known.longest
+    longest = _read_lengths(template, base) if known is None else known.longest
     # Each tensor fits in if the lengths of inputs do, and is as long as they say: it is of no
     # other lengths.
     if any(
@@ -243,7 +236,7 @@ def one_off_lengths(
         for spec in template.tensors.values()
     ):
         return None
-    if not _is_within(_lengths_in(template, made), longest):
+    if not _is_within(_read_lengths(template, made), longest):
         found = OneOffLengths(made, made, template, least=least, compiles=compiles)
     elif known is None:
         found = OneOffLengths(base, made, template, least=least, compiles=compiles)
@@ -252,11 +245,10 @@ def one_off_lengths(
     return found if found.can_bind(slot) else None
 
 
-def _lengths_in(template: Graph, open_plan: OpenPlan) -> Lengths:
-    """Return the lengths of the inputs of a plan, by the symbols in a template of its graph."""
+def _read_lengths(template: Graph, open_plan: OpenPlan) -> Lengths:
     tensors = open_plan.plan.graph.tensors
     dims = {name: template.tensors[name].shape or () for name in template.inputs}
-    return lengths_of(dims, {name: tensors[name].static_shape for name in dims})
+    return read_lengths(dims, {name: tensors[name].static_shape for name in dims})
 
 
 def _is_within(lengths: Lengths, longest: Lengths) -> bool:

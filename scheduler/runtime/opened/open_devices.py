@@ -14,8 +14,8 @@ from ....devices.errors import DeviceError
 from ....devices.host import may_run_anywhere
 from ....devices.registry import find
 from ....graph.errors import PlaitError, describe_error
-from ...dispatch.core_shares import equal_share, planned_for
-from ...dispatch.shared_lanes import shared_lanes
+from ...dispatch.core_shares import list_planned, share_equally
+from ...dispatch.shared_lanes import find_shared_lanes
 from ...plans.plan import Plan
 from ...plans.replicas import list_devices
 
@@ -48,7 +48,7 @@ def close_shared(device: Device) -> None:
 
 
 class OpenDevices:
-    """Opens the devices of a plan; `open` and what `closings` yields block.
+    """Opens the devices of a plan; `open` and the functions of `closings` block.
 
     Attributes
     ----------
@@ -58,30 +58,24 @@ class OpenDevices:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._shared_lanes = shared_lanes(plan)
+        self._shared_lanes = find_shared_lanes(plan)
         self.by_name: dict[str, Device] = {}
 
     @property
     def used(self) -> list[Device]:
         """The open devices that have nodes to run."""
-        used = list_devices(planned_for(self._plan), self._plan.replicas)
+        used = list_devices(list_planned(self._plan), self._plan.replicas)
         return [device for name, device in self.by_name.items() if name in used]
 
     def open(self, name: str) -> Device:
-        """Open a device.
-
-        Raises
-        ------
-        DeviceError
-            If it refuses.
-        """
+        """Open a device; raises DeviceError if it refuses."""
         if name in self._plan.request.given:
             device = self._plan.prototypes[name]
-            open_shared(device, equal_share(self._plan))
+            open_shared(device, share_equally(self._plan))
         else:
             device = find(name)
             self._share_thread(name, device)
-            device.open(equal_share(self._plan))
+            device.open(share_equally(self._plan))
         self.by_name[name] = device
         return device
 
@@ -92,21 +86,15 @@ class OpenDevices:
                 device.share_thread(other)
 
     def reopen(self, name: str) -> None:
-        """Open a device again that was lost.
-
-        Raises
-        ------
-        DeviceError
-            If it refuses.
-        """
+        """Open a device again that was lost; raises DeviceError if it refuses."""
         device = self.by_name[name]
         if name in self._plan.request.given:
-            reopen_shared(device, equal_share(self._plan))
+            reopen_shared(device, share_equally(self._plan))
         else:
-            device.open(equal_share(self._plan))
+            device.open(share_equally(self._plan))
 
     def closings(self) -> Iterator[Callable[[], None]]:
-        """Yield what to call to close each of them, the last one first."""
+        """Yield a function that closes each of them, the last one first."""
         for name, device in reversed(self.by_name.items()):
             shared = name in self._plan.request.given
             yield partial(_close, name, partial(close_shared, device) if shared else device.close)
@@ -114,7 +102,7 @@ class OpenDevices:
 
 
 def _close(name: str, close: Callable[[], None]) -> None:
-    """Close a device; what it raises names the device."""
+    """Close a device; errors name the device."""
     try:
         close()
     except PlaitError as error:

@@ -20,17 +20,17 @@ from ....devices.operator_instances import OperatorInstances
 from ....graph.nested import walk_nodes
 from ....graph.operators.each import EACH
 from ....graph.tensor import Array, TensorSpec
-from ...dispatch.core_shares import shares_of_cores
+from ...dispatch.core_shares import share_cores
 from ...dispatch.inline_policy import Estimates
-from ...dispatch.shared_lanes import outlines, shared_lanes
+from ...dispatch.shared_lanes import find_shared_lanes, outline_steps
 from ...planner.memory.prepared import find_variables, list_regions, name_next_region
 from ...plans.placement import OUTSIDE, Commit, Step, summarize_step
 from ...plans.plan import Plan
 from ...plans.regions import PlacedTensor, must_take_turns
 from ...simulation.lanes import make_workload
-from ..items.device_io import arrivals_of, departures_of
+from ..items.device_io import find_arrivals, find_departures
 from ..items.inline import MOST_STEPS, Call, copy_ns
-from ..virtual_time import VirtualTimeDriver, clock_of
+from ..virtual_time import VirtualTimeDriver, get_clock
 from .arenas import Arenas, Lend, OpenArenas, Turned
 from .binding import Bindings, BoundStep
 from .copying import Copy, Feeds, OutputCopies
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from ..items.executor import Execution
 
 KEPT_TURNS = 8
-"""So many ways in which variables may have changed places are kept bound."""
+"""Limit of kept bindings for exchanged variables."""
 
 Lanes: TypeAlias = "OpenLanes[tuple[Execution, int]]"
-"""The lanes of a session, and whose steps wait for them."""
+"""The lanes of a session, and the plans with waiting steps."""
 
 
 def _raise(error: BaseException) -> None:
@@ -76,18 +76,18 @@ class OpenPlan:
     ----------
     plan : Plan
     order : Order
-        What follows what. A step follows another as soon as its lane is given that one, not when it
-        is complete, where their device keeps the order itself (`native_waits`).
+        The dependents of steps. A step follows another as soon as its lane is given that one, not
+        when it is complete, where their device keeps the order itself (`native_waits`).
     lanes : OpenLanes
     lane : tuple of OpenLane
         Of each step.
     used_lanes : tuple of OpenLane
     estimates : Estimates
     guard : RegionGuard or None
-        What items pass in the order of their numbers, item n on slot n % period. None where an item
-        may take any slot that no other item is on.
+        The regions that items pass in the order of their numbers, item n on slot n % period. None
+        where an item may take any slot that no other item is on.
     arenas : OpenArenas
-        Those of the plan that this one runs in, where there is one, but for what is larger.
+        Those of the plan that this one runs in, if any, except for larger ones.
     acts : bool
         True if a step has effects.
     calls : tuple of int
@@ -122,7 +122,7 @@ class OpenPlan:
     report : callable
         Reports an exception of plait's own, on any thread.
     stages : StageBindings or None
-        What binds steps to lengths that items compute on their way; None where there are none.
+        Binds steps to lengths that items compute; None without such lengths.
     slots : Mapping of int to Slot
         The slots made so far, of `period` ones, for where variables are now.
     """
@@ -158,7 +158,7 @@ class OpenPlan:
         self.slots: dict[int, Slot] = {}
         self._turned: Turned = frozenset()
         self._slots = {self._turned: self.slots}
-        # What is copied over the old value stays where it is.
+        # A value that is copied over the old one stays in its place.
         self.turning = list_regions(self.keeps) - list_regions(self.overwrites)
         self._read_regions = list_regions(self.reads)
         # Lanes and estimates are the base's: items of all shapes wait in the same queues.
@@ -184,9 +184,9 @@ class OpenPlan:
 
     def _plan_order(self) -> None:
         plan = self.plan
-        self.outlines = outlines(plan)
-        self.now_ns = tuple(clock_of(self._devices[step.device]) for step in plan.steps)
-        cores, shared = shares_of_cores(plan), shared_lanes(plan)
+        self.outlines = outline_steps(plan)
+        self.now_ns = tuple(get_clock(self._devices[step.device]) for step in plan.steps)
+        cores, shared = share_cores(plan), find_shared_lanes(plan)
         work = make_workload(plan.steps, self._devices, plan.costs, cores, shared)
         self.order, self.ordered = work.order(), work.ordered
         self.acts = any(step.has_effects for step in self.plan.steps)
@@ -242,12 +242,9 @@ class OpenPlan:
         return self._bindings.own_programs
 
     def open(self) -> None:
-        """Allocate what all slots share.
+        """Allocate the memory that all slots share.
 
-        Raises
-        ------
-        DeviceMemoryError
-            If there is too little memory; nothing stays allocated.
+        Raises DeviceMemoryError if there is too little memory; nothing stays allocated.
         """
         self.arenas.open()
 
@@ -265,12 +262,8 @@ class OpenPlan:
     def make_slot(self, index: int, turned: Turned | None = None) -> Slot:
         """Return the slot with copy `index % copies` of each region; unless made, it is now.
 
-        It is for where variables are now, unless it is said where they will be.
-
-        Raises
-        ------
-        DeviceError
-            If a device refuses; nothing more is held then.
+        It is for where variables are now, unless it is said where they will be. Raises DeviceError
+        if a device refuses; nothing more is held then.
         """
         turned = self._turned if turned is None else turned
         slots = self._slots.setdefault(turned, {})
@@ -290,15 +283,15 @@ class OpenPlan:
                 tuple(one.inline for one in steps),
                 None if copying_ns is None else self.calls_of(steps),
                 copying_ns or 0,
-                arrivals_of(self.plan, self._devices, view, self._driver),
-                departures_of(self.plan, self._devices, view, self._driver),
+                find_arrivals(self.plan, self._devices, view, self._driver),
+                find_departures(self.plan, self._devices, view, self._driver),
                 OutputCopies(self._commits(arenas)),
                 dict(self._swaps(arenas)),
                 tuple(self._bindings.row_feeds(arenas)),
                 *self._views_of_state(arenas),
                 {n: one.instances for n, one in bound.steps.items() if one.instances is not None},
             )
-            # Only now: a slot that fails half-way leaves no step behind for others to share.
+            # Only now: a slot that fails half-way leaves no steps for others to share.
             self._bindings.keep(bound)
             slots[index] = slot
         return slot
@@ -329,7 +322,7 @@ class OpenPlan:
 
     def on_slot(self, index: int) -> OnSlot:
         """Return the memory of a slot that was made, and all steps as they were bound there."""
-        # On the loop: whoever makes a slot may have to wait for a worker meanwhile.
+        # On the loop: making a slot may have to wait for a worker meanwhile.
         arenas = self.arenas.made_for(index, self._turned)
         return OnSlot(arenas, self._bindings.of(index, self._turned, arenas).steps)
 
@@ -338,19 +331,16 @@ class OpenPlan:
     ) -> dict[int, BoundStep] | None:
         """Return the steps of this plan alone for other lengths; None if that takes planning.
 
+        Raises DeviceError if a device refuses.
+
         Parameters
         ----------
         on_slot : OnSlot
             Of this plan, or of one of the same steps with the same arenas.
         specs : Mapping of str to TensorSpec
-            Of what they touch that is not as it was.
+            Of changed tensors that they touch.
         compiles : bool
             Whether programs that cannot be had again are compiled, else there is nothing.
-
-        Raises
-        ------
-        DeviceError
-            If a device refuses.
         """
         arenas, steps = on_slot
         return self._bindings.rebound(arenas, steps, specs, compiles=compiles)
@@ -364,22 +354,20 @@ class OpenPlan:
         self.slots = self._slots.setdefault(self._turned, {})
 
     def close(self) -> None:
-        """Close what nodes own, and free the arenas; no item may be in flight.
+        """Close instances of nodes, and free the arenas; no item may be in flight.
 
-        Raises
-        ------
-        KernelError, DeviceError
-            If something that a node owns cannot be closed; all else is closed by then.
+        Raises KernelError or DeviceError if something that a node owns cannot be closed; all else
+        is closed by then.
         """
         self.unbind()
         try:
-            # Before the arenas: what a node owns may look at its memory until it is closed.
+            # Before the arenas: an instance may read its memory until it is closed.
             self._lives.close()
         finally:
             self.arenas.close()
 
     def unbind(self) -> None:
-        """Let go of programs; items in flight keep theirs."""
+        """Release programs; items in flight keep theirs."""
         self._slots.clear()
         self.slots = self._slots[self._turned] = {}
         self._bindings.clear()
@@ -387,13 +375,13 @@ class OpenPlan:
             self.stages.clear()
 
     def calls_of(self, bound: Collection[BoundStep]) -> tuple[Call, ...] | None:
-        """Return what runs the steps one after the other, unless an item needs more than that.
+        """Return a function that runs the steps in sequence, unless an item needs more.
 
         Devices given as objects may work for other sessions: one can be kept from that meanwhile.
         """
         plan = self.plan
         is_shared = self.given is None and not plan.request.given.isdisjoint(plan.devices)
-        # What these need before, between or after steps is done by the executor alone.
+        # Only the executor does the work that these need before, between or after steps.
         is_more = self._measure or plan.ends.devices
         if is_shared or is_more or len(bound) > MOST_STEPS:
             return None
@@ -408,7 +396,7 @@ class OpenPlan:
         }
 
     def _commits(self, arenas: Arenas) -> Iterator[Copy]:
-        """Yield the copies of what variables hold when an item has ended well."""
+        """Yield the copies of variables' values after a successful item."""
         tensors = self.plan.graph.tensors
         for commit in self._placement.commits:
             if self._next(commit) is not None:

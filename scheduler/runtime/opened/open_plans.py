@@ -1,4 +1,4 @@
-"""The open plans of a session: found by what they are for, opened when first needed, evicted."""
+"""The open plans of a session: found by purpose, opened when first needed, evicted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ...plans.plan import Plan
 from ...plans.regions import Region
 from ...profile.timestamps import Timestamps
 from ..faults.recovery import Recovery
-from ..faults.standby import devices_of
+from ..faults.standby import list_devices
 from ..faults.watch import Watch
 from ..status import PlansStatus
 from ..virtual_time import VirtualTimeDriver
@@ -40,19 +40,19 @@ KEPT_PLANS = 8
 """Idle plans beyond this number are closed, the least recently used first; of each variant."""
 
 KEPT_PARTS = 64
-"""The same where items go through several plans."""
+"""The purpose of plans for items that go through several plans."""
 
 KEPT_REFUSALS = 64
-"""Keys that there is no plan for and that are remembered."""
+"""Limit of remembered keys without a plan."""
 
 KEPT_SIZES, KEPT_NBYTES = 256, 1 << 28
-"""Plans that run in the arenas of others, and what they may take beside; of each variant."""
+"""Limit of plans in the arenas of others, and of their additional memory; for each variant."""
 
 
 class OpenPlans:
     """Keeps the plans that were used last open; used on the trio thread only.
 
-    A plan that a device was lost for is replaced by one for what remains, and that by the whole one
+    A plan with a lost device is replaced by one for the others, and that by the whole one
     when the device is back; those that were replaced are closed when the last item has left them.
 
     Parameters
@@ -129,13 +129,7 @@ class OpenPlans:
         return self._lookups.status(len(self._slots) + len(self._resized))
 
     def find(self, key: Hashable, variant: int) -> Slots | None:
-        """Return the slots of an open plan.
-
-        Raises
-        ------
-        SessionError
-            If the session is being closed.
-        """
+        """Return the slots of an open plan; raises SessionError if the session is being closed."""
         slots = self.peek(key, variant)
         if slots is not None:
             self.hit()
@@ -190,22 +184,15 @@ class OpenPlans:
         within: BoundedParent | None = None,
         marks: Timestamps | None = None,
     ) -> Slots | None:
-        """Return the slots of an open plan; it is made and opened unless somebody did meanwhile.
+        """Return the slots of an open plan; make and open it unless it is open.
 
         None stands for a plan that cannot be opened, since not all its shapes are known. `kept` is
         how many plans stay open at most if they are idle, `KEPT_PLANS` when left out. Where shapes
         fit into a plan with bounds, it is opened in the arenas of that one. `marks` are those of
         the item that waits for it: ``"planning"`` while it is made, ``"binding"`` while programs
-        are bound in the arenas of another; nothing where it is open already.
-
-        Raises
-        ------
-        PlaitError
-            What making the plan raises.
-        DeviceError
-            If a device refuses.
-        SessionError
-            If the session is being closed.
+        are bound in the arenas of another; nothing where it is open already. Raises PlaitError: any
+        error of making the plan; DeviceError if a device refuses; SessionError if the session is
+        being closed.
         """
         if within is not None:
             slots = await self._open_within(within, key, make, variant, marks)
@@ -231,7 +218,7 @@ class OpenPlans:
             slots = self.peek(key, variant)
             if slots is not None:
                 return slots
-            # Under the lock: who comes meanwhile for the same shapes waits, and finds the plan
+            # Under the lock: later items of the same shapes wait, and find the plan
             # open.
             plan = await self._make((key, variant), partial(make, variant))
             if not plan.is_static:
@@ -287,10 +274,7 @@ class OpenPlans:
     async def again(self, slots: Slots, variant: int) -> Slots:
         """Return the slots of a variant that are in use now instead of those of a lost plan.
 
-        Raises
-        ------
-        DeviceError, SessionError
-            As `open`.
+        Raises DeviceError or SessionError as `open`.
         """
         origin = self._origins[slots]
         found = self.peek(origin.key, variant)
@@ -301,9 +285,9 @@ class OpenPlans:
         return found
 
     def retire(self, device: str) -> None:
-        """Take what needs a device out of use: it is lost, with the items that are there."""
+        """Take all plans of a lost device out of use, with their items."""
         for slots in (*self._retired, *self._slots.values()):
-            if device in devices_of(slots.open_plan.plan):
+            if device in list_devices(slots.open_plan.plan):
                 slots.lose()
         # Items that are there keep their slots until they have failed or ended.
         for key in [key for key, slots in self._slots.items() if slots.are_lost]:
@@ -321,19 +305,19 @@ class OpenPlans:
             self._retire(key)
 
     def restore(self, device: str) -> None:
-        """Take what stands in for other plans out of use: a device is back."""
+        """Take replacements of plans out of use: a device is back."""
         for key, slots in list(self._slots.items()):
             if self._origins[slots].stands_in:
                 self._retire(key)
 
     def refuse(self) -> None:
-        """Open no more, give out no more slots, and turn away whoever waits for one."""
+        """Open no more plans, give no more slots, and refuse waiting items."""
         self._closing = True
         for slots in (*self._retired, *self._slots.values()):
             slots.refuse()
 
     def closings(self) -> Iterator[Callable[[], None]]:
-        """Yield what to call, on a thread, to close all plans."""
+        """Yield functions to call on a thread that close all plans."""
         for slots in (*self._retired, *self._slots.values()):
             yield slots.open_plan.close
             self._resized.drop(slots)
@@ -344,7 +328,7 @@ class OpenPlans:
             yield partial(_raise_first, self._unclosed)
 
     async def _make(self, key: tuple[Hashable, int], make: Callable[[], T]) -> T:
-        """Make a plan on a thread; if there is none for a key, that is found out once."""
+        """Make a plan on a thread; remember keys without one."""
         if key in self._refusals:
             raise copy(self._refusals[key])
         try:
@@ -356,7 +340,7 @@ class OpenPlans:
             raise
 
     def _retire(self, key: tuple[Hashable, int]) -> None:
-        """Give out no more slots of a plan, and of what runs in its arenas."""
+        """Give no more slots of a plan, and of those in its arenas."""
         slots = self._slots.pop(key)
         self._retired.append(slots)
         self._resized.drop(slots)
@@ -369,7 +353,7 @@ class OpenPlans:
                 await self._close(slots)
 
     async def _with_room(self, make: Callable[[], T]) -> T:
-        """Make something on a thread; if there is no memory for it, idle plans give way first."""
+        """Make something on a thread; if memory is missing, idle plans are closed first."""
         try:
             return await self._watch.on_thread(make)
         except DeviceMemoryError:
@@ -394,7 +378,7 @@ class OpenPlans:
         return evicted
 
     async def _close(self, slots: Slots) -> None:
-        """Close a plan; if what its nodes own cannot be, the end of the session will tell."""
+        """Close a plan. Errors of its nodes' instances are raised when the session closes."""
         # Half closed it could neither be used nor closed again.
         with trio.CancelScope(shield=True):
             try:

@@ -1,4 +1,4 @@
-"""Opens plans while devices may die, and runs what they compute once.
+"""Opens plans while devices may die, and runs their prologues.
 
 A prologue runs when the memory is there, filled with zeros, and constants are; nodes follow in
 their order. Its results are copied to where items read.
@@ -24,7 +24,7 @@ from ..faults.watch import Watch
 from ..items.executor import Execution
 from ..virtual_time import VirtualTimeDriver
 from .arenas import Lend
-from .copying import Copy, copy_all, mover
+from .copying import Copy, copy_all, find_mover
 from .lanes import OpenLanes
 from .open_plan import Lanes, OpenPlan
 from .slots import session_closed_error
@@ -36,15 +36,15 @@ T = TypeVar("T")
 
 
 class WithRoom(Protocol):
-    """Calls on a thread what takes memory."""
+    """Calls a function that allocates memory on a thread."""
 
     def __call__(self, make: Callable[[], T]) -> Awaitable[T]:
-        """Return what it makes; idle plans give way for it where they have to."""
+        """Return its result; idle plans are closed for it if necessary."""
         ...
 
 
 class Opener:
-    """Opens plans, or what stands in for them; used on the trio thread only.
+    """Opens plans or their replacements; used on the trio thread only.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Opener:
     recovery : Recovery
     with_room : callable
     recorder : Recorder
-        Told what was computed when plans were opened.
+        Called with the execution of a prologue.
     lend : callable
         Returns the arenas of regions that the session keeps.
     watch : Watch
@@ -93,16 +93,10 @@ class Opener:
         self.order, self.close_instances = self._lanes.order, self._lanes.instances.close
 
     async def open(self, plan: Plan) -> OpenPlan:
-        """Open a plan, or what stands in for it, and compute what runs once.
+        """Open a plan or its replacement, and run its prologue.
 
-        Raises
-        ------
-        KernelError
-            If a node of what runs once fails.
-        DeviceError
-            If a device refuses, or is lost again and again.
-        SessionError
-            If the session is being closed.
+        Raises KernelError if a node of the prologue fails; DeviceError if a device refuses, or is
+        lost again and again; SessionError if the session is being closed.
         """
         for deaths in count(1):
             adapted = await self._recovery.adapt(plan)
@@ -114,7 +108,7 @@ class Opener:
                     raise
                 continue
             except DeviceLostError:
-                # The plan itself may be what kills the device: not for ever.
+                # The plan itself may kill the device: attempts are limited.
                 if not self._recovery.examine() or deaths > self._recovery.policy.replays:
                     raise
                 continue
@@ -125,7 +119,7 @@ class Opener:
         raise AssertionError("it counts for ever")
 
     def _lives(self, plan: Plan, adapted: Plan) -> list[Mapping[str, int | None]]:
-        """Return what must not change while a plan is opened: it is lost, or not needed, then."""
+        """Return the state on which an opened plan depends; it is renewed if that changes."""
         return [self._recovery.lives(each) for each in (plan, adapted)]
 
     async def _opened(self, plan: Plan) -> OpenPlan:
@@ -133,7 +127,9 @@ class Opener:
         try:
             if plan.prologue is not None:
                 await self._run_prologue(open_plan, plan.prologue)
-            if any(step.owns for step in plan.steps):  # what nodes own is opened with a first slot
+            if any(
+                step.owns for step in plan.steps
+            ):  # instances of nodes are opened with a first slot
                 await self._with_room(partial(open_plan.make_slot, 0))
         except BaseException as error:
             try:
@@ -144,7 +140,7 @@ class Opener:
         return open_plan
 
     async def _run_prologue(self, open_plan: OpenPlan, plan: Plan) -> None:
-        """Compute what an open plan needs; the memory that this takes is freed again."""
+        """Compute the prologue of an open plan, and free its memory."""
         prologue = await self._with_room(partial(self._open, plan, n_slots=1))
         try:
             await run_prologue(open_plan, prologue, self._driver, self._recorder, self._watch)
@@ -178,15 +174,11 @@ async def run_prologue(
     recorder: Recorder,
     watch: Watch,
 ) -> None:
-    """Compute what an open plan needs before its first item; its prologue is open, with a slot.
+    """Run the open prologue of an open plan, on a slot.
 
-    When this is cancelled, what runs on a device ends first, and nothing else starts; a worker that
-    does not come to an end with it is killed.
-
-    Raises
-    ------
-    KernelError, DeviceError
-        If a node or a copy fails.
+    When this is cancelled, running work on a device ends first, and nothing else starts; a worker
+    that does not come to an end with it is killed. Raises KernelError or DeviceError if a node or a
+    copy fails.
     """
     marks = Timestamps(admitted_ns=driver.now_ns())
     marks.fed_ns = marks.admitted_ns
@@ -205,7 +197,7 @@ async def run_prologue(
             finally:
                 del error, execution  # it holds this frame, and with it arenas
         marks.finished_ns = driver.now_ns()
-        await copy_all([*_copies(open_plan, prologue)], driver)
+        await copy_all([*_list_copies(open_plan, prologue)], driver)
     except PlaitError as error:
         error.add_note("this is computed once, when the plan is opened")
         raise
@@ -213,7 +205,7 @@ async def run_prologue(
     recorder.record_prologue(prologue, execution, marks)
 
 
-def _copies(open_plan: OpenPlan, prologue: OpenPlan) -> Iterator[Copy]:
+def _list_copies(open_plan: OpenPlan, prologue: OpenPlan) -> Iterator[Copy]:
     """Yield the copies of each result to where it is read."""
     assert open_plan.plan.placement is not None
     assert prologue.plan.placement is not None
@@ -221,7 +213,7 @@ def _copies(open_plan: OpenPlan, prologue: OpenPlan) -> Iterator[Copy]:
     for name, memory in sorted(open_plan.plan.placement.prepared):
         if name in open_plan.plan.graph.variables:
             continue
-        device = mover(open_plan.devices, memory)
+        device = find_mover(open_plan.devices, memory)
         source = prologue.shared_view((name, made[name, OUTSIDE]), device)
         target = open_plan.shared_view((name, memory), device)
         yield Copy(target, source, device)

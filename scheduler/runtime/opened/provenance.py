@@ -29,7 +29,7 @@ class BoundedParent:
 
 @dataclass(frozen=True, slots=True)
 class PlanProvenance:
-    """What an open plan was made from.
+    """The plan from which an open plan was made.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class PlanProvenance:
     kept : int or None
         How many plans may stay open beside it; None for the usual number.
     stands_in : bool
-        True when it does what that plan would, on the devices that are left.
+        True if it replaces that plan on the remaining devices.
     within : BoundedParent or None
     """
 

@@ -1,4 +1,4 @@
-"""Rings and lines in use: whoever makes room starts the steps that waited, on its thread."""
+"""Rings and lines in use: the thread that makes room starts the waiting steps."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ class _Guard:
         return len(steps)
 
     def complete(self, item: int, step: int) -> None:
-        """Note that a step is complete, and start what waited for that."""
         with self._lock:
             starts = [self._starts.pop(grant) for grant in self._claims.complete(item, step)]
         for start in starts:
             start()
 
     def leave(self, item: int) -> None:
-        """Let go of all that an item has, and start what waited for that."""
+        """Release all regions of an item, and start steps that waited for them."""
         with self._lock:
             for step in self._claims.withdraw(item):
                 del self._starts[item, step]
@@ -57,7 +56,7 @@ class RegionGuard(_Guard):
     Attributes
     ----------
     claiming, releasing : frozenset of int
-        The steps that must `claim` before they start, and those whose completion must be told.
+        The steps that must `claim` before they start, and those with a completion that matters.
     """
 
     def __init__(self, regions: Iterable[Region]) -> None:
@@ -77,7 +76,7 @@ class RegionGuard(_Guard):
             return self._rings.has_room(step)
 
     def admit(self) -> int:
-        """Return the number of a further item, which must `leave` in the end, whatever happens."""
+        """Return the number of a further item, which must `leave` in the end, in any case."""
         with self._lock:
             return self._rings.admit()
 

@@ -18,16 +18,16 @@ from ...planner.bounded_shapes import BoundedShapes
 from ...plans.placement import Transfer
 from ...plans.shapes import Shapes
 from ...shapes.formulas import LEAST
-from .one_off import one_off_lengths
+from .one_off import bind_one_off_lengths
 from .open_plan import OpenPlan
 from .slots import Slots
 
 NODE_NBYTES = 4096
-"""What a node that is bound takes, about: views, and what its kernel prepares."""
+"""An estimate of the memory of a bound node: views, and data that its kernel prepares."""
 
 
 class _Kept(NamedTuple):
-    """The slots of an open plan, those of the plan in whose arenas it is, and what it takes."""
+    """The slots of an open plan, those of the plan with its arenas, and its memory."""
 
     slots: Slots
     base: Slots
@@ -40,7 +40,7 @@ class ResizedPlans:
     Parameters
     ----------
     count, nbytes : int
-        How many are kept at most, and what they may take, by an estimate.
+        Limits of kept plans, and of their estimated memory.
     """
 
     def __init__(self, count: int, nbytes: int) -> None:
@@ -64,12 +64,8 @@ class ResizedPlans:
     def make(self, base: Slots, shapes: Shapes, following: int) -> OpenPlan | None:
         """Return an open plan for some shapes in the arenas of another; None if it does not fit.
 
-        The slot that follows is made with it, which saves a change of threads.
-
-        Raises
-        ------
-        ShapeError
-            If shapes do not fit together inside the graph.
+        The slot that follows is made with it, which saves a change of threads. Raises ShapeError if
+        shapes do not fit together inside the graph.
         """
         plan = base.open_plan.plan
         if plan.template is None:  # it stands in for one that has symbols
@@ -89,9 +85,9 @@ class ResizedPlans:
                 base.open_plan.make_slot(following)
             made.make_slot(following)
             if only_calls:
-                base.one_off = one_off_lengths(base.one_off, base.open_plan, made, following)
+                base.one_off = bind_one_off_lengths(base.one_off, base.open_plan, made, following)
             elif has_formulas:
-                base.one_off = one_off_lengths(
+                base.one_off = bind_one_off_lengths(
                     base.one_off, base.open_plan, made, following, least=LEAST, compiles=True
                 )
                 if base.one_off is None:
@@ -101,7 +97,7 @@ class ResizedPlans:
     def keep(self, key: Hashable, variant: int, base: Slots, open_plan: OpenPlan) -> Slots:
         """Return the slots of an open plan that was made."""
         slots = base.beside(open_plan)
-        kept = self._slots[key, variant] = _Kept(slots, base, _nbytes_of(open_plan))
+        kept = self._slots[key, variant] = _Kept(slots, base, _estimate_nbytes(open_plan))
         self._taken.add(kept.nbytes)
         while len(self._slots) > 1 and self._is_too_much:
             _, oldest = self._slots.popitem(last=False)
@@ -113,7 +109,6 @@ class ResizedPlans:
         return len(self._slots) > self._most or self._taken.total > self._most_nbytes
 
     def drop(self, base: Slots) -> None:
-        """Forget what runs in the arenas of a plan."""
         base.one_off = None
         for key in [key for key, kept in self._slots.items() if kept.base is base]:
             kept = self._slots.pop(key)
@@ -122,20 +117,18 @@ class ResizedPlans:
 
 
 class _SharedBytes:
-    """What several plans take together: what more than one of them has is there once."""
+    """The memory of several plans, with shared parts counted once."""
 
     def __init__(self) -> None:
         self.total = 0
         self._users = Counter[Hashable]()
 
     def add(self, nbytes: Mapping[Hashable, int]) -> None:
-        """Add what a plan has, by what holds it."""
         for holder, its in nbytes.items():
             self.total += 0 if self._users[holder] else its
             self._users[holder] += 1
 
     def remove(self, nbytes: Mapping[Hashable, int]) -> None:
-        """Take away what was added with a plan."""
         for holder, its in nbytes.items():
             self._users[holder] -= 1
             if not self._users[holder]:
@@ -143,11 +136,11 @@ class _SharedBytes:
                 self.total -= its
 
 
-def _nbytes_of(open_plan: OpenPlan) -> dict[Hashable, int]:
-    """Estimate what an open plan takes, by what holds it: steps that are the base's are left out.
+def _estimate_nbytes(open_plan: OpenPlan) -> dict[Hashable, int]:
+    """Estimate the memory of an open plan by owner, without steps of the base.
 
     Constants lie in the host's memory: programs that do not read them there, or have forms of their
-    own of what they read, hold copies, which those for other shapes may have in common.
+    own of their inputs, hold copies, which those for other shapes may have in common.
     """
     found: dict[Hashable, int] = {}
     for step, programs in open_plan.own_programs:

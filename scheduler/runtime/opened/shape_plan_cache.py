@@ -1,6 +1,6 @@
-"""Open plans by the shapes of what is fed.
+"""Open plans by the shapes of inputs.
 
-Dtypes are the graph's own: what is fed in another one is refused.
+Dtypes are the graph's own: inputs of another one are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .slots import Slots
 _shape = attrgetter("shape")
 
 KEPT_SHAPES = 256
-"""Shapes that were found to fit are remembered, so many."""
+"""Limit of remembered shapes that fit."""
 
 _JOINED = "joined"
 """Marks the keys of plans for all stages."""
@@ -50,7 +50,7 @@ AmpleKey: TypeAlias = tuple[str, tuple[tuple[str, tuple[int, int]], ...], int, H
 """A mark, the bounds of each symbol, the number of slots, and the plan's purpose."""
 
 Key: TypeAlias = tuple[tuple[tuple[int, ...], ...], int, Hashable]
-"""The shapes of the inputs, the number of slots of each variant, and what the plan is for."""
+"""The shapes of the inputs, the number of slots of each variant, and the purpose of the plan."""
 
 
 class ShapePlanCache:
@@ -61,8 +61,8 @@ class ShapePlanCache:
     plan : Plan
     open_plans : OpenPlans
     purpose : Hashable, optional
-        What the plan is for: what is fetched, or whose rows it runs; left out where it is for all
-        outputs of the session's graph.
+        The purpose of the plan: the fetched tensors, or the queue of its rows; by default it is for
+        all outputs of the session's graph.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class ShapePlanCache:
     may_run_at_once : bool
         False where no item can run wholly on the thread that asks for it.
     entries : Mapping of int to StagedGraph
-        Where shapes depend on values: what items enter instead of one plan, by number of slots.
+        If shapes depend on values: the stages for items instead of one plan, by number of slots.
     """
 
     def __init__(self, plan: Plan, open_plans: OpenPlans, purpose: Hashable = frozenset()) -> None:
@@ -83,17 +83,17 @@ class ShapePlanCache:
         self._purpose = purpose
         self._fed = plan.fed
         self._open_plans = open_plans
-        self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_planned, plan))
+        self._planned = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_replan, plan))
         self.entries: dict[int, StagedGraph] = {}
         self._joined: dict[int, bool] = {}  # the stages are one plan, by number of slots
         self._plan_joined = lru_cache(KEPT_PLANS)(self._joined_plan)
         self._check_shapes = lru_cache(KEPT_SHAPES)(self._shapes_checked)
-        self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_shared, plan))
+        self._planned_shared = lru_cache(KEPT_PLANS if plan.replicas else 0)(partial(_share, plan))
         self._planned_amply = lru_cache(KEPT_PLANS if plan.replicas else 0)(self._plan_amply)
         self._ample: dict[int, AmpleBounds] = {}
         self._most_nbytes = 0
         self._first: dict[int, Key] = {}
-        self._shares = _shares(plan)
+        self._shares = _can_share(plan)
         self._may_be_ample = not self._shares and may_be_ample(plan)
         self._is_bounded = (
             bool(plan.computed) and find_fed_bounds(self._fed, plan.computed) is not None
@@ -104,32 +104,29 @@ class ShapePlanCache:
         return max(-(-max_in_flight // self.variants), self._in_flight)
 
     def check(self, inputs: Mapping[str, Any]) -> Mapping[str, Array]:
-        """Return what is fed, by the names of inputs in their order.
+        """Return the inputs by name, in the order of the graph's inputs.
 
-        Raises
-        ------
-        FeedError
-            If an input is missing or unknown, or has the wrong dtype.
+        Raises FeedError if an input is missing or unknown, or has the wrong dtype.
         """
         return check_feeds(self._fed, inputs, self._unneeded)
 
     def find(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Return the slots of the one open plan that these inputs need, and what it is fed."""
+        """Return the slots of the open plan for these inputs, and the inputs."""
         slots, fed = self.peek(count, arrays, index)
         if slots is None:
             slots = self.one_off(count, arrays, index)
-        if slots is not None and slots.stages is None:  # else items tell at their end
+        if slots is not None and slots.stages is None:  # otherwise items report at their end
             self._open_plans.hit()
         return slots, fed
 
     def peek(
         self, count: int, arrays: Mapping[str, Array], index: int
     ) -> tuple[Slots | None, Mapping[str, Array]]:
-        """Do so without counting that the plan is open."""
+        """Variant of `find` that does not count the plan as used."""
         slots = None
-        # One plan serves all lengths within bounds, so that shapes are no key; they are looked at
+        # One plan serves all lengths within bounds, so that shapes are not a key; they are checked
         # once.
         if count in self._joined:
             self._check_shapes(tuple(map(_shape, arrays.values())))
@@ -139,7 +136,7 @@ class ShapePlanCache:
         return (slots, arrays) if slots is not None else self._whole(count, arrays, index)
 
     def one_off(self, count: int, arrays: Mapping[str, Array], index: int) -> Slots | None:
-        """Return slots of the plan in whose arenas others run, for an item of lengths of its own.
+        """Return slots of the plan with the arenas of others, for an item of lengths of its own.
 
         To open a plan for some lengths pays if they come again; of files, each has others.
         """
@@ -147,7 +144,7 @@ class ShapePlanCache:
         self._check_shapes(key[0])
         within: BoundedParent | None = None
         if self.plan.bounds:
-            within = self._within(key, _shapes_of(self.plan, key))
+            within = self._within(key, _find_shapes(self.plan, key))
         elif count in self._first:
             within = self._parent(self._first[count], key)
         elif count in self._ample:
@@ -161,17 +158,13 @@ class ShapePlanCache:
     ) -> Slots | None:
         """Open the plan that these inputs need; None where values have to be known too.
 
-        What is prepared for the item is put down in its `marks`.
-
-        Raises
-        ------
-        FeedError, ShapeError, PlanError, DeviceError, SessionError
-            If there is none.
+        Preparations for the item are recorded in its `marks`. Raises FeedError or ShapeError or
+        PlanError or DeviceError or SessionError if there is none.
         """
         return await self._slots(self._key(arrays, count), index, marks)
 
     def entry(self, count: int) -> StagedGraph | None:
-        """Return what items enter instead of one plan; None where that is not known yet.
+        """Return the stages for items instead of one plan; None if they are unknown yet.
 
         It is known from the beginning where values decide lengths, and all others have bounds.
         """
@@ -193,7 +186,7 @@ class ShapePlanCache:
         return slots
 
     def _joined_variant(self, count: int, index: int) -> Plan:
-        """Return one of the variants of a plan for all stages; without shapes if there is none."""
+        """Return one of the variants of a plan for all stages; without shapes if it has none."""
         joined = self._plan_joined(count)
         return self.plan if joined is None else make_variant(joined, index)
 
@@ -201,7 +194,6 @@ class ShapePlanCache:
         return join_stages(self.entries[count])
 
     async def open_own(self, count: int) -> list[Slots]:
-        """Open the variants of a plan whose shapes are all known."""
         own = self._own_key(count)
         found = [await self._slots(own, index) for index in range(self.plan.variants)]
         return [slots for slots in found if slots is not None]
@@ -307,10 +299,10 @@ class ShapePlanCache:
         return plan_amply(evaluate_known(self.plan), dict(key[1]), key[2], self._most_nbytes)
 
     def _shapes(self, key: Key) -> Shapes:
-        return _shapes_of(self.plan, key)
+        return _find_shapes(self.plan, key)
 
     def _parent(self, first: Key, key: Key) -> BoundedParent:
-        shapes = _shapes_of(self.plan, key)
+        shapes = _find_shapes(self.plan, key)
         return BoundedParent((_SHARED, first), partial(self._shared, first), shapes)
 
     def _shared(self, key: Key, index: int) -> Plan:
@@ -329,11 +321,11 @@ class ShapePlanCache:
         return _own_shapes(self.plan), count, self._purpose
 
 
-def _planned(plan: Plan, key: Key) -> Plan:
+def _replan(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots, for the first of all replicas."""
     if plan.is_static and key[0] == _own_shapes(plan):
         return plan if key[1] == plan.max_in_flight else plan.replan(key[1])
-    shapes = _shapes_of(plan, key)
+    shapes = _find_shapes(plan, key)
     plan = evaluate_known(plan)
     try:
         made = plan.for_shapes(shapes, key[1])
@@ -346,7 +338,7 @@ def _planned(plan: Plan, key: Key) -> Plan:
     return made
 
 
-def _shares(plan: Plan) -> bool:
+def _can_share(plan: Plan) -> bool:
     """True where plans for different lengths have most in common, and nothing else is asked."""
     asked = plan.request
     if plan.is_static or plan.bounds or asked.memory_limits or asked.precision or not plan.folds:
@@ -354,15 +346,14 @@ def _shares(plan: Plan) -> bool:
     return is_mostly_fixed(plan.fed)
 
 
-def _shared(plan: Plan, key: Key) -> Plan:
+def _share(plan: Plan, key: Key) -> Plan:
     """Return the plan for some shapes and number of slots beside which others run."""
-    return replan_beside(evaluate_known(plan), _shapes_of(plan, key), key[1])
+    return replan_beside(evaluate_known(plan), _find_shapes(plan, key), key[1])
 
 
-def _shapes_of(plan: Plan, key: Key) -> Shapes:
+def _find_shapes(plan: Plan, key: Key) -> Shapes:
     return dict(zip(plan.graph.inputs, key[0], strict=True))
 
 
 def _own_shapes(plan: Plan) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes that a static plan was made for."""
     return tuple(plan.graph.tensors[name].static_shape for name in plan.graph.inputs)

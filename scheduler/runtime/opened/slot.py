@@ -1,4 +1,4 @@
-"""A slot: the buffers of one item in flight, and what launches its steps on them."""
+"""A slot: the buffers of one item in flight, and the launchers of its steps on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Slot:
     inline : tuple of callable or None
         The same for those that may run on any thread of this process.
     calls : tuple of callable or None
-        What runs the steps on the calling thread while all lanes rest; None where some do not.
+        Runs the steps on the calling thread while all lanes are idle; None if that is impossible.
     copy_ns : int
         How long it takes about to copy inputs in and results out there.
     arrivals : Mapping of str to DeviceInput
@@ -44,11 +44,11 @@ class Slot:
     departures : Mapping of str to DeviceOutput
         Those that bring outputs which are taken on devices; these are not among `results`.
     commits : OutputCopies
-        What variables hold once the item has ended well.
+        The values of variables after a successful item.
     swaps : Mapping of (str, str) to Arena
         For variables in memories: where such values are written, and stay.
     row_feeds : tuple of RowFeed
-        What hands rows on as they are yielded.
+        Pass rows on as they are yielded.
     state_in, state_out : Mapping of str to Array
         For variables that items hand on: where the item reads them, and where it writes them.
     instances : Mapping of int to ItemInstances
@@ -71,21 +71,15 @@ class Slot:
     instances: Mapping[int, ItemInstances] = field(default_factory=dict)
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
-        """Return it for an item to which these are handed over."""
         launches = list(self.launches)
         for name, arrival in self.arrivals.items():
             launches[arrival.step] = arrival.launch_of(inputs[name])
         return replace(self, launches=tuple(launches))
 
     def left(self, *, copy: bool) -> tuple[Slot, Mapping[str, Array]]:
-        """Return it for an item whose results on devices are to be copied, or not; and those.
+        """Return the slot for an item with results on devices that are copied or not, and these.
 
-        On the thread of the caller.
-
-        Raises
-        ------
-        DeviceError
-            If there is no room for copies.
+        On the thread of the caller. Raises DeviceError if there is no room for copies.
         """
         launches, results = list(self.launches), {}
         for name, one in self.departures.items():

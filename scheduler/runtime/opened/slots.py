@@ -44,15 +44,15 @@ class Turn(NamedTuple):
 
 @dataclass(slots=True)
 class _Holders:
-    """Who is on an open plan, and on those that run in its arenas.
+    """The items on an open plan, and on plans in its arenas.
 
     Attributes
     ----------
     permits : trio.Semaphore
     free : list of int
-        Slots that nobody is on, where there is no guard.
+        Free slots, without a guard.
     waiting : set of trio.Event
-        Of those who wait to be fed.
+        Of the items that wait to be fed.
     claims : int
         How many hold a slot or wait for one.
     closing : bool
@@ -70,18 +70,18 @@ class _Holders:
 class Slots:
     """Hands out the slots of an open plan; used on the trio thread only, but for `fill`.
 
-    Slots are made when first needed, up to the plan's period. `on_thread` calls what makes one; a
-    slot being made is held already, so its plan is not idle meanwhile. Those of a plan that runs in
-    the arenas of another one are handed out together with those.
+    Slots are made when first needed, up to the plan's period. `on_thread` calls the function that
+    makes one; a slot being made is held already, so its plan is not idle meanwhile. Those of a plan
+    that runs in the arenas of another one are handed out together with those.
 
     Attributes
     ----------
     plan : Plan
-        Whose arenas they are: what is planned anew when a device is lost.
+        The origin of the plan with the arenas, for planning again when a device is lost.
     stages : StageBindings or None
-        What binds their steps to the lengths of an item.
+        Binds their steps to the lengths of an item.
     one_off : OneOffLengths or None
-        What may stand for plans of other lengths in these arenas, for one item each.
+        Replaces plans of other lengths in these arenas, for one item each.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Slots:
     def resting(self) -> Slot | None:
         """The slot that the next item would get, if no other one is on any; None if it is not made.
 
-        For an item that is over before anybody else can ask for a slot: it needs no turn.
+        For an item that ends before any other can ask for a slot: it needs no turn.
         """
         if self._holders.claims or self._holders.closing:
             return None
@@ -124,7 +124,7 @@ class Slots:
 
     @property
     def are_lost(self) -> bool:
-        """True when a device of the plan was lost: what runs there fails."""
+        """True when a device of the plan was lost: its items fail."""
         return self._holders.are_lost
 
     def lose(self) -> None:
@@ -153,7 +153,7 @@ class Slots:
         return made
 
     def refuse(self) -> None:
-        """Give no more slots, and turn away whoever waits for one."""
+        """Give no more slots, and refuse waiting items."""
         self._holders.closing = True
         # All wake up, find that the session is closing, and raise.
         for _ in range(self._permits.statistics().tasks_waiting):
@@ -208,7 +208,7 @@ class Slots:
         turn = self.acquire_nowait(is_part=is_part, state=state)  # saves a turn of the loop, 10 µs
         if turn is not None:
             return turn
-        # Before any wait: a plan that somebody waits for is not idle, and must not be evicted.
+        # Before any wait: a plan with waiting items is not idle, and must not be evicted.
         self._holders.claims += 1
         try:
             await self._permits.acquire()
@@ -224,7 +224,7 @@ class Slots:
             raise
 
     def release(self, turn: Turn) -> None:
-        """Give a slot back; items that waited for what lies there go on."""
+        """Give a slot back; items that waited for its memory continue."""
         self._holders.claims -= 1
         self._leave(turn.number, turn.ticket)
         self._permits.release()
@@ -256,7 +256,7 @@ class Slots:
             raise
 
     async def _pass_guard(self, number: int) -> None:
-        """Wait until what the item is fed into has been released by those before."""
+        """Wait until earlier items have released the regions of the item's inputs."""
         assert self._guard is not None
         reached = trio.Event()
         if self._guard.claim(number, ADMISSION, partial(self._reach, reached)):
@@ -270,7 +270,7 @@ class Slots:
             raise session_closed_error()
 
     def _reach(self, reached: trio.Event) -> None:
-        """Wake who waits to be fed; called on any thread."""
+        """Wake the task that waits to be fed. Thread-safe."""
         if trio.lowlevel.in_trio_run():
             reached.set()  # saves a turn of the loop
         else:
@@ -286,7 +286,7 @@ class Slots:
 
 
 def session_closed_error() -> SessionError:
-    """Return what callers see who are overtaken by the end of their session."""
+    """Return the error for callers when their session ends first."""
     return SessionError(
         "the session was closed before the item was done",
         fix="leave the session when all its runs and streams have ended",

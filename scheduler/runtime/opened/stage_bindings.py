@@ -2,7 +2,7 @@
 
 The plan is for the largest lengths. Where a stage of it begins, its steps are bound to views of the
 same memory for the item's own, by the thread that the item is on: nothing crosses the event loop,
-nothing is copied. What was bound is kept, by stage, lengths and slot.
+nothing is copied. Bindings are kept by stage, lengths and slot.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from .open_plan import OpenPlan
 
 KEPT_BOUND = 256
-"""For so many lengths and slots a stage is kept bound, those that were met last."""
+"""Limit of kept bindings of a stage, by lengths and slots: the most recently used."""
 
 BOUND_AHEAD = 4
-"""So many lengths: one more than are inferred before symbols alone tell shapes."""
+"""Limit of lengths: one more than are inferred before symbols alone decide shapes."""
 
 KEPT_FITS = 64
-"""For so many lengths it is kept what the nodes of a stage are."""
+"""Limit of lengths for which the nodes of a stage are kept."""
 
 Lengths: TypeAlias = dict[str, int]
-"""Of symbols, as far as an item knows them."""
+"""The known lengths of an item's symbols."""
 
 
 class BoundStage(NamedTuple):
-    """The steps of a stage at some lengths, bound to a slot, and the shapes of what is fetched."""
+    """The steps of a stage at some lengths, bound to a slot, and the shapes of fetched tensors."""
 
     steps: Mapping[int, BoundStep]
     shapes: Shapes
@@ -83,10 +83,7 @@ class OpenStage(Protocol):
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
         """Bind its steps for some lengths of its symbols to a slot.
 
-        Raises
-        ------
-        ShapeError, PlanError, DeviceError, KernelError
-            If that cannot be done.
+        Raises ShapeError or PlanError or DeviceError or KernelError if that cannot be done.
         """
         ...
 
@@ -95,7 +92,7 @@ class OpenStage(Protocol):
         ...
 
     def clear(self) -> None:
-        """Let go of all programs."""
+        """Release all programs."""
         ...
 
 
@@ -122,7 +119,7 @@ class KeptStage:
         fetched = set(open_plan.plan.graph.outputs).intersection(stage.graph.tensors)
         told = ((*one.tensors, one.shapes) for one in stage.computes)
         self._fetched = fetched.difference(*told)
-        # By slot and lengths: views are of a slot's memory. What fits at some lengths is the same
+        # By slot and lengths: views are of a slot's memory. A check of some lengths holds
         # for all slots.
         self._kept: OrderedDict[tuple[int, tuple[int, ...]], BoundStage] = OrderedDict()
         self._at: OrderedDict[tuple[int, ...], tuple[Bindings, Shapes]] = OrderedDict()
@@ -139,14 +136,8 @@ class KeptStage:
     def bind(self, lengths: tuple[int, ...], slot: int) -> BoundStage:
         """Bind its steps for some lengths of its symbols to a slot.
 
-        Raises
-        ------
-        ShapeError
-            If they do not fit together inside the graph.
-        PlanError
-            If the plan has no room for them.
-        DeviceError, KernelError
-            If a device refuses.
+        Raises ShapeError if they do not fit together inside the graph; PlanError if the plan has no
+        room for them; DeviceError or KernelError if a device refuses.
         """
         known = dict(zip(self.symbols, lengths, strict=True))
         shapes = {
@@ -171,7 +162,7 @@ class KeptStage:
             # Near the largest: those are the lengths for which loading and compiling takes longest.
             lengths = tuple([high - less for _, high in bounds])
             if all(max(low, 1) <= n for n, (low, _) in zip(lengths, bounds, strict=True)):
-                with suppress(PlaitError):  # items of such lengths will tell
+                with suppress(PlaitError):  # items of such lengths report the error
                     self.bind(lengths, 0)
 
     def _bind_again(self, slot: int, shapes: Shapes) -> BoundStage | None:
@@ -191,10 +182,10 @@ class KeptStage:
     def _bind(self, arenas: Arenas, lengths: tuple[int, ...], shapes: Shapes) -> BoundStage:
         bindings, fetched = self._at.get(lengths) or self._fit(lengths, shapes)
         steps = bindings.own_of(arenas)
-        # Only what was inferred in full knows which programs can be bound again, and which tensors
+        # Only full inference shows which programs can be bound again, and which tensors
         # change.
         if self._again is None or bindings is not self._again.bindings:
-            # Tensors alone: of what is bound again only fixed nodes have scratch, which stays.
+            # Tensors alone: of rebound nodes only fixed ones have scratch, which stays.
             told, specs = self._tensors & (bindings.touched | self._fetched), self._specs
             varying = [n for n in told if not (n in specs and specs[n].is_static)]
             self._again = _Rebinding(bindings, varying)
@@ -218,7 +209,7 @@ class KeptStage:
         return self._at[lengths]
 
     def clear(self) -> None:
-        """Let go of all programs."""
+        """Release all programs."""
         self._kept.clear()
         self._at.clear()
         self._slots.clear()
@@ -246,7 +237,7 @@ class StageBindings:
     shapes : set of str
         The outputs that say how long others are: no results.
     lock : threading.Lock
-        Held by whoever binds, and by items that take lengths in.
+        Held while steps are bound, and while items add lengths.
     """
 
     def __init__(
@@ -285,18 +276,15 @@ class StageBindings:
         return ItemStages(self, slot, index, marks, self.open_plan.item_clock)
 
     def of_inputs(self, arrays: Mapping[str, Array]) -> Lengths:
-        """Return the lengths of inputs whose shapes were checked."""
-        return lengths_of(self._inputs, {name: arrays[name].shape for name in self._inputs})
+        """Return the lengths of inputs after their shapes were checked."""
+        return read_lengths(self._inputs, {name: arrays[name].shape for name in self._inputs})
 
     def shapes_told(
         self, one: ComputedLengths, told: Sequence[int], lengths: Lengths
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield what a node has computed, with its shape, and take the lengths in.
+        """Yield the results of a node with their shapes, and add their lengths.
 
-        Raises
-        ------
-        ShapeError
-            If one is out of its bounds, or contradicts what was known.
+        Raises ShapeError if one is out of its bounds, or contradicts a known one.
         """
         start = 0
         for tensor, rank in zip(one.tensors, one.ranks, strict=True):
@@ -315,10 +303,7 @@ class StageBindings:
     def bind(self, stage: int, lengths: Lengths, slot: int) -> tuple[BoundStage, bool]:
         """Bind a stage's own steps to a slot, and say whether they were; the lock is held.
 
-        Raises
-        ------
-        ShapeError, PlanError, DeviceError, KernelError
-            As `OpenStage.bind`.
+        Raises ShapeError or PlanError or DeviceError or KernelError as `OpenStage.bind`.
         """
         open_stage = self._stages[stage]
         known = tuple([lengths[symbol] for symbol in open_stage.symbols])
@@ -336,13 +321,13 @@ class StageBindings:
         return bool(self._stages[stage].symbols)
 
     def clear(self) -> None:
-        """Let go of all programs."""
+        """Release all programs."""
         for stage in self._stages:
             stage.clear()
 
 
-def lengths_of(dims: Mapping[str, Shape], shapes: Shapes) -> Lengths:
-    """Return the lengths that symbols stand for, of tensors whose shapes were checked."""
+def read_lengths(dims: Mapping[str, Shape], shapes: Shapes) -> Lengths:
+    """Return the values of symbols, from tensors with checked shapes."""
     return {
         dim: length
         for name, own in dims.items()
@@ -362,7 +347,7 @@ class ItemStages:
     index : int
         The slot's.
     marks : Timestamps
-        The item's: told when steps were bound.
+        Of the item; records when steps were bound.
     now_ns : callable
 
     Attributes
@@ -398,10 +383,8 @@ class ItemStages:
     def feeds_of(self, arrays: Mapping[str, Array]) -> Feeds:
         """Take the lengths of inputs in, and return where these are to be written.
 
-        Raises
-        ------
-        ShapeError, PlanError, DeviceError, KernelError
-            If the first stage cannot be bound to them.
+        Raises ShapeError or PlanError or DeviceError or KernelError if the first stage cannot be
+        bound to them.
         """
         with self._bindings.lock:
             self._lengths = self._bindings.of_inputs(arrays)
@@ -409,14 +392,11 @@ class ItemStages:
         return self._slot.feeds.shortened(arrays)
 
     def take_lengths(self, step: int) -> None:
-        """Take in what a step has computed, and bind the stages that waited for it alone.
+        """Add the lengths that a step has computed, and bind the stages that only waited for these.
 
-        To be called before the step's memory may be used for something else.
-
-        Raises
-        ------
-        ShapeError, PlanError, DeviceError, KernelError
-            If lengths are out of bounds, or a stage cannot be bound to them.
+        To be called before the step's memory may be used for something else. Raises ShapeError or
+        PlanError or DeviceError or KernelError if lengths are out of bounds, or a stage cannot be
+        bound to them.
         """
         with self._bindings.lock:
             for stage, one in self.computes[step]:
@@ -428,8 +408,8 @@ class ItemStages:
             self._bind_ready()
 
     def _bind_ready(self) -> None:
-        """Bind the stages all of whose lengths are known."""
-        # In order: a stage reads what those before it computed, so their lengths come first.
+        """Bind the stages with all lengths known."""
+        # In order: a stage reads results of earlier ones, so their lengths come first.
         while self._next < len(self._left) and not any(self._left[: self._next]):
             if self._bindings.has_symbols(self._next):
                 self._bind(self._next)
@@ -438,7 +418,7 @@ class ItemStages:
     def _bind(self, stage: int) -> None:
         begin_ns = self._now_ns()
         (steps, shapes), was_bound = self._bindings.bind(stage, self._lengths, self._index)
-        # Copies, exchanged as a whole: other threads may be looking at what is bound already.
+        # Copies, exchanged as a whole: other threads may be reading existing bindings.
         launches, inline = [*self.launches], [*self.inline]
         for step, bound in steps.items():
             launches[step], inline[step] = bound.launch, bound.inline

@@ -1,8 +1,8 @@
 """The queue that items stand in between their source and their slots.
 
 The source is asked for the next item while earlier ones wait for slots: how many items are alive is
-not for the memory to decide. What waits has inputs of its own, for the source may use its arrays
-again for the next one.
+not for the memory to decide. Waiting items have inputs of their own, for the source may use its
+arrays again for the next one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import trio
 from ....devices.errors import DeviceLostError
 from ....graph.tensor import Array
 from ...profile.timestamps import Timestamps
-from ..items.item import ItemRun, copies, views
+from ..items.item import ItemRun, copy_results, view_results
 from ..opened.slots import session_closed_error
 from .batching import Batch, Batching
 from .carrier import Carrier
@@ -81,7 +81,7 @@ class AdmissionQueue:
     def new_item_run(self, index: int, marks: Timestamps) -> ItemRun:
         """Return an item that is to be put in, given its place in the source."""
         copy = self._options.copy
-        take = copies if copy else views
+        take = copy_results if copy else view_results
         item_run = ItemRun(take=take, holds=not copy, on_done=self._done, marks=marks)
         item_run.index = index
         return item_run
@@ -138,7 +138,7 @@ class AdmissionQueue:
                 await self._pause(batch.item_run)
 
     async def drain(self) -> None:
-        """Cancel everything and wait for what runs to end; nobody may `run` it any more."""
+        """Cancel everything and wait for running items; `run` must have ended."""
         while self._waiting:
             item_run, _ = self._pop()
             self._take_back(item_run)
@@ -178,7 +178,7 @@ class AdmissionQueue:
         try:
             if not batch.add(item_run, inputs):
                 return False
-        except Exception as error:  # whatever is wrong with it is its own
+        except Exception as error:  # any error is the item's own
             self._take_back(item_run)
             item_run.finish(error=error)
         self._pop()
@@ -249,7 +249,7 @@ class AdmissionQueue:
         await self._runtime.admit(inputs, self._options.slots, item_run, self._options.names)
 
     def _give_up(self, item_run: ItemRun, cause: BaseException) -> None:
-        """Fail an item, wherever it is; what runs of it ends first."""
+        """Fail an item, wherever it is; its running steps end first."""
         item_run.cause = cause
         if self._waiting.pop(item_run, None) is not None:
             self._take_back(item_run)
@@ -259,7 +259,9 @@ class AdmissionQueue:
         else:
             item_run.finish()  # the others of the batch go on
             shared = item_run.batch.item_run
-            if item_run.batch.is_deserted and shared in self._under_way:  # nobody joins it any more
+            if (
+                item_run.batch.is_deserted and shared in self._under_way
+            ):  # no other item joins it any more
                 shared.cause = cause
                 self._abandon(shared)
 

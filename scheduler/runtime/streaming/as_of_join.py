@@ -1,6 +1,6 @@
 """The as-of join: each item of one source with those of others that are nearest by stamp.
 
-What comes of it follows from the order of each source alone, not from which source was faster. An
+The result follows from the order of each source alone, not from which source was faster. An
 item is late if its stamp is below its source's watermark: the highest stamp so far, less the
 lateness that is allowed. So at most the items within lateness and tolerance wait here.
 """
@@ -97,10 +97,7 @@ class AsOfJoin:
     def put(self, name: str, item: object) -> None:
         """Take the next item of a source.
 
-        Raises
-        ------
-        SourceError
-            If it has no stamp, or more wait than may.
+        Raises SourceError if it has no stamp, or more wait than may.
         """
         self._sides[name].put(self._checked(name, item))
 
@@ -109,7 +106,7 @@ class AsOfJoin:
         self._sides[name].watermark = math.inf
 
     def lacking(self) -> list[str]:
-        """Return the sources whose next items are needed before another one can be matched.
+        """Return the sources that must advance before another item can be matched.
 
         None of them can be done without: `pop` waits for each. Without any all is over.
         """
@@ -123,16 +120,13 @@ class AsOfJoin:
     def pop(self) -> Stamped | None:
         """Return the next item and its partners; None as long as some are `lacking`.
 
-        Raises
-        ------
-        SourceError
-            If a partner is missing, and that is to be raised.
+        Raises SourceError if a partner is missing, and that is to be raised.
         """
         while (head := self._first.head) is not None and not self.lacking():
             self._first.items.pop(0)
             found = {self._first.name: head}
             for side in self._others:
-                # Later items of the first source have stamps as high: what is too far below this
+                # Later items of the first source have stamps as high: items too far below this
                 # one is for none.
                 keep_last = self._missing == "previous"
                 side.forget(head.stamp, self._tolerance, keep_last=keep_last)
@@ -146,7 +140,7 @@ class AsOfJoin:
                 self._matched += 1
                 for one in found.values():
                     one.is_used = True
-                matched = Matched(head.stamp, _merged(found))
+                matched = Matched(head.stamp, _merge_feeds(found))
                 matched.waited_ns = time.perf_counter_ns() - head.since_ns
                 return matched
         # Nothing asks for partners any more: all that wait are unused.
@@ -156,7 +150,7 @@ class AsOfJoin:
         return None
 
     def status(self) -> JoinStatus:
-        """Return what was matched and what was not, so far."""
+        """Return the counts of matched and unmatched items so far."""
         sides = self._sides.values()
         return JoinStatus(
             self._matched,
@@ -175,17 +169,17 @@ class AsOfJoin:
         return nearest if is_near else None
 
     def _is_settled(self, side: _Side, head: _Waiting) -> bool:
-        """Say whether nothing that comes can be a better partner than what is there."""
+        """Return whether no later item can be a better partner than those present."""
         partner, ahead = self._partner(side, head), side.watermark - head.stamp
         if partner is None:
             # Later than that, nothing that comes is near enough.
             return ahead > self._tolerance
         distance = abs(partner.stamp - head.stamp)
-        # What comes is at the watermark or above: when that is as far away, nothing nearer comes.
+        # Later items are at the watermark or above: if that is as far away, none is nearer.
         return distance == 0 or ahead >= distance
 
     def _stand_in(self, side: _Side, head: _Waiting) -> _Waiting | None:
-        """Return what is taken for a partner that is missing, if anything is."""
+        """Return the replacement of a missing partner, if there is one."""
         if self._missing == "raise":
             raise SourceError(
                 f"{self._first.name!r} at {self._by} {head.stamp} has no partner in {side.name!r}",
@@ -215,7 +209,7 @@ class _Waiting:
 
 
 class _Side:
-    """What waits of one source, by stamp, and of equal ones in the order in which they came."""
+    """The waiting items of one source, by stamp and order of arrival."""
 
     def __init__(self, name: str, lateness: float, max_waiting: int) -> None:
         self.name = name
@@ -243,12 +237,12 @@ class _Side:
                 f"{self._max_waiting:,} items of source {self.name!r} wait for others to come",
                 fix="see that its stamps grow; allow less lateness, or more by max_waiting=",
             )
-        # Behind those of the same stamp: they came before.
+        # After those of the same stamp: they came earlier.
         place = bisect_right(self.items, item.stamp, key=_stamp)
         self.items.insert(place, _Waiting(*item, time.perf_counter_ns()))
 
     def around(self, stamp: float) -> Iterable[_Waiting]:
-        """Return what may be nearest: the first of those before, and the first of the others."""
+        """Return the candidates for the nearest: the first before, and the first of the others."""
         items = self.items
         place = bisect_left(items, stamp, key=_stamp)
         # Of equal stamps the first, as ties go to the earlier item.
@@ -274,8 +268,8 @@ def _stamp(one: _Waiting) -> float:
     return one.stamp
 
 
-def _merged(found: Mapping[str, _Waiting]) -> dict[str, Any]:
-    """Return the feeds of an item: what is a Mapping itself brings the names of its own."""
+def _merge_feeds(found: Mapping[str, _Waiting]) -> dict[str, Any]:
+    """Return the feeds of an item: a Mapping contributes its own names."""
     feeds: dict[str, Any] = {}
     for name, one in found.items():
         part = one.value if isinstance(one.value, Mapping) else {name: one.value}

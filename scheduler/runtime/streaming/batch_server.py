@@ -1,7 +1,7 @@
 """Batches of items that many tasks ask for: each task gets the results of its own.
 
-A batch is put together when it may start, not before, so that whoever comes while others run still
-gets into it. If it fails, its items run again, each alone: only those that are wrong fail.
+A batch is put together when it may start, not before, so that items that come while others run
+still gets into it. If it fails, its items run again, each alone: only those that are wrong fail.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..items.item import ItemRun, to_values
 from ..opened.fetch_plan_cache import ALL
 from ..queue import Queue, QueuePlace
 from .batch_status import MicroBatchesStatus
-from .batching import Batch, Batching, batching_of
+from .batching import Batch, Batching, find_batching
 from .carrier import Carrier
 from .deadlines import check_deadline, deadline_error
 
 _shape = attrgetter("shape")
 
 KEPT_SHAPES = 256
-"""Shapes that were found to fit are remembered, so many."""
+"""Limit of remembered shapes that fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class BatchLimits:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Waiting(QueuedItem):
-    """An item that somebody waits for."""
+    """An item with a waiting caller."""
 
     arrays: Mapping[str, Array]
     item_run: ItemRun
@@ -80,7 +80,7 @@ class BatchServer:
     ----------
     carrier : Carrier
     plan : Plan
-        What it runs.
+        The entry that it runs.
     batching : Batching
     limits : BatchLimits
     """
@@ -92,7 +92,7 @@ class BatchServer:
         self._plan = plan
         self._batching = batching
         self._limits = limits
-        # What acts outside must not happen twice: then all items of a batch fail together.
+        # External effects must not happen twice: then all items of a batch fail together.
         self._retries = not any(map(acts_outside, plan.graph.nodes))
         self._queue: BatchQueue[_Waiting] = BatchQueue(limits.size, limits.max_delay_s)
         self._alone: deque[_Waiting] = deque()
@@ -105,7 +105,7 @@ class BatchServer:
         self._check_shapes = lru_cache(KEPT_SHAPES)(self._shapes_checked)
 
     def status(self) -> MicroBatchesStatus:
-        """Return what happens at this moment."""
+        """Return the present state."""
         counts = self._counts
         return MicroBatchesStatus(
             waiting=len(self._queue) + len(self._alone),
@@ -147,7 +147,7 @@ class BatchServer:
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start batches when they are due; never returns."""
         async with trio.open_nursery() as nursery:
-            task_status.started()  # it waits for items when its starter goes on
+            task_status.started()  # it accepts items when its starter continues
             while True:
                 chosen = self._choose()
                 if chosen:
@@ -173,10 +173,8 @@ class BatchServer:
     ) -> _Waiting:
         """Put an item in the queue.
 
-        Raises
-        ------
-        SessionError
-            If it fits into no batch, the queue is full or closed, or the arguments make no sense.
+        Raises SessionError if it fits into no batch, the queue is full or closed, or the arguments
+        make no sense.
         """
         check_deadline(deadline_s)
         if self._is_closed:
@@ -234,7 +232,7 @@ class BatchServer:
     def _choose(self) -> list[_Waiting]:
         """Take the items of the next batch out of the queue; none where none may start now."""
         now_s = trio.current_time()
-        # Late ones leave first: rows that nobody wants would take room from others.
+        # Late ones leave first: their rows would take room from others.
         for waiting in self._queue.take_late(now_s):
             self._expire(waiting)
         if not self._has_room:
@@ -255,7 +253,7 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     async def _run(self, batch: Batch, place: QueuePlace) -> None:
-        """Take a batch to its end; cancelled when nobody waits for it, or all is closed."""
+        """Take a batch to its end; cancel it without waiting callers, or on closing."""
         carrier, item_run, is_started = self._carrier, batch.item_run, False
         try:
             with self._scopes[batch]:
@@ -285,7 +283,7 @@ class BatchServer:
     def _take_failed(self, chosen: Sequence[_Waiting], batch_run: ItemRun) -> None:
         """Let the items of a batch that failed run again alone, if that can help."""
         error, batch = batch_run.error, chosen[0].item_run.batch
-        # What the session itself raises, such as that it was closed, would be raised again.
+        # Errors of the session itself, such as that it was closed, would be raised again.
         can_help = isinstance(error, Exception) and not isinstance(error, InternalError)
         can_help = can_help and type(error) is not SessionError
         if can_help and batch is not None and len(chosen) > 1 and self._retries:
@@ -303,7 +301,7 @@ class BatchServer:
 
     @trio.lowlevel.enable_ki_protection
     def _leave(self, waiting: _Waiting, error: BaseException) -> None:
-        """End an item early, wherever it is; its batch goes on for the others."""
+        """End an item early, wherever it is; its batch continues for the others."""
         item_run = waiting.item_run
         if item_run.done.is_set():
             return
@@ -317,19 +315,16 @@ class BatchServer:
         self._carrier.announce(item_run.marks, item_run.error)
 
     def _look(self) -> None:
-        """Have `serve` see what can start."""
+        """Make `serve` check for batches that can start."""
         if self._news:
             self._news.unpark_all()
 
 
 @asynccontextmanager
 async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[BatchServer]:
-    """Serve items in batches; on exit, fail those in the queue, and cancel and drain what runs.
+    """Serve items in batches; on exit, fail those in the queue, cancel and drain running ones.
 
-    Raises
-    ------
-    SessionError
-        If the graph takes no batches.
+    Raises SessionError if the graph takes no batches.
     """
     plan = await carrier.plan_for(ALL)
     if plan.ends.devices:
@@ -342,7 +337,7 @@ async def open_batches(carrier: Carrier, limits: BatchLimits) -> AsyncIterator[B
             "items of this graph assign to variables: each needs what the one before left there",
             fix="run them one by one",
         )
-    batching = batching_of(
+    batching = find_batching(
         plan.fed, limits.size, plan.bounds, unneeded=plan.unneeded, pad=limits.pad
     )
     await carrier.prepare(plan.in_flight, ALL)

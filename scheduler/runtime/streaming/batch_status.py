@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchesStatus:
-    """What `MicroBatches` do now, and have done so far.
+    """The present and past work of `MicroBatches`.
 
     Attributes
     ----------
@@ -45,5 +45,4 @@ class MicroBatchesStatus:
         return self.rows / self.batches if self.batches else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
         return {**asdict(self), "mean_rows": self.mean_rows}

@@ -3,8 +3,8 @@
 Every item brings as many rows as it likes, the same number in each input. Where the graph leaves
 the length of that axis open, a batch that is not full is padded to the next power of two: there is
 a plan for every length, and they should be few. Where the length has bounds, one plan runs them
-all, and only what is shorter than the least is padded; where it is a number, all is padded to that.
-Padding repeats the last row, which is as valid as any; its results are dropped.
+all, and only batches shorter than the least are padded; where it is a number, all is padded to
+that. Padding repeats the last row, which is as valid as any; its results are dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...plans.shapes import NO_BOUNDS, Bounds
 from ...shapes.bounds import check_within
 from ...shapes.specialise import bind_inputs
 from ..items.feeds import check_feeds
-from ..items.item import ItemRun, Results, copies, views
+from ..items.item import ItemRun, Results, copy_results, view_results
 from .padding import PaddedFeeds, Padding, make_padding
 
 MORE_ROOM = "leave the first axis of the inputs open, and plan with wider bounds if with any"
@@ -45,7 +45,7 @@ class Batching:
     most : int or None
         The bounds of the length of the first axis; the same where the graph fixes it.
     unneeded : frozenset of str
-        What items may have beside the graph's inputs.
+        Keys of items other than the graph's inputs.
     copy : bool
         Copy the results of each item, rather than leave them in memory of the session.
     padding : Padding or None
@@ -61,7 +61,7 @@ class Batching:
     padding: Padding | None = None
 
     def padded(self, rows: int) -> int:
-        """Return how many rows a batch of so many is run with."""
+        """Return the number of rows with which a batch runs."""
         if self.most is not None:
             return max(rows, self.least)
         # The next power of two: few plans serve all numbers of items, and less than half of a batch
@@ -69,7 +69,7 @@ class Batching:
         return max(rows, min(self.size, 1 << (rows - 1).bit_length())) if rows else 0
 
     def check_shapes(self, shapes: Mapping[str, Sequence[int]], *bounds: Bounds) -> None:
-        """Raise FeedError if an item of these shapes fits into no batch, whatever else is in it."""
+        """Raise FeedError if an item of these shapes fits into no batch with any other items."""
         tensors = dict(self.graph.tensors)
         for name in filter(_is_stacked, self.graph.inputs):
             spec = tensors[name]
@@ -84,15 +84,12 @@ class Batching:
             check_within(self.graph, one, padded)
 
     def check(self, inputs: Mapping[str, Any]) -> tuple[dict[str, Array], int]:
-        """Return what is fed by name, and its number of rows.
+        """Return the inputs by name, and their number of rows.
 
-        Raises
-        ------
-        FeedError
-            If it fits into no batch of this graph.
+        Raises FeedError if it fits into no batch of this graph.
         """
         arrays = check_feeds(self.graph, inputs, self.unneeded)
-        rows = _length({name: array for name, array in arrays.items() if _is_stacked(name)})
+        rows = _get_length({name: array for name, array in arrays.items() if _is_stacked(name)})
         if self.most is not None and rows > self.most:
             raise FeedError(
                 f"an item of {rows} rows does not fit into a batch of {self.most}",
@@ -101,7 +98,7 @@ class Batching:
         return arrays if self.padding is None else self.padding.fill(arrays), rows
 
 
-def batching_of(
+def find_batching(
     graph: Graph,
     size: int,
     bounds: Bounds = NO_BOUNDS,
@@ -110,16 +107,13 @@ def batching_of(
     copy: bool = True,
     pad: str | None = None,
 ) -> Batching:
-    """Return how items of a graph, whose symbols may have bounds, become batches.
+    """Return the batching of items of a graph, with symbols that may have bounds.
 
-    Raises
-    ------
-    SessionError
-        If the graph does not take or yield batches.
+    Raises SessionError if the graph does not take or yield batches.
     """
     found: dict[Dim | None, str] = {}
     for name in filter(_is_stacked, graph.inputs):
-        found.setdefault(_first_dim(graph, name, "an input of this graph"), name)
+        found.setdefault(_get_first_dim(graph, name, "an input of this graph"), name)
     if len(found) > 1:
         (one, first), (other, second), *_ = found.items()
         raise SessionError(
@@ -138,7 +132,7 @@ def batching_of(
             fix=f"have {most} at most, or {MORE_ROOM}",
         )
     for name in graph.outputs:
-        there = _first_dim(graph, name, "an output of this graph")
+        there = _get_first_dim(graph, name, "an output of this graph")
         # Known before anything runs; symbols are looked at when results are there.
         if isinstance(there, int) and there != rows:
             raise _indivisible_error(name, graph.tensors[name].shape or ())
@@ -192,16 +186,13 @@ class Batch:
         return all(member.done.is_set() for member in self.members)
 
     def arrays(self) -> Iterator[Array]:
-        """Yield what there is to stack."""
+        """Yield the arrays to stack."""
         return (array for feeds in self._feeds for array in feeds.values())
 
     def add(self, member: ItemRun, inputs: Mapping[str, Any]) -> bool:
-        """Add an item; return False, and do not, where it has other shapes or there is no room.
+        """Add an item; return False if its shapes differ or there is no room.
 
-        Raises
-        ------
-        FeedError
-            If it fits into no batch of this graph.
+        Raises FeedError if it fits into no batch of this graph.
         """
         arrays, length = self._batching.check(inputs)
         limit = self._batching.most
@@ -235,7 +226,6 @@ class Batch:
         return taken
 
     def stacked(self) -> dict[str, Array]:
-        """Return the inputs of the batch."""
         rows, padded = self._rows, self._batching.padded(self._rows)
         return {
             name: _stack([feeds[name] for feeds in self._feeds], rows, padded)
@@ -255,7 +245,7 @@ class Batch:
             if array.ndim == 0 or len(array) != rows:
                 raise _indivisible_error(name, array.shape)
         # One copy for each item: a view of the batch would keep all of it alive for one.
-        take, found = copies if self._batching.copy else views, results.items()
+        take, found = copy_results if self._batching.copy else view_results, results.items()
         ends = accumulate(self._lengths)
         return [
             take({name: self._cut(name, array[end - length : end], fed) for name, array in found})
@@ -286,7 +276,7 @@ class Batch:
             item_run.let_go()
         for member, part in ending:
             _share_marks(member, item_run)
-            # A copy for each: whoever catches it adds notes, and raises it with a traceback of its
+            # A copy for each: a catcher adds notes, and raises it with a traceback of its
             # own.
             own = error.again() if isinstance(error, PlaitError) else error
             member.land(part, own, self._leave)
@@ -309,7 +299,7 @@ def _is_stacked(name: str) -> bool:
     return name != RANDOM_KEY
 
 
-def _first_dim(graph: Graph, name: str, what: str) -> Dim | None:
+def _get_first_dim(graph: Graph, name: str, what: str) -> Dim | None:
     """Return the length of a tensor's first axis, None if it is not known."""
     spec = graph.tensors[name]
     if spec.shape is None:
@@ -323,7 +313,7 @@ def _first_dim(graph: Graph, name: str, what: str) -> Dim | None:
     return spec.shape[0]
 
 
-def _length(arrays: Mapping[str, Array]) -> int:
+def _get_length(arrays: Mapping[str, Array]) -> int:
     """Return the number of rows of an item."""
     lengths = {name: len(array) if array.ndim else None for name, array in arrays.items()}
     flat = [name for name, length in lengths.items() if length is None]

@@ -23,9 +23,7 @@ class Carrier(Protocol):
     """Runs items; used on the trio thread only."""
 
     @property
-    def plan(self) -> Plan:
-        """The plan of the items."""
-        ...
+    def plan(self) -> Plan: ...
 
     @property
     def keys(self) -> Keys:

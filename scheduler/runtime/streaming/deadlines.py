@@ -13,7 +13,7 @@ from ..items.item import ItemRun
 
 
 def check_deadline(deadline_s: object) -> None:
-    """Raise SessionError unless a deadline is a time after now, or there is none."""
+    """Raise SessionError unless a deadline is None or in the future."""
     if deadline_s is None:
         return
     numbers = int | float | np.integer | np.floating
@@ -22,7 +22,7 @@ def check_deadline(deadline_s: object) -> None:
 
 
 def deadline_error(deadline_s: float) -> DeadlineError:
-    """Return what an item fails with that is late."""
+    """Return the error for a missed deadline."""
     return DeadlineError(
         f"the item was not done within {deadline_s} s",
         fix="give it longer with deadline_s=, or let fewer items wait: lower max_in_flight",
@@ -30,7 +30,7 @@ def deadline_error(deadline_s: float) -> DeadlineError:
 
 
 class Deadlines:
-    """Gives up items; all have the same time.
+    """Cancels items that miss a common deadline.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Deadlines:
         self._added = trio.lowlevel.ParkingLot()
 
     def add(self, item_run: ItemRun, waited_s: float = 0.0) -> None:
-        """Let an item's time begin, of which it has spent so much; fail it if that is all."""
+        """Start an item's deadline; fail it at once if `waited_s` uses all of it."""
         if waited_s >= self._deadline_s:
             item_run.finish(error=deadline_error(self._deadline_s))
             return
@@ -59,7 +59,7 @@ class Deadlines:
             self._added.unpark_all()
 
     async def run(self) -> None:
-        """Give up whoever is late; never returns."""
+        """Cancel late items forever. Run this in a task while there may be items."""
         while True:
             self._forget_done()
             if not self._pending:

@@ -1,4 +1,4 @@
-"""Sources joined by time or key into one, whose items have the inputs of all."""
+"""Sources joined by time or key into one with the inputs of all."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def join(
     tolerance_s : float
         For times: the largest distance between partners.
     lateness_s, lateness : float or int, default 0
-        How many seconds, or how many key values, an item may be behind the furthest earlier item of
+        How many seconds, or how many key values, an item may be after the furthest earlier item of
         its source. Later items are dropped.
     missing : {"drop", "previous", "raise"}
         How to handle an item without a partner: drop it, use the latest earlier partner if there is
@@ -139,7 +139,7 @@ class Join(ClosableSource, AsyncClosableSource):
         self._is_over = False
 
     def status(self) -> JoinStatus:
-        """Return what was matched, missing, late and unused so far."""
+        """Return the counts of matched, missing, late and unused items so far."""
         return self._matching.status()
 
     def send(self, value: None, /) -> Stamped:
@@ -188,7 +188,7 @@ class Join(ClosableSource, AsyncClosableSource):
         """Stop, and close the sources."""
         self._is_over = True
         try:
-            # Both: what is no generator itself may have one as its iterator.
+            # Both: an iterable may have a generator as its iterator.
             for source in (*self._sources.values(), *self._iterators.values()):
                 if isinstance(source, AsyncGenerator | trio.abc.AsyncResource):
                     await source.aclose()

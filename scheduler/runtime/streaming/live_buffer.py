@@ -1,8 +1,8 @@
-"""The buffer between a live source and its stream, which drops what does not fit.
+"""The buffer between a live source and its stream, which drops items that do not fit.
 
 A live source, such as a camera, does not wait: it is read as fast as it gives, by a task of its
-own, and what a slow stream has no room for is dropped. Everything behind the buffer is as in other
-streams. An item leaves it when the stream has a permit for one more, so that results that nobody
+own, and items without room in a slow stream are dropped. Everything after the buffer is as in other
+streams. An item leaves it when the stream has a permit for one more, so that results that are not
 takes hold items back here, where a newer one may take their place.
 """
 
@@ -35,7 +35,7 @@ class LiveBuffer:
     Parameters
     ----------
     puller : Puller
-        Whose source is read without back-pressure: on a thread where it blocks.
+        Its source is read without back-pressure: on a thread if it blocks.
     runtime : Carrier
     keep : int
         How many items wait at most.
@@ -106,7 +106,7 @@ class LiveBuffer:
         return True
 
     def take(self) -> Pulled:
-        """Return what was pulled; its arrays may be read until the next is asked for."""
+        """Return the pulled item; its arrays may be read until the next one is requested."""
         pulled, self.pulled = self.pulled, None
         assert pulled is not None
         return pulled
@@ -125,7 +125,7 @@ class LiveBuffer:
     async def _hold(self, pulled: Pulled) -> None:
         """Keep an item, its inputs copied, for the source may use its arrays again."""
         given_s = trio.current_time()
-        if len(self._held) == self._keep:  # then nobody waits for one
+        if len(self._held) == self._keep:  # then the reader does not wait
             self._runtime.count_dropped()
             if self._drop == "newest":
                 return
@@ -138,7 +138,7 @@ class LiveBuffer:
         )
         held = _Held((index, marks, own), room, given_s)
         if self._arrivals:
-            # It is taken: more may come before the stream goes on, and must not take its place.
+            # It is taken: more may come before the stream continues, and must not take its place.
             self._handed_over = held
             self._arrivals.unpark_all()
         else:

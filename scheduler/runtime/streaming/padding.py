@@ -49,10 +49,7 @@ class Padding:
     def fill(self, arrays: Mapping[str, Array]) -> PaddedFeeds:
         """Return the arrays of an item with zeros up to the next of few lengths.
 
-        Raises
-        ------
-        FeedError
-            If inputs have different lengths there, or the length exceeds its bound.
+        Raises FeedError if inputs have different lengths there, or the length exceeds its bound.
         """
         lengths = {name: arrays[name].shape[axis] for name, axis in self.inputs.items()}
         length = next(iter(lengths.values()))
@@ -93,10 +90,7 @@ def make_row_padding(graph: Graph, axes: Sequence[int], bounds: Bounds) -> Paddi
 def make_padding(graph: Graph, symbol: str, bounds: Bounds) -> Padding:
     """Return the padding of a symbol in the shapes of a graph.
 
-    Raises
-    ------
-    SessionError
-        If no input has that symbol beside its first axis.
+    Raises SessionError if no input has that symbol beside its first axis.
     """
 
     def find(names: tuple[str, ...]) -> dict[str, int]:

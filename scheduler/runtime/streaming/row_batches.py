@@ -94,7 +94,7 @@ class RowBatches:
         self._ended: trio.Event | None = None
 
     async def open(self) -> list[Slots]:
-        """Open all plans whose shapes are known, and serve; return the slots of these plans."""
+        """Open all plans with known shapes, and serve; return the slots of these plans."""
         opened: list[Slots] = []
         for server in self._servers.values():
             opened += await server.open()
@@ -114,10 +114,7 @@ class RowBatches:
     ) -> tuple[Array, ...]:
         """Return the results for all rows: see `plait.graph.operators.each.RowServer`.
 
-        Raises
-        ------
-        PlaitError
-            The error of a row that was run alone.
+        Raises PlaitError: the error of a row that was run alone.
         """
         return await self.run_blocks(values, attributes, ())
 
@@ -307,7 +304,7 @@ class _RowServer:
         scope: trio.CancelScope,
         ticket: int,
     ) -> None:
-        """Take a batch to its end; cancelled when nobody waits for it, or all is closed."""
+        """Take a batch to its end; it is cancelled without waiting items, or when all is closed."""
         is_started = False
         started_ns = self._driver.now_ns()
         first_ns = min(run.block.since_ns for run in runs)
@@ -401,14 +398,14 @@ class _RowServer:
                 error = failure
         if error is not None:
             for row in range(run.start, run.stop):
-                # Each of its own: whoever catches it raises it with a traceback of its own.
+                # A copy for each item: a catcher raises it with a traceback of its own.
                 own = error.again() if isinstance(error, PlaitError) else error
                 run.block.fail(row, own)
 
     def _desert(self) -> None:
-        """Cancel the batches that nobody waits for any more."""
+        """Cancel the batches without waiting items."""
         for runs, scope in self._under_way.values():
-            # A batch goes on as long as one item in it wants its rows.
+            # A batch continues while one item in it needs its rows.
             if all(run.block.done.is_set() for run in runs):
                 scope.cancel()
 

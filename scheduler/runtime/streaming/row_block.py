@@ -70,10 +70,7 @@ class RowBlock(RowGroup):
     def put(self, start: int, stop: int, arrays: Sequence[Array]) -> None:
         """Take over the results of some rows.
 
-        Raises
-        ------
-        ShapeError
-            If they are not like those of the rows before.
+        Raises ShapeError if they are not like those of the rows before.
         """
         if not self.results:
             self.results = _make_zeros(self.rows, arrays)

@@ -1,8 +1,8 @@
 """Items on their way out of a source: numbered, timed, and run at once where they are brief.
 
 Sources are iterables, async iterables, trio channels. Every form of stream pulls by this. Where
-nothing else of it is under way, whoever asks for the next result has an item pulled and run there
-and then, unless the source has to be awaited; what takes longer than that is left as `pulled`, to
+nothing else of it is in flight, a request for the next result pulls and runs an item there
+and then, unless the source has to be awaited; a longer item is left as `pulled`, to
 be handed to where items are under way side by side.
 """
 
@@ -31,7 +31,7 @@ from .options import StreamOptions
 from .stamped import Handed, Stamped, unstamp
 
 SourceItem: TypeAlias = Mapping[str, Any] | Stamped
-"""An item as sources give it: what is fed, which may be the value of a `Stamped`."""
+"""An item of a source: its inputs, which may be the value of a `Stamped`."""
 
 Source: TypeAlias = Iterable[SourceItem] | AsyncIterable[SourceItem]
 
@@ -40,7 +40,7 @@ RunNow: TypeAlias = Callable[[Mapping[str, Any], Timestamps], Results | None]
 
 
 Pulled: TypeAlias = tuple[int, Timestamps, Mapping[str, Any]]
-"""An item's place in the source, its times, and what is fed."""
+"""An item's place in the source, its times, and its inputs."""
 
 
 def check_source(source: object, *, blocking: bool = False) -> None:
@@ -75,13 +75,13 @@ class Puller:
     may_wait : bool
         True where the source has to be awaited.
     pulled : Pulled or None
-        What the source gave last, until it has been run or handed over.
+        The last item of the source, until it has been run or handed over.
     is_exhausted : bool
         True when the source gives no more.
     error : Exception or None
         Why that is so, where the source raised.
     waited_s : float
-        How long what was pulled has waited since the source gave it.
+        The time since the source yielded the pulled item.
     """
 
     waited_s = 0.0
@@ -103,14 +103,14 @@ class Puller:
         self._iterator: Iterator[Any] | None = None
         self._asynchronous: AsyncIterator[Any] | None = None
         self._count = 0
-        # It takes long to tell: once for all items.
+        # The check is slow: once for all items.
         self.may_wait = isinstance(source, AsyncIterable)
         self.pulled: Pulled | None = None
         self.is_exhausted = False
         self.error: Exception | None = None
 
     def pull(self) -> bool:
-        """Ask a source that need not be awaited for an item; False if there is none."""
+        """Ask a source that need not be awaited for an item; False at its end."""
         asked_ns = self._now_ns()
         try:
             if self._iterator is None:
@@ -132,8 +132,8 @@ class Puller:
         return not self.is_exhausted
 
     async def pull_soon(self) -> bool:
-        """Ask any source for an item; False if there is none."""
-        # It repeats the end of `pull`: what both called would be one call more for each item.
+        """Ask any source for an item; False at its end."""
+        # It repeats the end of `pull`: a shared function would be one call more for each item.
         if not self.may_wait:
             return self.pull()
         asked_ns = self._now_ns()
@@ -160,13 +160,12 @@ class Puller:
         return not self.is_exhausted
 
     def take(self) -> Pulled:
-        """Return what was pulled, to be handed over."""
         pulled, self.pulled = self.pulled, None
         assert pulled is not None
         return pulled
 
     def run(self, on_release: Callable[[Item], object] | None = None) -> Item | None:
-        """Run what was pulled, and return what came of it; None where it is to be handed over."""
+        """Run the pulled item, and return the result; None if it must be handed over."""
         pulled, results, error = self.pulled, None, None
         assert pulled is not None
         _, marks, inputs = pulled
@@ -186,7 +185,6 @@ class Puller:
         error: BaseException | None,
         on_release: Callable[[Item], object] | None = None,
     ) -> Item:
-        """Return the result of an item that is handed out now."""
         index, marks, _ = pulled
         if isinstance(error, InternalError):  # all that follow would fail with it
             self.is_exhausted, self.error = True, error.again()
@@ -203,7 +201,7 @@ class Puller:
             source.close()
 
     async def aclose(self) -> None:
-        """Do so for any source, channels too."""
+        """Close a source of any kind, including trio channels."""
         self.close()
         source = self._source if self._asynchronous is None else self._asynchronous
         if isinstance(source, AsyncGenerator | trio.abc.AsyncResource):

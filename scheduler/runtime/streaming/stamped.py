@@ -40,7 +40,7 @@ class Stamped(NamedTuple):
 
 
 class Matched(Stamped):
-    """What a join gives: an item of its first source, with its partners.
+    """The items of a join: one of its first source, with its partners.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ def is_stamp(value: object, by: str = "time") -> bool:
 
 
 def stamp_error(source: str, stamp: object, by: str = "time") -> SourceError:
-    """Return the error for a stamp that is none."""
+    """Return the error for an invalid stamp."""
     try:
         shown = repr(stamp)
     except ValueError:  # an integer of thousands of digits
@@ -71,10 +71,7 @@ def stamp_error(source: str, stamp: object, by: str = "time") -> SourceError:
 def unstamp(item: Stamped, marks: Timestamps) -> Any:
     """Return the feeds of a stamped item, and mark its stamp.
 
-    Raises
-    ------
-    SourceError
-        If the stamp is not a number.
+    Raises SourceError if the stamp is not a number.
     """
     if not is_stamp(item.stamp):
         raise stamp_error("the source", item.stamp)
@@ -92,7 +89,7 @@ class Handed(NamedTuple):
 
 
 class ClosableSource(Generator[Stamped, None, None]):
-    """A generator that is written as a class; what is thrown in closes it."""
+    """A generator that is written as a class; thrown errors close it."""
 
     def throw(
         self, kind: Any, value: Any = None, traceback: TracebackType | None = None, /
@@ -103,7 +100,7 @@ class ClosableSource(Generator[Stamped, None, None]):
 
 
 class AsyncClosableSource(AsyncGenerator[Stamped, None]):
-    """The same for an asynchronous one."""
+    """Async variant of `ClosableSource`."""
 
     async def athrow(
         self, kind: Any, value: Any = None, traceback: TracebackType | None = None, /

@@ -22,7 +22,7 @@ from ...profile.timestamps import Timestamps
 from ..items.item import Item, ItemRun, to_values
 from ..items.item_run import run_now
 from .admission import AdmissionQueue
-from .batching import Batching, batching_of
+from .batching import Batching, find_batching
 from .carrier import Carrier
 from .live_buffer import LiveBuffer
 from .options import StreamOptions, check_order
@@ -114,15 +114,9 @@ class Results:
     async def __anext__(self) -> Item:
         """Release the last result and return the next one.
 
-        Raises
-        ------
-        StopAsyncIteration
-            After the last.
-        SessionError
-            In a process that was forked from that of the stream.
-        Exception
-            What the source raised, after the results of what it had given; what the item failed
-            with, if the stream was opened with ``on_error="raise"``.
+        Raises StopAsyncIteration: after the last; SessionError: in a process that was forked from
+        that of the stream; Exception: the error of the source, after the results of its earlier
+        items; or the error of an with, if the stream was opened with ``on_error="raise"``.
         """
         if self._is_inherited:
             raise forked_session_error()
@@ -199,7 +193,7 @@ class Results:
     def _run_here(self) -> Item | None:
         """Pull an item from a source that does not wait, and run it in the consumer's own task.
 
-        None if there is none, or it may take longer: then the feeding task goes on with it.
+        None at the end, or if it may take longer: then the feeding task continues with it.
         """
         item = None
         has_permit = self._keep_permit()
@@ -241,7 +235,7 @@ class Results:
     @trio.lowlevel.enable_ki_protection
     async def drain(self) -> None:
         """Cancel items in flight, wait for them to end, and release all memory."""
-        if self._is_inherited:  # who would end it is in the parent
+        if self._is_inherited:  # the task that would end it is in the parent
             return
         self._release_last()
         await self.queue.drain()
@@ -264,7 +258,6 @@ class Results:
         return bool(self._news) and self._permits.statistics().tasks_waiting > 0
 
     def _note(self, item_run: ItemRun) -> None:
-        """Take note that an item is done."""
         self._unfinished -= 1
         if isinstance(item_run.error, InternalError):  # all that follow would fail with it
             self._breakdown = item_run.error.again()
@@ -273,11 +266,11 @@ class Results:
         if self._news and self._is_ready:
             self._news.unpark_all()
 
-    @trio.lowlevel.enable_ki_protection  # whoever has no place in the queue any more is released
+    @trio.lowlevel.enable_ki_protection  # an item that left the queue must be released
     def _hand_out(self) -> Item:
         item_run = self._queue.popleft()
         taken_ns = self._runtime.now_ns()
-        for marks in _marks(item_run):
+        for marks in _list_marks(item_run):
             marks.taken_ns = taken_ns
         if self._may_be_here:
             ways = self._ways
@@ -294,7 +287,7 @@ class Results:
             release,
             self._options.arrange,
             item_run.marks.stamp,
-            _marks(item_run),
+            _list_marks(item_run),
         )
         return self._item
 
@@ -306,7 +299,7 @@ class Results:
 
     @trio.lowlevel.enable_ki_protection
     def _release(self, item_run: ItemRun, item: Item) -> None:
-        for marks in _marks(item_run):
+        for marks in _list_marks(item_run):
             marks.released_ns = self._runtime.now_ns()
         if not self._options.copy:
             item.forget()
@@ -324,7 +317,7 @@ async def open_stream(
     check_order(plan, options, runtime.plan)
     batching = None
     if options.batch is not None:
-        batching = batching_of(
+        batching = find_batching(
             plan.fed,
             options.batch,
             plan.bounds,
@@ -358,8 +351,8 @@ async def open_stream(
         raise failure  # outside of the handler: it keeps its own cause
 
 
-def _marks(item_run: ItemRun) -> list[Timestamps]:
-    """Return where to note what becomes of an item: a batch has the marks of its last one."""
+def _list_marks(item_run: ItemRun) -> list[Timestamps]:
+    """Return the marks of an item: a batch has those of its last one."""
     return (
         [item_run.marks]
         if item_run.batch is None

@@ -20,10 +20,7 @@ NAME, KEYED = "variables", "variables by key"
 def save_values(states: States, path: str | os.PathLike[str]) -> None:
     """Write arrays by key and name to a file, atomically.
 
-    Raises
-    ------
-    GraphError
-        If the file cannot be written, or a key cannot be made from its text.
+    Raises GraphError if the file cannot be written, or a key cannot be made from its text.
     """
     from ....graph.formats.native import save
 
@@ -47,10 +44,7 @@ def save_values(states: States, path: str | os.PathLike[str]) -> None:
 def load_values(path: str | os.PathLike[str]) -> dict[Hashable, dict[str, Array]]:
     """Load the arrays of a file that `save_values` wrote.
 
-    Raises
-    ------
-    ParseError
-        If the file is missing, damaged or foreign.
+    Raises ParseError if the file is missing, damaged or foreign.
     """
     from ....graph.formats.native import load_native
 

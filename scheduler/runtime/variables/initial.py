@@ -17,10 +17,7 @@ from ...shapes.specialise import specialise
 def compute_initial_values(variables: Mapping[str, Node]) -> dict[str, Array]:
     """Compute the initial values of variables, by name; blocks.
 
-    Raises
-    ------
-    GraphError
-        If a graph cannot be computed on the host; `at` names the variable.
+    Raises GraphError if a graph cannot be computed on the host; `at` names the variable.
     """
     return {name: _get_initial_value(node) for name, node in variables.items()}
 

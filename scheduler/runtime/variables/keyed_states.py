@@ -131,7 +131,6 @@ class KeyedStates:
                 await self._driver.on_thread(self._files.pop(key).unlink)
 
     def leave(self, state: KeyState, user: object) -> None:
-        """Note that an item has ended."""
         state.users.discard(user)
         if state.is_dropped:
             self._close(state)
@@ -213,10 +212,7 @@ class KeyedStates:
 def to_key(value: Any) -> Hashable:
     """Return a value as a key; the element of an array of one.
 
-    Raises
-    ------
-    FeedError
-        If it cannot be one.
+    Raises FeedError if it cannot be one.
     """
     if isinstance(value, np.ndarray | np.generic):
         if value.size != 1:

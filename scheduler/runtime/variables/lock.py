@@ -66,10 +66,7 @@ class VariableLock:
     async def share(self, who: Hashable) -> None:
         """Take a turn to read, shared with others.
 
-        Raises
-        ------
-        SessionError
-            If the session is being closed.
+        Raises SessionError if the session is being closed.
         """
         while self._committing and not self.is_closing:
             await self._changed.wait()
@@ -79,10 +76,7 @@ class VariableLock:
     async def take(self, who: Hashable) -> None:
         """Take a turn to assign, after all earlier ones.
 
-        Raises
-        ------
-        SessionError
-            If the session is being closed.
+        Raises SessionError if the session is being closed.
         """
         self._check()
         if self._writer == who:
@@ -106,10 +100,7 @@ class VariableLock:
     async def join(self, who: Hashable, group: Hashable) -> None:
         """Join a group, and wait for its turn.
 
-        Raises
-        ------
-        SessionError
-            If the session is being closed.
+        Raises SessionError if the session is being closed.
         """
         if not self.join_nowait(who, group):
             await self._wait(who, group)

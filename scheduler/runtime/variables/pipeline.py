@@ -30,7 +30,6 @@ class StatePipeline:
         self._members: dict[int, _Member] = {}
 
     def start(self, item: int, item_run: ItemRun, versions: StateVersions) -> None:
-        """Register an item that starts, with the versions of its state."""
         self._members[item] = _Member(item_run, versions)
 
     def land(

@@ -20,8 +20,8 @@ from ....graph.state import get_variable_spec
 from ....graph.tensor import Array, TensorSpec, copy_read_only
 from ...planner.memory.prepared import list_regions, name_next_region, name_region
 from ...plans.regions import Region
-from ..opened.arenas import Turned, allocated
-from ..opened.copying import Copy, copy_all, mover
+from ..opened.arenas import Turned, allocate
+from ..opened.copying import Copy, copy_all, find_mover
 from ..virtual_time import VirtualTimeDriver
 
 
@@ -43,7 +43,6 @@ class _Place:
 
     @property
     def arena(self) -> Arena:
-        """The arena to read."""
         found = self.arenas[self.turn]
         assert found is not None, "it is read there"
         return found
@@ -166,12 +165,8 @@ class VariableStore:
     def lend(self, region: Region, copy: int) -> Arena | None:
         """Return an arena of a variable's region, or None for other regions. Thread-safe; blocks.
 
-        The region to read and the region to write share two arenas, in opposite order.
-
-        Raises
-        ------
-        DeviceMemoryError
-            If there is too little memory.
+        The region to read and the region to write share two arenas, in opposite order. Raises
+        DeviceMemoryError if there is too little memory.
         """
         found = self._regions.get(region.name)
         if found is None:
@@ -180,13 +175,12 @@ class VariableStore:
         # Two plans opened at the same time must not both allocate the variable's arena.
         with self._lending:
             place = held.places.get(region.memory, _Place())
-            arena = place.arenas[copy ^ shift] or allocated(region, self._devices)
+            arena = place.arenas[copy ^ shift] or allocate(region, self._devices)
             place.arenas[copy ^ shift] = arena
             held.places[region.memory] = place
             return arena
 
     def are_here(self, names: Iterable[str]) -> bool:
-        """Return whether the values of variables are on the host."""
         return all(self._held[name].value is not None for name in names)
 
     def missing(self, where: Mapping[str, set[str]]) -> list[tuple[str, str]]:
@@ -204,18 +198,14 @@ class VariableStore:
     async def bring(self, missing: Sequence[tuple[str, str]]) -> None:
         """Copy variables to memories that lack them.
 
-        Raises
-        ------
-        DeviceLostError
-            If a value was on a device that was lost.
-        DeviceError
-            If a device fails.
+        Raises DeviceLostError if a value was on a device that was lost; DeviceError if a device
+        fails.
         """
         copies: list[Copy] = []
         for name, memory in missing:
             held = self._held[name]
             value = await self._value(held)
-            device = mover(self._devices.values(), memory)
+            device = find_mover(self._devices.values(), memory)
             arena = host_arena(held.spec.nbytes)
             np.copyto(host_view(arena, 0, held.spec).array, value)
             target, source = (
@@ -231,12 +221,7 @@ class VariableStore:
     async def fetch(self, name: str) -> Array:
         """Return a value, read-only.
 
-        Raises
-        ------
-        DeviceLostError
-            If it was on a device that was lost.
-        DeviceError
-            If a device fails.
+        Raises DeviceLostError if it was on a device that was lost; DeviceError if a device fails.
         """
         value = await self._value(self._held[name])
         return copy_read_only(value) if value.flags.writeable else value
@@ -244,16 +229,13 @@ class VariableStore:
     def read(self, name: str) -> Array:
         """Return the same at once, if need be by waiting for a device.
 
-        Raises
-        ------
-        DeviceLostError, DeviceError
-            As `fetch`.
+        Raises DeviceLostError or DeviceError as `fetch`.
         """
         held = self._held[name]
         if held.value is not None:
             return held.value
         memory = self._current(held)
-        device = mover(self._devices.values(), memory)
+        device = find_mover(self._devices.values(), memory)
         source = device.view(held.places[memory].arena, 0, held.spec)
         # Devices of this process give access to their memory.
         if type(source.array) is np.ndarray:
@@ -289,7 +271,7 @@ class VariableStore:
         if held.value is not None:
             return held.value
         memory = self._current(held)
-        device = mover(self._devices.values(), memory)
+        device = find_mover(self._devices.values(), memory)
         source = device.view(held.places[memory].arena, 0, held.spec)
         if memory in HOST_MEMORIES:
             return source.array

@@ -119,10 +119,7 @@ class Variables:
     async def open(self) -> None:
         """Compute the initial values.
 
-        Raises
-        ------
-        GraphError, KernelError
-            If the graph of an initial value fails.
+        Raises GraphError or KernelError if the graph of an initial value fails.
         """
         if self._nodes:
             self.held.hold(
@@ -133,14 +130,8 @@ class Variables:
         """Wait until an item that reads variables may start, and copy them to its memories.
 
         Returns its turn with the slot bound to the arenas of the variables. Further plans of the
-        same item start in its turn.
-
-        Raises
-        ------
-        DeviceError
-            If a value was on a device that was lost, or a device fails.
-        SessionError
-            If the session is being closed.
+        same item start in its turn. Raises DeviceError if a value was on a device that was lost, or
+        a device fails; SessionError if the session is being closed.
         """
         # An item keeps its turn over all of its plans.
         if not item_run.is_part:
@@ -167,12 +158,8 @@ class Variables:
     async def enter_parts(self, item_run: ItemRun, graph: Graph) -> dict[str, Array]:
         """Wait until an item with several plans may start; return its variables by tensor name.
 
-        The values do not change until the item leaves.
-
-        Raises
-        ------
-        DeviceError, SessionError
-            As `enter`.
+        The values do not change until the item leaves. Raises DeviceError or SessionError as
+        `enter`.
         """
         if not graph.variables:
             return {}
@@ -198,16 +185,9 @@ class Variables:
     async def join(self, item_run: ItemRun, names: frozenset[str]) -> None:
         """Wait until an item that hands variables on to others in flight may start.
 
-        From then on it has the state of its key, if it has one.
-
-        Raises
-        ------
-        FeedError
-            If its key cannot be used.
-        DeviceError
-            If a value was on a device that was lost, or a device fails.
-        SessionError
-            If the session is being closed.
+        From then on it has the state of its key, if it has one. Raises FeedError if its key cannot
+        be used; DeviceError if a value was on a device that was lost, or a device fails;
+        SessionError if the session is being closed.
         """
         if not self._turns.join_nowait(item_run, names):
             await self._turns.join(item_run, names)
@@ -300,10 +280,7 @@ class Variables:
     async def commit(self, slot: Slot, open_plan: OpenPlan) -> None:
         """Commit the assignments of an item, after all readers; must not be cancelled.
 
-        Raises
-        ------
-        DeviceError
-            If a device fails.
+        Raises DeviceError if a device fails.
         """
         async with self._turns.alone():
             self._committing = True
@@ -328,12 +305,8 @@ class Variables:
     def _read(self, name: str) -> Array:
         """Return the value of a variable, read-only.
 
-        Raises
-        ------
-        DeviceError
-            If it was on a device that was lost.
-        SessionError
-            If a commit is in progress, or the session is being closed.
+        Raises DeviceError if it was on a device that was lost; SessionError if a commit is in
+        progress, or the session is being closed.
         """
         if self._turns.is_closing:
             raise session_closed_error()
@@ -433,12 +406,8 @@ class Variables:
     async def carry(self, values: Mapping[str, Any]) -> Carried:
         """Assign the values with the dtype and shape of their variable; report on all.
 
-        Raises
-        ------
-        FeedError
-            If the values are not a mapping, or one is not an array.
-        SessionError
-            If the session is being closed.
+        Raises FeedError if the values are not a mapping, or one is not an array; SessionError if
+        the session is being closed.
         """
         _check_mapping(values)
         arrays: dict[str, Array] = {}
@@ -461,12 +430,7 @@ class Variables:
     async def reset(self, names: Iterable[str] | None) -> None:
         """Assign initial values to all variables, or some.
 
-        Raises
-        ------
-        FeedError
-            If a variable is unknown.
-        SessionError
-            If the session is being closed.
+        Raises FeedError if a variable is unknown; SessionError if the session is being closed.
         """
         if isinstance(names, str) or not isinstance(names, Iterable | None):
             raise FeedError(f"{names!r} is not a list of variables", fix="list their names")

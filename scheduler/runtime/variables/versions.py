@@ -31,7 +31,6 @@ class StateVersions:
 
     @property
     def names(self) -> frozenset[str]:
-        """The variables with values here."""
         return frozenset(self._committed)
 
     def begin(self, values: Mapping[str, Array]) -> None:
@@ -75,7 +74,6 @@ class StateVersions:
             np.copyto(target, found)
 
     def write(self, name: str, item: int, value: Array) -> None:
-        """Add the version of an item."""
         with self._lock:
             spare = self._spare[name]
             array = spare.pop() if spare else np.empty_like(value, order="C")

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from plait.devices.ort.device import OrtDevice
 from plait.scheduler.dispatch import core_shares
 from plait.scheduler.dispatch.core_shares import (
-    divided,
-    equal_share,
-    seconds_on,
-    seconds_on_one,
-    shares_of_cores,
+    divide_cores,
+    scale_to_cores,
+    scale_to_one_core,
+    share_cores,
+    share_equally,
 )
 from plait.scheduler.plans.partition import Subgraph
 from plait.scheduler.plans.placement import Step
@@ -45,18 +45,18 @@ def diamond(pins: Mapping[str, str], **options: Any) -> pl.Plan:
 
 
 def test_the_only_device_that_computes_has_all_cores() -> None:
-    assert shares_of_cores(pl.plan(doubling(), ["ort", "cpu"], pin={"*": "ort"})) == {"ort": 8}
+    assert share_cores(pl.plan(doubling(), ["ort", "cpu"], pin={"*": "ort"})) == {"ort": 8}
 
 
 def test_a_device_whose_programs_do_not_scale_leaves_a_core_to_the_loop() -> None:
     plan = pl.plan(doubling(), ["cpu"])
-    assert shares_of_cores(plan) == {"cpu": 7}
-    assert equal_share(plan) == 7
+    assert share_cores(plan) == {"cpu": 7}
+    assert share_equally(plan) == 7
 
 
 def test_devices_that_take_turns_do_not_share() -> None:
     plan = diamond({"first": "ort", "left": "cpu", "right": "cpu", "last": "ort"})
-    assert shares_of_cores(plan) == {"ort": 8, "cpu": 3}
+    assert share_cores(plan) == {"ort": 8, "cpu": 3}
 
 
 def test_devices_that_overlap_share_all_cores_but_one() -> None:
@@ -64,39 +64,39 @@ def test_devices_that_overlap_share_all_cores_but_one() -> None:
     for name, op in (("left", "Exp"), ("right", "Neg")):
         b.output(f"y {name}", b.op(op, b.input(f"x {name}", "float32", (64,)), name=name))
     plan = pl.plan(b.build(), ["ort", "cpu"], pin={"left": "ort", "right": "cpu"})
-    assert shares_of_cores(plan) == {"ort": 3, "cpu": 3}
+    assert share_cores(plan) == {"ort": 3, "cpu": 3}
 
 
 def test_items_that_overlap_let_devices_overlap_that_take_turns_for_one() -> None:
     pins = {"first": "ort", "left": "cpu", "right": "cpu", "last": "ort"}
-    assert shares_of_cores(diamond(pins, max_in_flight=2)) == {"ort": 3, "cpu": 3}
+    assert share_cores(diamond(pins, max_in_flight=2)) == {"ort": 3, "cpu": 3}
 
 
 def test_beside_items_that_are_fed_and_fetched_one_core_is_the_loops() -> None:
-    assert shares_of_cores(diamond({"*": "ort"}, max_in_flight=4)) == {"ort": 7}
+    assert share_cores(diamond({"*": "ort"}, max_in_flight=4)) == {"ort": 7}
 
 
 def test_replicas_divide_the_cores() -> None:
     plan = pl.plan(doubling(), ["ort:0..2"], max_in_flight=3)
-    assert shares_of_cores(plan) == {"ort:0": 2, "ort:1": 2, "ort:2": 2}
+    assert share_cores(plan) == {"ort:0": 2, "ort:1": 2, "ort:2": 2}
 
 
 def test_replicas_beside_others_divide_the_cores_where_each_set_has_one_item() -> None:
     pins = {"first": "cpu:0..1", "*": "ort:0..1"}
     names = ("cpu:0", "cpu:1", "ort:0", "ort:1")
-    shares = shares_of_cores(diamond(pins, max_in_flight=2))
+    shares = share_cores(diamond(pins, max_in_flight=2))
     assert shares == dict(zip(names, (1, 1, 4, 4), strict=True))
-    assert shares_of_cores(diamond(pins, max_in_flight=4)) == dict.fromkeys(names, 1), "two on each"
+    assert share_cores(diamond(pins, max_in_flight=4)) == dict.fromkeys(names, 1), "two on each"
     shared = diamond({"first": "cpu", "*": "ort:0..1"}, max_in_flight=2)
-    assert shares_of_cores(shared) == {"cpu": 2, "ort:0": 2, "ort:1": 2}, "one cpu for both"
+    assert share_cores(shared) == {"cpu": 2, "ort:0": 2, "ort:1": 2}, "one cpu for both"
 
 
 def test_while_shapes_are_not_known_any_two_devices_may_overlap() -> None:
     b = pl.GraphBuilder("open")
     b.output("y", b.op("Neg", b.op("Exp", b.input("x", "float32", ("n",)), name="e"), name="n"))
     plan = pl.plan(b.build(), ["ort", "cpu"], pin={"e": "ort", "n": "cpu"}, passes=())
-    assert shares_of_cores(plan) == {"ort": 3, "cpu": 3}
-    assert shares_of_cores(plan.for_shapes({"x": (5,)})) == {"ort": 8, "cpu": 3}
+    assert share_cores(plan) == {"ort": 3, "cpu": 3}
+    assert share_cores(plan.for_shapes({"x": (5,)})) == {"ort": 8, "cpu": 3}
 
 
 @given(st.data())
@@ -113,7 +113,7 @@ def test_a_device_has_all_cores_when_no_pair_of_steps_may_overlap(data: st.DataO
     overlapping = any(
         names[a] != names[b] and a not in after[b] for a, b in combinations(range(len(names)), 2)
     )
-    assert (divided(steps, devices, in_flight=1)["ort"] == CORES) != overlapping
+    assert (divide_cores(steps, devices, in_flight=1)["ort"] == CORES) != overlapping
 
 
 def test_programs_are_compiled_for_their_plans_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +202,8 @@ def span_ns(profile: pl.Profile) -> int:
 @given(st.floats(1e-6, 1), st.integers(1, 64))
 def test_one_core_takes_what_it_is_said_to_take_on_several(seconds: float, cores: int) -> None:
     device = OrtDevice()
-    on_several = seconds_on(device, seconds, cores)
+    on_several = scale_to_cores(device, seconds, cores)
     assert on_several <= seconds
-    one = seconds_on_one(device, on_several, cores)
-    assert seconds_on(device, one, cores) == pytest.approx(on_several)
-    assert seconds_on_one(pl.devices.find("cpu"), seconds, cores) == seconds
+    one = scale_to_one_core(device, on_several, cores)
+    assert scale_to_cores(device, one, cores) == pytest.approx(on_several)
+    assert scale_to_one_core(pl.devices.find("cpu"), seconds, cores) == seconds

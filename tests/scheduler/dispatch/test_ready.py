@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plait.scheduler.dispatch.ready import ReadyQueue, bottom_levels, ranks
+from plait.scheduler.dispatch.ready import ReadyQueue, compute_bottom_levels, rank_steps
 
 Waits = list[set[int]]
 
@@ -89,7 +89,7 @@ def longest(step: int, seconds: list[float], waits: Waits) -> float:
 def test_a_bottom_level_is_the_longest_way_to_the_end(waits: Waits, data: st.DataObject) -> None:
     times = st.lists(st.floats(0, 9), min_size=len(waits), max_size=len(waits))
     seconds = data.draw(times)
-    levels = bottom_levels(seconds, [sorted(before) for before in waits])
+    levels = compute_bottom_levels(seconds, [sorted(before) for before in waits])
     expected = [longest(step, seconds, waits) for step in range(len(waits))]
     assert levels == pytest.approx(expected)
 
@@ -98,11 +98,11 @@ def test_a_bottom_level_is_the_longest_way_to_the_end(waits: Waits, data: st.Dat
 def test_a_step_has_a_lower_rank_than_all_that_follow_it(waits: Waits, data: st.DataObject) -> None:
     """Also where steps take no time."""
     times = st.lists(st.sampled_from([0.0, 1.0, 2.0]), min_size=len(waits), max_size=len(waits))
-    found = ranks(data.draw(times), [sorted(before) for before in waits])
+    found = rank_steps(data.draw(times), [sorted(before) for before in waits])
     assert sorted(found) == list(range(len(waits)))
     assert all(found[b] < found[step] for step, before in enumerate(waits) for b in before)
 
 
 def test_the_longest_branch_goes_first_and_among_equals_the_plan_s_order() -> None:
     waits = [[], [0], [0], [2], [0]]
-    assert ranks([1.0, 2.0, 1.0, 4.0, 2.0], waits) == [0, 3, 1, 2, 4]
+    assert rank_steps([1.0, 2.0, 1.0, 4.0, 2.0], waits) == [0, 3, 1, 2, 4]

@@ -40,7 +40,9 @@ def test_sets_that_keep_all_cores_busy_have_one_thread_each(
 ) -> None:
     monkeypatch.setattr(shared_lanes, "count_cores", lambda: cores)
     plan = planned()
-    assert list(dict.fromkeys(shared_lanes.shared_lanes(plan).values())) == (SETS if shares else [])
+    assert list(dict.fromkeys(shared_lanes.find_shared_lanes(plan).values())) == (
+        SETS if shares else []
+    )
     devices = OpenDevices(plan)
     opened: dict[str, Any] = {name: devices.open(name) for name in plan.every_device}
     try:
@@ -53,16 +55,20 @@ def test_sets_that_keep_all_cores_busy_have_one_thread_each(
 
 def test_who_is_alone_or_apart_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {"net/abs": "ort:0..1", "*": "cpu"}
-    assert not shared_lanes.shared_lanes(planned(["cpu", "ort:0..1"], pin=pins)), "one cpu for both"
-    assert not shared_lanes.shared_lanes(planned(["ort:0..1"], pin={})), "one device in each set"
+    assert not shared_lanes.find_shared_lanes(planned(["cpu", "ort:0..1"], pin=pins)), (
+        "one cpu for both"
+    )
+    assert not shared_lanes.find_shared_lanes(planned(["ort:0..1"], pin={})), (
+        "one device in each set"
+    )
     workers = {"net/abs": "worker:0..1", "*": "cpu:0..1"}
     apart = planned(["cpu:0..1", "worker:0..1"], pin=workers)
-    assert not shared_lanes.shared_lanes(apart), "workers are other processes"
+    assert not shared_lanes.find_shared_lanes(apart), "workers are other processes"
     monkeypatch.setattr(HostDevice, "options", {"affinity": (0,)}, raising=False)
     bound = planned()
     for device in bound.prototypes.values():
         device.__dict__.pop("options")
-    assert not shared_lanes.shared_lanes(bound), "bound to cores, each to its own"
+    assert not shared_lanes.find_shared_lanes(bound), "bound to cores, each to its own"
 
 
 def test_a_variant_is_one_lane_with_the_older_items_first() -> None:

@@ -15,7 +15,7 @@ from plait.devices.ort import device as ort_device
 from plait.graph.ir import Graph
 from plait.scheduler.dispatch import core_shares
 from plait.scheduler.dispatch import shared_lanes as lanes_of
-from plait.scheduler.dispatch.shared_lanes import shared_lanes
+from plait.scheduler.dispatch.shared_lanes import find_shared_lanes
 from plait.scheduler.planner import scaling_out
 from plait.scheduler.plans import replicas
 from plait.scheduler.runtime.events import FunctionsOverlap
@@ -75,7 +75,9 @@ def test_a_device_that_has_no_replicas_takes_none_from_others(order: Sequence[st
     plan = pl.plan(pipeline(), list(order), **STREAM)
     assert set(plan.device_names) == {"ort:0..3", "cpu:0..3", "worker:0"}
     assert set(plan.assignment.values()) == {"ort:0", "cpu:0"}
-    assert set(shared_lanes(plan)) == {f"{kind}:{n}" for kind in ("ort", "cpu") for n in range(4)}
+    assert set(find_shared_lanes(plan)) == {
+        f"{kind}:{n}" for kind in ("ort", "cpu") for n in range(4)
+    }
 
 
 def found(plan: pl.Plan) -> list[int]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plait.devices.ort.program import OrtProgram
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
-from plait.scheduler.dispatch.donations import donated_tensors
+from plait.scheduler.dispatch.donations import find_donated_tensors
 
 SPEC = pl.TensorSpec("float32", ("rows", 4))
 DEVICES: list[list[str]] = [
@@ -104,7 +104,7 @@ def donated(*works: Any, devices: Any = ("cpu",), pin: Any = None) -> set[int]:
     """Return which of a chain's results are given away, by number."""
     plan = pl.plan(chain(*works), list(devices), pin=pin)
     names = {node.outputs[0]: int(node.name[1:]) for node in plan.graph.nodes}
-    return {names[name] for name in donated_tensors(plan, plan.prototypes)}
+    return {names[name] for name in find_donated_tensors(plan, plan.prototypes)}
 
 
 def test_only_what_all_readers_take_is_given_away() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.scheduler.runtime import large_copies
-from plait.scheduler.runtime.large_copies import copied_array, copy_array, copy_side_by_side
+from plait.scheduler.runtime.large_copies import copy_array, copy_side_by_side, duplicate_array
 
 DTYPES = ("uint8", "float32", "float64", "complex128", "U3", object)
 
@@ -43,7 +43,7 @@ def test_copies_are_those_of_numpy(
     target = np.zeros(source.shape, source.dtype)
     copy_array(target, source)
     np.testing.assert_array_equal(target, source)
-    copy = copied_array(source)
+    copy = duplicate_array(source)
     np.testing.assert_array_equal(copy, source)
     assert not np.shares_memory(copy, source)
     assert copy.strides == source.copy("K").strides
@@ -65,11 +65,11 @@ def test_large_arrays_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(large_copies, "Thread", Counted)
     source = np.arange(100_000)
-    np.testing.assert_array_equal(copied_array(source), source)
+    np.testing.assert_array_equal(duplicate_array(source), source)
     assert len(made) == large_copies.MOST_THREADS - 1
     assert not any(thread.is_alive() for thread in made)
     monkeypatch.setattr(large_copies, "count_cores", lambda: 2)
-    np.testing.assert_array_equal(copied_array(source), source)
+    np.testing.assert_array_equal(duplicate_array(source), source)
     assert len(made) == large_copies.MOST_THREADS - 1
 
 

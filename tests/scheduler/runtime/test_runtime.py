@@ -331,7 +331,7 @@ async def test_the_loop_copies_an_item_that_is_alone_where_that_takes_no_longer_
         return noting
 
     monkeypatch.setattr(copying.Feeds, "write", watched("in", copying.Feeds.write))
-    monkeypatch.setattr(completion, "_taken", watched("out", completion._taken))
+    monkeypatch.setattr(completion, "_take_results", watched("out", completion._take_results))
     device = SteppedDevice("stepped")
     async with pl.Session(pl.plan(relu(n), device, max_in_flight=in_flight)) as session:
         async with trio.open_nursery() as nursery:
@@ -366,8 +366,8 @@ async def test_results_are_copied_beside_the_loop(
         threads.append(threading.current_thread().name)
         return taken(*arguments)
 
-    taken = completion._taken
-    monkeypatch.setattr(completion, "_taken", watched)
+    taken = completion._take_results
+    monkeypatch.setattr(completion, "_take_results", watched)
     async with pl.Session(pl.plan(relu(2))) as session:
         assert (await session.run({"x": X}))["y"].tolist() == [0, 2]
     assert len(threads) == 1

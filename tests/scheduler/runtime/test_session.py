@@ -14,8 +14,8 @@ from fake_devices import PrivateDevice, SteppedDevice
 from plait.devices.errors import KernelError
 from plait.graph.ir import Graph
 from plait.scheduler.planner.request import MOST_IN_FLIGHT
-from plait.scheduler.runtime.items.feeds import as_array
-from plait.scheduler.runtime.items.input_staging import InputStagingPool, copied
+from plait.scheduler.runtime.items.feeds import to_array
+from plait.scheduler.runtime.items.input_staging import InputStagingPool, copy_inputs
 from trio.testing import wait_all_tasks_blocked
 
 X = np.array([-1.0, 2.0], np.float32)
@@ -145,10 +145,10 @@ def make_staging_pool() -> InputStagingPool:
 def test_bytes_are_fed_without_a_copy() -> None:
     content = bytes(range(100))
     on_them = np.frombuffer(content, np.uint8)
-    assert np.shares_memory(as_array(content), on_them)
+    assert np.shares_memory(to_array(content), on_them)
     for fed in (content, on_them, on_them[5:50:3], on_them.view("int8").reshape(10, 10)):
         room = make_staging_pool().room_for({"file": fed})
-        kept = copied({"file": fed}, room, ())["file"]  # while it waits: nobody changes bytes
+        kept = copy_inputs({"file": fed}, room, ())["file"]  # while it waits: nobody changes bytes
         assert np.shares_memory(kept, on_them)
 
 
@@ -165,7 +165,7 @@ def test_what_may_be_changed_is_copied_while_it_waits(kind: Callable[[bytes], An
     """By arrays that come from another process, too: those of a pool lie in bytes."""
     content = np.asarray(kind(bytes(range(100))))
     room = make_staging_pool().room_for({"file": content})
-    assert not np.shares_memory(copied({"file": content}, room, ())["file"], content)
+    assert not np.shares_memory(copy_inputs({"file": content}, room, ())["file"], content)
 
 
 async def test_a_text_is_no_file() -> None:

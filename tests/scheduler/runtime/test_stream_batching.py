@@ -13,7 +13,7 @@ from fake_devices import SteppedDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plait.scheduler.runtime.items.item import ItemRun
-from plait.scheduler.runtime.streaming.batching import Batch, batching_of
+from plait.scheduler.runtime.streaming.batching import Batch, find_batching
 from trio.testing import wait_all_tasks_blocked
 
 Array = np.ndarray[Any, Any]
@@ -370,7 +370,7 @@ def test_a_batch_divides_into_what_went_in(
     drawn: Sequence[tuple[int, int]], size: int, random: Any
 ) -> None:
     """Stack with one implementation, run row by row, and compare with items run alone."""
-    batching = batching_of(affine(), size)
+    batching = find_batching(affine(), size)
     rng = np.random.default_rng(random.getrandbits(32))
     items = [
         {
