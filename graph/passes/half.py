@@ -173,8 +173,3 @@ class _Writer:
         able = [place for place in places if place and self._takes(self._view, node, place)]
         self._nodes.append(node)
         self.placed[stem] = (able or places)[0]
-
-
-def count_halves(graph: Graph, nodes: Sequence[Node]) -> int:
-    specs = graph.tensors
-    return sum(any(specs[name].dtype == HALF for name in n.outputs if name) for n in nodes)

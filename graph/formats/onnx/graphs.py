@@ -21,7 +21,7 @@ from ..assembly import Assembly, locate_errors
 from . import upgrade_rules as upgrade_rules
 from .nested import NestedProto, formal_specs, with_captured
 from .nodes import attributes_of, constant_value, dtypes_named, operator_name, text_held, text_in
-from .ordering import in_topological_order
+from .ordering import order_topologically
 from .tensors import STRING, TensorReader, spec_dtype_name, text
 from .upgrade import Context, newest_name, upgrade
 
@@ -85,7 +85,7 @@ class GraphReader:
         decoded = read - {n for one in nodes if one.op != "DequantizeLinear" for n in one.inputs}
         published = self._add_constants(constants, read, decoded - self._public, context)
         given = {*self._assembly.tensors, *constants}
-        for node in in_topological_order(nodes, given, self._at):
+        for node in order_topologically(nodes, given, self._at):
             inputs = tuple(published.get(name, name) for name in node.inputs)
             node = _unread_left_out(replace(node, inputs=inputs), read)
             if not self._copies_constant(node):

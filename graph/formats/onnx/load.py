@@ -22,7 +22,7 @@ from .forms import has_tensors_alone
 from .graphs import GraphReader, Model
 from .nested import all_nodes
 from .nodes import DEFAULT_DOMAINS, operator_name
-from .ordering import listed
+from .ordering import format_names
 from .sequences import replace_sequences
 from .tensors import TensorReader, text
 from .upgrade import NEWEST_OPSET, OLDEST_OPSET, newest_name
@@ -162,7 +162,7 @@ def _check_operators(model: Any, at: str) -> None:
             missing.setdefault(name, []).append(text(node.name or next(iter(node.output), "")))
     if missing:
         by_count = sorted(missing.items(), key=lambda item: -len(item[1]))
-        counted = (f"{op} ({listed(names, 3)})" for op, names in by_count)
+        counted = (f"{op} ({format_names(names, 3)})" for op, names in by_count)
         fix = advise(
             missing, "define them with @plait.operator(name=...), or export the model without them"
         )

@@ -1,4 +1,4 @@
-"""Nodes as a file lists them, put into a topological order, or the reason why there is none."""
+"""The topological order of the nodes in a file, or an error if they have a cycle."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from ...ir import Node
 from ...ordering import sort_nodes
 
 
-def in_topological_order(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:
-    """Return the nodes so that each stands behind its producers, else in the order they had.
+def order_topologically(nodes: Sequence[Node], given: Collection[str], at: str) -> list[Node]:
+    """Return the nodes with producers first, and otherwise in their order.
 
     `given` are the tensors that no node writes: inputs and constants. Raises ParseError if a tensor
     is written twice, is read but never written, or depends on itself.
     """
-    producer = _producers(nodes, given, at)
+    producer = _find_producers(nodes, given, at)
     _check_written(nodes, given, producer, at)
     order, cycle = sort_nodes(nodes)
     if cycle:
         raise ParseError(
-            f"nodes wait for each other in a cycle: {listed([node.name for node in cycle])}",
+            f"nodes wait for each other in a cycle: {format_names([node.name for node in cycle])}",
             at=at,
             fix="export the model again: a graph has no loops",
         )
     return order
 
 
-def listed(names: Sequence[str], most: int = 8) -> str:
+def format_names(names: Sequence[str], most: int = 8) -> str:
     """Return the first names, and the count of all if there are more."""
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} ... {len(names)} in all"
 
 
-def _producers(nodes: Sequence[Node], given: Collection[str], at: str) -> dict[str, int]:
+def _find_producers(nodes: Sequence[Node], given: Collection[str], at: str) -> dict[str, int]:
     producer: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in filter(None, node.outputs):
@@ -56,7 +56,7 @@ def _check_written(
         missing = [name for name in missing if name not in given]
         if missing:
             raise ParseError(
-                f"nothing writes the tensors {listed(missing)}",
+                f"nothing writes the tensors {format_names(missing)}",
                 at=f"{node}, {at}",
                 fix="export the model again: it is incomplete",
             )
