@@ -27,9 +27,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from antichain import find_heaviest_antichain
 from measure import save
 from plait.scheduler.packing import Block, Conflicts, Intervals, check, find_conflicts, pack
-from plait.scheduler.packing.antichain import find_heaviest_antichain
 from plait.scheduler.packing.packing import Solver
 from plait.scheduler.packing.table import read_table
 

@@ -174,8 +174,6 @@ class ItemSource:
 
     Parameters
     ----------
-    graph : Graph
-    givens : sequence of Given
     seed : int
         The random numbers of item i do not depend on the number of items.
     fill : bool

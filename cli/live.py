@@ -29,7 +29,6 @@ class Moment:
 
     Attributes
     ----------
-    status : Status
     per_second : float
         Items that ended recently.
     latency_s : float or None

@@ -70,8 +70,6 @@ class PlanArguments:
         Bytes if it was read from the standard input.
     devices : tuple of str
         Empty for those of the saved plan, or ``"auto"``.
-    shapes : Mapping of str to tuple of int
-    costs : Path or None
     options : Mapping
         Other keywords of `plan` that are given.
     fetched : tuple of str

@@ -13,7 +13,6 @@ def find_cache_folder(variable: str, name: str) -> Path | None:
     ----------
     variable : str
         The environment variable that names another folder, or ``off``.
-    name : str
     """
     if is_off(variable):
         return None

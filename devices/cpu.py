@@ -24,7 +24,6 @@ class CpuDevice(HostDevice):
 
     Parameters
     ----------
-    name : str
     threads : int, optional
         The most that BLAS uses in this process while the device is open; by default the session's
         share of the cores.

@@ -86,7 +86,6 @@ class LentInputs:
         The node's, for messages.
     name_input : callable
         Returns the formal name of an input, given its index.
-    arguments : sequence of Array, Donation, HeldValue or None
     lasting : collection of int
         Indices of arguments that are not overwritten for other items.
     habits : Habits

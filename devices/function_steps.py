@@ -96,7 +96,6 @@ class GeneratorStep:
     ----------
     call : callable
         Returns the generator, for bound arrays.
-    target : RowTarget
     store : callable
         Called with the written results.
 

@@ -31,7 +31,6 @@ class ThreadLane:
 
     Parameters
     ----------
-    name : str
     cores : collection of int, optional
         The cores that the thread is bound to; all cores of the process if empty.
     """

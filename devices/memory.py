@@ -36,8 +36,6 @@ class Arena:
 
     Attributes
     ----------
-    memory : str
-    nbytes : int
     buffer : object
         An address for the owning device; for host memories a uint8 array of `nbytes`.
     donations : Mapping of str to Donation

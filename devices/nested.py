@@ -93,7 +93,6 @@ class _Layout:
 
     Parameters
     ----------
-    graph : Graph
     inputs : sequence of str
         Those of its inputs that are also placed here.
     of : callable
@@ -103,7 +102,6 @@ class _Layout:
     ----------
     places : Mapping of str to (int, TensorSpec)
         Offset and spec of each.
-    nbytes : int
     """
 
     def __init__(self, graph: Graph, inputs: Sequence[str], of: ScratchOf) -> None:

@@ -52,7 +52,6 @@ class BoundProgram:
 
     Attributes
     ----------
-    graph : Graph
     node_ns : tuple of int or None
         Time spent in each node by the last run, if measured.
     """

@@ -19,7 +19,6 @@ class Run(NamedTuple):
         An input and an output.
     start, begin : int
         Their offsets in the source and in the target.
-    nbytes : int
     """
 
     source: str

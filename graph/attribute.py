@@ -64,7 +64,6 @@ class Attribute:
 
     Attributes
     ----------
-    kind : Kind
     default : object
         REQUIRED, or the value if a node gives none; None means "absent".
     minimum, maximum : float, optional

@@ -25,7 +25,6 @@ class Checks:
 
     Parameters
     ----------
-    call : Call
     op : str
         The operator's name.
 

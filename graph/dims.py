@@ -67,7 +67,6 @@ def _split_sum(symbol: str) -> tuple[str, int]:
 
 
 def _is_whole(text: str) -> bool:
-    """Return whether the parentheses of a text are balanced."""
     depth = 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")

@@ -177,7 +177,6 @@ class Editor:
         ----------
         name : str
             Of the node.
-        attribute : str
         value : object
             Checked as in `add`; None stands for the default. A `plait.graph.parameters.Number` is
             taken as a 32-bit integer for an integer attribute, otherwise as a 32-bit float, rounded

@@ -72,7 +72,6 @@ def is_known_ahead(
 
 
 def _is_decompression(node: Node, tensors: Mapping[str, TensorSpec]) -> bool:
-    """Return whether a node decompresses weights of the model."""
     if DECODES not in node.operator.traits:
         return False
     held, made = (tensors[name].dtype.itemsize for name in (node.inputs[0], node.outputs[0]))

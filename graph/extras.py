@@ -50,7 +50,6 @@ def import_extra(module: str, missing: str, fix: str, kind: type[PlaitError]) ->
 
     Parameters
     ----------
-    module : str
     missing : str
         The error's text if it is not installed.
     fix : str

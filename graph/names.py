@@ -22,7 +22,6 @@ class Names:
 
     Parameters
     ----------
-    taken : iterable of str
     separator : str
         Between a stem and the number that makes it unique.
     """

@@ -92,7 +92,6 @@ class Alias(NamedTuple):
 
     Attributes
     ----------
-    output, input : int
     offset : int
         Bytes before the run.
     """
@@ -120,7 +119,6 @@ class Operator:
     inputs, outputs : str
         Formal names, such as ``"x w b?"``: ``?`` marks an optional one, a trailing ``*`` (none or
         more) or ``+`` (one or more) a variadic one.
-    attributes : Mapping of str to Attribute
     infer : callable
         Gives the output specs.
     cost : callable

@@ -46,10 +46,6 @@ class OperatorLifecycle:
     at : str, optional
         The node, for errors.
 
-    Attributes
-    ----------
-    state : State
-
     Examples
     --------
     >>> import numpy as np, plait as pl

@@ -30,7 +30,6 @@ class Method(NamedTuple):
 
     Attributes
     ----------
-    op : str
     reduces : bool
         True where it is called as numpy's reductions are: by `axis` and `keepdims`.
     """

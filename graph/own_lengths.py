@@ -87,7 +87,6 @@ class IncludedLengths:
 
     Parameters
     ----------
-    graph : Graph
     own : OwnLengths
         Those of the other graph.
     """

@@ -46,14 +46,7 @@ def to_float32(value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number in three views.
-
-    Attributes
-    ----------
-    double : float
-    float32 : float
-    int32 : int
-    """
+    """A number in three views."""
 
     double: float
     float32: float
@@ -75,13 +68,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A named constant of an operator.
-
-    Attributes
-    ----------
-    name : str
-    value : None, bool, str, Number, or a tuple of one of the last three
-    """
+    """A named constant of an operator."""
 
     name: str
     value: Value

@@ -98,7 +98,6 @@ class _Drawing:
         )
 
     def result(self, values: str) -> str:
-        """Return values in the dtype of the node's output."""
         return self.builder.cast(values, self.output.dtype)
 
     @property

@@ -19,7 +19,6 @@ def advise(ops: Iterable[str], otherwise: str) -> str:
 
     Parameters
     ----------
-    ops : iterable of str
     otherwise : str
         The advice for operators of other domains.
     """

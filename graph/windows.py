@@ -45,7 +45,6 @@ class Window:
 
     Attributes
     ----------
-    kernel, strides, dilations : tuple of int
     pads_begin, pads_end : tuple of int
         Cells of padding before and after the input. In `ceil_mode` the last window may read
         beyond the end padding: see `span`.

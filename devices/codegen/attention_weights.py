@@ -29,7 +29,6 @@ def attention_weights(
     ----------
     call : Call
         Of an Attention of static shapes.
-    shape : AttentionShape
     row : int
         Elements from one row to the next, at least one for each key.
     first, heads : int

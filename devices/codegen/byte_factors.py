@@ -75,10 +75,8 @@ def pack_windows(
         cells outside of an image are.
     stack : int
         How many images there are.
-    sliding : Sliding
     depth : int
         Cells of a window, of all channels.
-    room : tuple of int
     lowered : int
         As those of `pack`.
     """

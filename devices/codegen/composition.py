@@ -60,7 +60,6 @@ def chained(made: Made, members: Sequence[Member], stored: Sequence[str]) -> Cha
     ----------
     made : Made
         It has the shape of the last member's output.
-    members : sequence of Member
     stored : sequence of str
         The outputs to write; they are of that shape, and that of `made` may be one of them.
     """
@@ -120,7 +119,6 @@ class _Composition:
         return title.replace(".", "_")[:60].rstrip("_")
 
     def kernel(self) -> Kernel:
-        """Return a kernel of nothing else."""
         parameters = self._parameters("x", "y")
         body = "\n".join(self._body(parameters))
         each = THREADS * self._each

@@ -42,8 +42,6 @@ class Convolution:
 
     Attributes
     ----------
-    batch, channels, features, group : int
-    sliding : Sliding
     ctype : str
         To multiply and add in.
     x : callable
@@ -52,7 +50,6 @@ class Convolution:
         From an offset and a feature to a weight.
     finish : callable
         From an output's offset, its feature and sum to the statements that write it.
-    parameters : tuple of Parameter
     """
 
     batch: int

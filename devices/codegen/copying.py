@@ -51,12 +51,10 @@ def copy(
 
     Parameters
     ----------
-    title : str
     itemsize : int
         Bytes of an element.
     shape : sequence of int
         Of the box; its last axes are those that lie closest in the target.
-    source : Layout
     target : Layout, optional
         C order when left out.
     read, written : int

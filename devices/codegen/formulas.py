@@ -75,11 +75,8 @@ class Member:
 
     Attributes
     ----------
-    op : str
-    call : Call
     inputs : tuple of str
         Names of tensors.
-    output : str
     spec : TensorSpec
         Of the output; it broadcasts to the shape of the whole kernel.
     """

@@ -70,7 +70,6 @@ class ElementPlace(NamedTuple):
 
     Attributes
     ----------
-    row, column : str
     of_a, of_b, of_y : str, optional
         Which row or column in all of the stack, where factors are stacks.
     """

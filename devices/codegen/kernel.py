@@ -53,12 +53,10 @@ class Kernel:
     ----------
     title : str
         What it computes, an identifier; shown by profilers.
-    parameters : tuple of Parameter
     body : str
         The statements, in the dialect that `dialect` defines.
     groups : int
         With 0, there is nothing to do.
-    threads : int
     functions : str
         What stands before the kernel: functions that the body calls, each with a name that tells
         all that went into it. Kernels of one program may bring the same.
@@ -107,7 +105,6 @@ class Code(NamedTuple):
     ----------
     kernels : tuple of Kernel
         Each reads what those before it wrote.
-    scratch : tuple of TensorSpec
     trap : str
         What is said of a value that a kernel leaves in `TRAP`, which stands for ``{}`` in it.
     """

@@ -26,13 +26,7 @@ MARGIN = 1 << 16
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines along some axes of a C-ordered tensor.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    axes : tuple of int
-    """
+    """The lines along some axes of a C-ordered tensor."""
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]

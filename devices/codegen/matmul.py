@@ -62,7 +62,6 @@ class Matrices:
 
     Attributes
     ----------
-    left, right : Stack
     batch : tuple of int
         That of the product.
     ctype : str
@@ -72,7 +71,6 @@ class Matrices:
         are where the factors of the batch begin.
     finish : callable
         From row, column and sum, and with `batch` in scope, to the statements that write it.
-    parameters : tuple of Parameter
     """
 
     left: Stack

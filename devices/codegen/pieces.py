@@ -27,7 +27,6 @@ class Transfer(NamedTuple):
         Tensors; the source may be a constant.
     start, begin : int
         Where the bytes are in the source, and in the target.
-    nbytes : int
     """
 
     source: str
@@ -44,7 +43,6 @@ class Trap(NamedTuple):
     ----------
     name : str
         Among the buffers of launches.
-    node : Node
     text : str
         What is said of the value, with ``{}`` in its place.
     """
@@ -72,7 +70,6 @@ class Piece(NamedTuple):
     ----------
     nodes : tuple of Node
         The last one is the one that errors and times name.
-    queued : tuple of Transfer or Launch
     """
 
     nodes: tuple[Node, ...]
@@ -113,8 +110,6 @@ def launches(
 
     Parameters
     ----------
-    node : Node
-    code : Code
     named : mapping of str to str
         The tensors of parameters that are not the node's.
     """

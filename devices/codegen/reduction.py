@@ -326,13 +326,10 @@ class _Scan(NamedTuple):
 
     Attributes
     ----------
-    dtype : dtype
     combine : str
         With two ``%s``, for what is combined.
-    neutral : int
     where : str
         The place of the ``n``-th element of a line from ``first`` on.
-    exclusive : bool
     """
 
     dtype: np.dtype[Any]
@@ -342,7 +339,6 @@ class _Scan(NamedTuple):
     exclusive: bool
 
     def by_thread(self, size: int) -> str:
-        """Return the scan of a line by a thread."""
         update = f"total = {self.combine % ('total', load(self.dtype, 'x', self.where))};"
         write = store(self.dtype, "y", self.where, "total")
         return f"""\

@@ -31,8 +31,6 @@ class _Axis:
 
     Attributes
     ----------
-    length, resized : int
-    slope, intercept : Fraction
     stretch : Fraction
         How many times wider than a cell the filter is.
     """

@@ -55,7 +55,6 @@ class Strip:
     ----------
     name : str
         What names of variables begin with.
-    factor : Factor
     width : int
         Rows or columns of the strip.
     count : int

@@ -29,7 +29,6 @@ class Fold(NamedTuple):
 
     Attributes
     ----------
-    ctype, start : str
     combine : callable
         Of two expressions.
     rounds : bool
@@ -47,8 +46,6 @@ class LineFold(NamedTuple):
 
     Attributes
     ----------
-    name : str
-    fold : Fold
     element : callable
         What of each element is folded.
     then : tuple of str
@@ -76,18 +73,14 @@ def line_code(
 
     Parameters
     ----------
-    title : str
-    lines : Lines
     parameters : sequence of Parameter
         The inputs and outputs.
-    folds : sequence of LineFold
     prepare : sequence of str
         Statements once `line` is known, before all else.
     each : callable, optional
         The statements for an element, given the name of its index; all folds are known to them.
     once : sequence of str
         The statements for a line, whose number is `line`.
-    functions : tuple of str
     """
     writer = _Writer(lines)
     # One kernel does everything where lines are many or short; what follows is for few long ones,

@@ -53,10 +53,6 @@ class Product:
 
     Attributes
     ----------
-    title : str
-    parameters : tuple of Parameter
-    batch, rows, columns, depth : int
-    left, right : Factor
     ctype : str
         The type that is multiplied and added in.
     finish_column : callable

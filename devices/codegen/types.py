@@ -89,7 +89,6 @@ def literal(value: float | int | bool, c: str) -> str:
 
     Parameters
     ----------
-    value : number
     c : str
         Its type: ``"f32"``, ``"i64"``...
     """

@@ -44,8 +44,6 @@ class Sliding:
 
     Attributes
     ----------
-    spatial, outputs : tuple of int
-    window : Window
     is_transposed : bool
         Whether the window slides over the outputs, and a cell of the input adds to all of it.
     """

@@ -216,10 +216,6 @@ def convolve(
 
     Parameters
     ----------
-    x, y, residual : Array, flat float32
-    weights : Array, (group, block, channel and tap, row)
-    offsets : Array, (channel and tap), int64
-    bias : Array, (features,)
     after : Array
         What `Epilogue.packed` returns.
     framed : Array

@@ -117,9 +117,6 @@ def convolve_channels(
 
     Parameters
     ----------
-    x, y, residual : Array, flat float32
-    weights : Array, (channels · taps,)
-    bias : Array, (channels,)
     after : Array
         What `Epilogue.packed` returns.
     layout : Array, int64

@@ -47,7 +47,6 @@ class Fused(NamedTuple):
     ----------
     output : str
         What that node writes.
-    numbers : Numbers
     residual : str or None
         The tensor that is added.
     """

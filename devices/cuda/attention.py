@@ -65,10 +65,6 @@ class StaticAttention(NamedTuple):
     ----------
     dtype : str
         Of queries, keys and values.
-    shape : AttentionShape
-    window : AttentionWindow
-    mask : TensorSpec or None
-    scale : float
     softcap : float
         Limit of scores; 0 for none.
     is_stacked : bool

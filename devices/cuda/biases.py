@@ -23,7 +23,6 @@ class Biased(NamedTuple):
 
     Attributes
     ----------
-    product : Product
     nodes : tuple of Node
         Starting with the product's.
     bias, y : str
@@ -43,10 +42,8 @@ def match_bias(
 
     Parameters
     ----------
-    graph : Graph
     node : Node
         The product's.
-    product : Product
     following : sequence of Node
         All nodes that are computed together after it.
     """

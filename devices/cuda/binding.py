@@ -50,12 +50,8 @@ class Libraries(NamedTuple):
 
     Attributes
     ----------
-    cupy : module
     modules : Modules or None
         None without generated kernels.
-    cublas : Cublas or None
-    cudnn : Cudnn or None
-    launcher : callable, optional
     """
 
     cupy: CuPy

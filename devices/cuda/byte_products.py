@@ -61,7 +61,6 @@ class ByteFactor(NamedTuple):
         Index of the node's input.
     stack, rows, depth : int
         Count of matrices, rows of each, and length of the rows.
-    is_unsigned, is_constant : bool
     is_summed : bool
         Whether its rows are summed, because the other factor's zero point may not be 0.
     sliding : Sliding or None
@@ -146,9 +145,6 @@ class ByteProduct(NamedTuple):
 
     Attributes
     ----------
-    op : str
-    a, b : ByteFactor
-    batch : int
     is_final : bool
         Whether the sums are the node's results in place.
     """

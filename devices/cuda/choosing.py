@@ -44,9 +44,6 @@ class Chooser:
 
     Parameters
     ----------
-    lowering : Lowering
-    cudnn : Cudnn or None
-    trials : Trials
     versions : str
         Describes all that times depend on.
     """

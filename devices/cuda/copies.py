@@ -22,12 +22,7 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, WITHIN_DEVICE = 1, 2, 3
 
 
 class StagedDownload(Event):
-    """A download from staging, which the host finishes: no stream sees its end.
-
-    Attributes
-    ----------
-    target : HostView
-    """
+    """A download from staging, which the host finishes: no stream sees its end."""
 
     __slots__ = ("target",)
 

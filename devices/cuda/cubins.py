@@ -37,7 +37,6 @@ def load_or_make(name: str, make: Callable[[], bytes]) -> bytes:
     ----------
     name : str
         Describes all that the content depends on.
-    make : callable
     """
     folder = find_cubin_folder()
     if folder is None:

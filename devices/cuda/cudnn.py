@@ -88,8 +88,6 @@ class Cudnn:
 
         Parameters
         ----------
-        work : StaticConvolution or StaticAttention
-        engine : int
         tensors : sequence of int
             Addresses of its inputs and its output.
         workspace, stream : int

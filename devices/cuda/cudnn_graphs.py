@@ -39,7 +39,6 @@ class Operations(NamedTuple):
 
     Attributes
     ----------
-    descriptors : list of Descriptor
     tensors : list of int
         Numbers of the tensors in memory, in the order of their addresses: inputs, then the output.
     values : dict of int to c_float

@@ -47,11 +47,8 @@ class CudaExchange:
 
     Parameters
     ----------
-    cupy : CuPy
-    queues : Queues
     index : int
         Of the device.
-    memory : str
 
     Notes
     -----

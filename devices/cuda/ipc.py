@@ -57,12 +57,7 @@ def unshared_error(error: Exception, memory: str) -> DeviceUnavailableError:
 
 
 class _Opened:
-    """Memory of another process, open while this object lives.
-
-    Attributes
-    ----------
-    address : int
-    """
+    """Memory of another process, open while this object lives."""
 
     def __init__(self, cupy: CuPy, handle: bytes) -> None:
         runtime: Any = cupy.cuda.runtime

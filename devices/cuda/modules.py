@@ -56,7 +56,6 @@ class Modules:
 
     Parameters
     ----------
-    cupy : module
     index : int
         Of the device.
     compiler : callable

@@ -31,7 +31,6 @@ def compile_cubin(source: str, arch: str, *, fast_math: bool = False) -> bytes:
 
     Parameters
     ----------
-    source : str
     arch : str
         Of the GPU: ``"sm_90"``.
     fast_math : bool, default False

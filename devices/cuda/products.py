@@ -36,7 +36,6 @@ class Factor(NamedTuple):
     ----------
     operand : int
         Index of the node's input.
-    transposed : bool
     stride : int
         Elements between matrices; 0 if all products share one.
     row : int
@@ -54,7 +53,6 @@ class Result(NamedTuple):
 
     Attributes
     ----------
-    dtype : str
     stride, row : int
         As in `Factor`.
     """
@@ -71,9 +69,6 @@ class Product(NamedTuple):
     ----------
     dtype : str
         Of the factors.
-    a, b : Factor
-    m, n, k, batch : int
-    alpha, beta : float
     added : tuple of int or None
         The shape from which input 2 is broadcast to the output, scaled by `beta`.
     fill : Kernel or None

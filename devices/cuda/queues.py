@@ -19,12 +19,7 @@ HELD_S = 0.05
 
 
 class CudaBackend:
-    """Streams and events of CuPy.
-
-    Attributes
-    ----------
-    timeline : EventClock
-    """
+    """Streams and events of CuPy."""
 
     def __init__(self, cupy: CuPy, index: int, name: str, make_stream: MakeStream) -> None:
         self._cupy = cupy

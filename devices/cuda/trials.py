@@ -34,10 +34,8 @@ class Trials:
 
     Parameters
     ----------
-    cupy : module
     device : str
         Its name, for errors.
-    binder : Binder
     """
 
     def __init__(self, cupy: CuPy, device: str, binder: Binder) -> None:

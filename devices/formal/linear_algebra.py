@@ -150,7 +150,6 @@ def cofactors(x: Array) -> Array:
 
 
 def _rows(x: Array, rows: Sequence[int], columns: Sequence[int], *stack: int) -> list[list[float]]:
-    """Return some rows and columns of one of the matrices."""
     return [[at(x, *stack, i, j) for j in columns] for i in rows]
 
 

@@ -82,7 +82,6 @@ def _counted(place: Sequence[int], lengths: Sequence[int]) -> int:
 
 
 def _least(dtype: np.dtype[Any]) -> float:
-    """Return the least number of a dtype."""
     return int(np.iinfo(dtype).min) if dtype.kind in "iu" else -math.inf
 
 

@@ -27,8 +27,6 @@ class Definition:
 
     Attributes
     ----------
-    op : str
-    function : callable
     wants_outputs : bool
         True when the function gets the output specs, as ``outputs=``.
     """

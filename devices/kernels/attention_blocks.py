@@ -73,7 +73,6 @@ class Attention:
 
     Attributes
     ----------
-    xp : module
     query, y : Array
         (batch, heads of keys, heads that share one, queries, elements).
     key, value : Array

@@ -30,7 +30,6 @@ class Factors(NamedTuple):
 
     Attributes
     ----------
-    left, right, left_zero, right_zero : int
     axes : tuple of int
         The right factor's axes that are summed over.
     align : callable

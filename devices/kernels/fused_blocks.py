@@ -28,8 +28,6 @@ class BlockMember(NamedTuple):
 
     Attributes
     ----------
-    kernel : Kernel
-    node : Node
     place : int or None
         The buffer that it writes; None for the output's own block.
     scratch : tuple of int
@@ -50,9 +48,6 @@ class BodyBlocks:
 
     Attributes
     ----------
-    body : Graph
-    tiling : Tiling
-    members : list of BlockMember
     sizes : list of int
         Bytes of the buffers.
     """

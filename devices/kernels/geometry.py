@@ -28,7 +28,6 @@ class Geometry:
         Channels are the input's, features the output's.
     spatial, outputs : tuple of int
         Spatial dims of input and output.
-    window : Window
     dtype : numpy.dtype
         What is computed in.
     """

@@ -49,14 +49,8 @@ class Kernel:
 
     Attributes
     ----------
-    op, device : str
-    function : callable
-    scratch : callable or None
-    binds : bool
     when : callable or None
         None where it serves for all calls.
-    score : float or callable
-    host : str, callable or None
     """
 
     op: str
@@ -118,8 +112,6 @@ def kernel(
 
     Parameters
     ----------
-    op : str
-    device : str, default any
     scratch : callable, optional
         Returns the specs of the scratch buffers that it takes as its fifth argument.
     binds : bool, default False

@@ -111,7 +111,6 @@ class _Pool:
         The last cell is the outside: zero.
     gathered, pooled : Array, (rows, channels), (rows / 4, channels)
         Buffers.
-    mode : str
     """
 
     image: Array

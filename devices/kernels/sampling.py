@@ -127,8 +127,6 @@ def linear_taps(
     ----------
     places : Array, (points,)
         In cells.
-    indices, weights : Array, (2, points)
-    beyond : Array of bool, (points,)
     """
     before, after = weights
     hold_near(xp, places, length)

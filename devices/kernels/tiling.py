@@ -21,7 +21,6 @@ class Tiling:
 
     Parameters
     ----------
-    shape : sequence of int
     operands : sequence of sequence of int
         Shapes that broadcast to it.
     size : int

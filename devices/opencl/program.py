@@ -38,8 +38,6 @@ class OpenClBinder:
     ----------
     cl : module
         pyopencl.
-    context : pyopencl.Context
-    device : pyopencl.Device
     setup : pyopencl.CommandQueue
         Where kernels are run for the first time.
     """

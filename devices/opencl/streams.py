@@ -18,7 +18,6 @@ class PreparedKernel(NamedTuple):
 
     Attributes
     ----------
-    kernel : pyopencl.Kernel
     size, threads : tuple of int
         How many threads there are, and how many of them are a group.
     held : tuple
@@ -80,7 +79,6 @@ class OpenClBackend:
 
     Attributes
     ----------
-    timeline : EventClock
     setup : pyopencl.CommandQueue
         For what is not part of a plan's work; nothing waits in it.
     """

@@ -55,7 +55,6 @@ class Found(NamedTuple):
     listed : onnxruntime.OrtEpDevice or None
         One piece of hardware; None if the provider is part of ONNX Runtime's build, and chooses its
         hardware itself.
-    version : str
     hardware : str
         A description; empty if unknown.
     """

@@ -28,12 +28,7 @@ _NODE = re.compile(r"running \w+ node\. Name:'(.*?)' Status Message: (.*)", re.D
 
 
 class OrtProgram:
-    """Runs a subgraph as a unit.
-
-    Attributes
-    ----------
-    graph : Graph
-    """
+    """Runs a subgraph as a unit."""
 
     __slots__ = (
         "_binding",

@@ -46,7 +46,6 @@ class Wishes(NamedTuple):
         Index among several.
     precision : str
         Of products and sums; ``"model"`` for that of the model's tensors.
-    threads : int
     cache : str
         The folder for compiled models; empty for none.
     """

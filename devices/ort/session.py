@@ -45,7 +45,6 @@ class Model:
     ----------
     graph : Graph
         Differing lengths are symbols in it, and differing constants are inputs.
-    inference : onnxruntime.InferenceSession
     wider : Model or None
         The model for this graph and later ones that this one does not serve.
     widens : bool

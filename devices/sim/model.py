@@ -33,7 +33,6 @@ class SimModel(DeviceModel):
     ----------
     memory_bytes : int
         The size of its memory.
-    faults : Faults
 
     Notes
     -----

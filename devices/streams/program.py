@@ -21,7 +21,6 @@ class QueuedProgram:
 
     Attributes
     ----------
-    graph : Graph
     run : BoundProgram
         Queues the work on the compute stream.
     measures : bool

@@ -31,7 +31,6 @@ class Queues:
     ----------
     name : str
         Of the device.
-    backend : Backend
     streams : Mapping of str to stream of the backend
         By lane.
     """

@@ -14,8 +14,6 @@ class Traps:
 
     Parameters
     ----------
-    device : str
-    traps : sequence of Trap
     words : Array, (traps,), int64
         Written by the kernels; on the host when a run is complete. 0 means no error.
         clear : callable

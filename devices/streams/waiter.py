@@ -30,7 +30,6 @@ class StreamJob:
 
     Attributes
     ----------
-    event : Event
     waits : tuple of Event
         Complete before `event` is: callbacks see causes before effects.
     held : object
@@ -67,9 +66,6 @@ class StreamLane:
 
     Parameters
     ----------
-    name : str
-    stream : stream of the backend
-    backend : Backend
     lose : callable
         Called with the error of a failed wait; returns the error for all later work.
     ended : callable

@@ -42,7 +42,6 @@ class WorkerDevice:
 
     Parameters
     ----------
-    name : str
     threads : int, optional
         How many BLAS has in the process; the session's share of the cores when left out.
     affinity : sequence of int, optional
@@ -50,7 +49,6 @@ class WorkerDevice:
 
     Attributes
     ----------
-    options : Mapping of str to value
     generation : int
         How many times a process has been started.
     on_failure : list of callable

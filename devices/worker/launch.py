@@ -49,8 +49,6 @@ class Launched(NamedTuple):
 
     Attributes
     ----------
-    process : subprocess.Popen
-    channel : Channel
     flags : SharedArena
         `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
     """

@@ -51,7 +51,6 @@ class Source(NamedTuple):
 
     Attributes
     ----------
-    op : str
     module : str
         The module's name; ``MAIN`` for the script.
     file : str or None

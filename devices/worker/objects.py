@@ -55,7 +55,6 @@ class WorkerObjects:
 
     Parameters
     ----------
-    client : WorkerClient
     describe : callable, optional
         Describes an arena, for the process to find its memory; it maps the arena's own file where
         this is left out. What is described stays allocated until the process has let go of it.

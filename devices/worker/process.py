@@ -62,7 +62,6 @@ def main(
     ----------
     name : str
         The device's name.
-    connection_fd : int
     flags_fd : int
         A shared file of `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
     parent : int

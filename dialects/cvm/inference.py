@@ -96,18 +96,12 @@ def status(error: BaseException | None) -> int:
 class Model:
     """A cvm model on a device.
 
-    Parameters
-    ----------
-    model : CvmModel
-    device : str or Device
-
     Attributes
     ----------
     operations, gas : int
         The operations of an inference, and the gas for them. cvm's own calls name the former gas.
     storage_size : int
         Bytes of its tensors, by the model's storage table.
-    version, postprocess_method : str
 
     Notes
     -----

@@ -34,10 +34,8 @@ class Entry:
 
     Attributes
     ----------
-    name, optype : str
     inputs, outputs : Mapping of str to str
         Tensors by the names of arguments, in order.
-    parameters : Parameters
     """
 
     name: str

@@ -41,8 +41,6 @@ class Token(NamedTuple):
 
     Attributes
     ----------
-    text : str
-    line : int
     hidden : frozenset of str
         The macros that produced it: they are not expanded in it again.
     """

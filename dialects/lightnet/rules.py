@@ -23,7 +23,6 @@ class LightNetRule:
     ----------
     inputs, outputs, parameters : str
         The names of its arguments; ``*`` after a prefix allows any number of them.
-    write : callable
     """
 
     inputs: str

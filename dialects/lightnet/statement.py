@@ -42,7 +42,6 @@ class Reading:
 
     Attributes
     ----------
-    builder : GraphBuilder
     names : Names
         Names from the file and new ones.
     weights : Mapping of str to Array
@@ -51,7 +50,6 @@ class Reading:
         Tensors that are inputs of the graph even if the file gives their values.
     printed : list of str
         Tensors that the file prints.
-    read : set of str
     """
 
     builder: GraphBuilder

@@ -32,15 +32,12 @@ class _Cell:
 
     Attributes
     ----------
-    builder : DecompositionBuilder
     turned : str
         The weights of the state, transposed.
     bias : str
         That of the state's product, or ``""``.
     peepholes : str
         Weights of an LSTM's cell state, or ``""``.
-    functions : sequence of Activation
-    gates, hidden : int
     """
 
     builder: DecompositionBuilder
@@ -63,7 +60,6 @@ class _Cell:
         )
 
     def apply(self, function: int, x: str, *, clipped: bool = True) -> str:
-        """Return one of the cell's functions."""
         builder, clip = self.builder, self.builder.attributes["clip"]
         name, alpha, beta = self.functions[function]
         if clip is not None and clipped:

@@ -34,7 +34,6 @@ class Decomposition(NamedTuple):
 
     Attributes
     ----------
-    write : callable
     wide : bool
         True where floats of 16 bits are widened first, as kernels do that compute all at once.
     """
@@ -85,14 +84,11 @@ class DecompositionBuilder:
     ----------
     rewriter : Rewriter
         Its graph gets the tensors and constants, not the nodes.
-    node : Node
 
     Attributes
     ----------
-    node : Node
     nodes : list of Node
         What was written so far.
-    rewriter : Rewriter
     """
 
     def __init__(self, rewriter: Rewriter, node: Node) -> None:

@@ -18,7 +18,6 @@ class Adjoint:
 
     Attributes
     ----------
-    node : Node
     formula : Formula
         Where the gradient's nodes are written.
     inputs : tuple of Term or None

@@ -31,14 +31,8 @@ class Reverse:
 
     Parameters
     ----------
-    builder : GraphBuilder
-    xs : sequence of str
     again : Recomputation, optional
         What is not kept for the way back.
-
-    Attributes
-    ----------
-    formula : Formula
     """
 
     def __init__(

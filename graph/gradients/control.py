@@ -95,7 +95,6 @@ class _Steps:
 
     Attributes
     ----------
-    at : Adjoint
     body : Graph
         With the specs that it has in every step. Its inputs are states, slices and what is
         captured, its outputs the states, and what is stacked.
@@ -133,7 +132,6 @@ class _Steps:
         return [index for index in outputs if self.at.gradients[index] is not None]
 
     def spec(self, index: int) -> TensorSpec:
-        """Return the spec of an input of the body."""
         return self.body.tensors[self.body.inputs[index]]
 
     def axis(self, attribute: str, index: int) -> int:

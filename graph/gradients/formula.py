@@ -34,7 +34,6 @@ class Formula:
 
     Attributes
     ----------
-    builder : GraphBuilder
     prefix : str
         Put before the names of nodes, and so of tensors; may be changed at any time.
     """

@@ -184,12 +184,10 @@ class _Places:
         self._axis = {"axis": at["axis"]} if self._elements else {}
 
     def read(self, x: Term) -> Term:
-        """Return what x holds at the places."""
         op = "GatherElements" if self._elements else "GatherND"
         return x.op(op, self._indices, **self._axis)
 
     def write(self, x: Term, updates: Term, how: str = "none") -> Term:
-        """Return x with updates at the places."""
         op = "ScatterElements" if self._elements else "ScatterND"
         return x.op(op, self._indices, updates, reduction=how, **self._axis)
 

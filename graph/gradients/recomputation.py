@@ -29,7 +29,6 @@ class Recomputation:
 
     Parameters
     ----------
-    builder : GraphBuilder
     nodes : sequence of Node
         Those between xs and ys, in order.
     xs, checkpoints : collection of str
@@ -128,7 +127,6 @@ class _Again(Term):
 
     @property
     def name(self) -> str:
-        """The name of what is computed again."""
         return self._make()
 
     @property

@@ -21,7 +21,6 @@ def dense(x: Tensor, units: int, name: str, seed: Seed) -> Tensor:
     ----------
     x : Tensor
         Floats of shape (..., n).
-    units : int
     name : str
         Of the layer: its variables are ``name/w``, (n, units), and ``name/b``, (units,).
     seed : int or numpy.random.Generator
@@ -62,7 +61,6 @@ def conv(
         Of the layer: its variables are ``name/w``, (channels, in, *kernel), and ``name/b``.
     seed : int or numpy.random.Generator
         The source of its weights, by `he_normal`.
-    stride : int, default 1
 
     Raises
     ------

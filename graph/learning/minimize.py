@@ -32,7 +32,6 @@ def minimize(
 
     Parameters
     ----------
-    builder : GraphBuilder
     loss : str
         A float tensor of one element.
     optimizer : Optimizer

@@ -45,7 +45,6 @@ class SGD:
 
     Parameters
     ----------
-    learning_rate : float, str or Schedule
     momentum : float, default 0
         The share of the last step in this one.
     nesterov : bool, default False

@@ -32,7 +32,6 @@ class Constant:
         check_not_below("the learning rate", self.rate)
 
     def __call__(self, step: Term) -> Term:
-        """Return the rate at a step."""
         return step.formula.constant(self.rate, step.dtype)
 
 
@@ -48,7 +47,6 @@ class StepDecay:
         _check_decay(self.rate, self.every, self.factor)
 
     def __call__(self, step: Term) -> Term:
-        """Return the rate at a step."""
         return self.rate * _power(self.factor, (step / self.every).op("Floor"))
 
 
@@ -64,7 +62,6 @@ class ExponentialDecay:
         _check_decay(self.rate, self.every, self.factor)
 
     def __call__(self, step: Term) -> Term:
-        """Return the rate at a step."""
         return self.rate * _power(self.factor, step / self.every)
 
 
@@ -85,7 +82,6 @@ class CosineDecay:
         check_above("the number of steps", self.steps)
 
     def __call__(self, step: Term) -> Term:
-        """Return the rate at a step."""
         end = step.formula.constant(self.steps, step.dtype)
         wave = (step.op("Min", end) * (math.pi / self.steps)).op("Cos")
         return (1 + wave) * ((self.rate - self.final) / 2) + self.final
@@ -105,7 +101,6 @@ class WarmUp:
         check_above("the number of steps", self.steps)
 
     def __call__(self, step: Term) -> Term:
-        """Return the rate at a step."""
         zero, one = (step.formula.constant(number, step.dtype) for number in (0, 1))
         rise = ((step + 1) / (self.steps + 1)).op("Min", one)
         return self.then((step - self.steps).op("Max", zero)) * rise

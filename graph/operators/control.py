@@ -252,8 +252,6 @@ def handed(op: str, call: Call, results: Sequence[TensorSpec | None]) -> list[Te
 
     Parameters
     ----------
-    op : str
-    call : Call
     results : sequence of TensorSpec or None
         The specs of the node's outputs: states keep to theirs throughout.
     """

@@ -184,7 +184,6 @@ def _axes(term: str, letters: Sequence[str], width: int) -> tuple[int, ...]:
 
 
 def _letters(term: str, text: str) -> str:
-    """Return the letters of a term."""
     letters = term.replace(ELLIPSIS, "", 1)
     if not (letters.isalpha() and letters.isascii()) and letters:
         raise ShapeError(

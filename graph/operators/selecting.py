@@ -106,7 +106,6 @@ def _replaced(shape: Shape, axis: int, length: Dim) -> Shape:
 
 
 def _with_unknown(spec: TensorSpec, axis: int) -> TensorSpec:
-    """Return the spec with the length of one axis unknown."""
     if spec.shape is None:
         return spec
     return TensorSpec(spec.dtype, _replaced(spec.shape, axis % len(spec.shape), UNKNOWN))

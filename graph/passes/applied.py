@@ -22,7 +22,6 @@ class Applied:
         Nodes of another operator or with other inputs, as ``"name: Mul -> HardSwish"``.
     added, removed : tuple of str
         Nodes.
-    seconds : float
     inside : str
         Path of the node that holds the graph; empty for the whole graph.
     """

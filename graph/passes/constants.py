@@ -23,7 +23,6 @@ class ConstantPool:
 
     Parameters
     ----------
-    constants : Mapping of str to Array
     precisions : Mapping of str to int
         Those that are declared to hold different bits are different.
     """

@@ -62,7 +62,6 @@ class _Product(NamedTuple):
 
     @property
     def features(self) -> int:
-        """The axis of features in the result."""
         return 1 if self.node.op == "Conv" else -1
 
 

@@ -68,7 +68,6 @@ def combiner(window: int, rule: WindowRule, rounds: int = ROUNDS) -> Pass:
     ----------
     window : int
         Nodes in the window.
-    rule : callable
     rounds : int
         Limit of sweeps over the graph.
 

@@ -30,7 +30,6 @@ class Constant:
 
     Parameters
     ----------
-    name : str
     fits : callable, optional
         Returns whether a constant matches.
     """
@@ -127,7 +126,6 @@ class Rule:
     ----------
     name : str
         For errors.
-    pattern : Pattern
     build : callable
         Takes the `Rewriter` and the match; returns nodes that write the outputs of the last one.
 

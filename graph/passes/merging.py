@@ -17,9 +17,7 @@ MayMerge: TypeAlias = Callable[[Graph, Sequence[Node], Node], bool]
 class Placing(Protocol):
     """A `MayMerge` that also knows which nodes can run."""
 
-    def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-        """Return whether nodes may be replaced by one node."""
-        ...
+    def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool: ...
 
     def why_not(self, graph: Graph, node: Node) -> str | None:
         """Return why no device can run a node, or None."""

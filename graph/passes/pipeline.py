@@ -240,7 +240,6 @@ class _Inside:
         self._may_merge = may_merge
 
     def __call__(self, graph: Graph, nodes: Sequence[Node], one: Node) -> bool:
-        """Return whether nodes of a nested graph may merge."""
         return self._may_merge(graph, [self._named(node) for node in nodes], self._named(one))
 
     def _named(self, node: Node) -> Node:

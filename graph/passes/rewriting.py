@@ -39,7 +39,6 @@ class Rewriter:
 
     Attributes
     ----------
-    tensors : Mapping of str to TensorSpec
     constants : Mapping of str to Array
         Both of the current nodes.
 
@@ -203,7 +202,6 @@ class Rewriter:
 
         Parameters
         ----------
-        old : sequence of Node
         new : sequence of Node
             In order. They write all tensors of `old` that others read, and may have their names.
 
@@ -235,7 +233,6 @@ class Rewriter:
 
         Parameters
         ----------
-        node : Node
         to : Mapping of str to str
             For each output that is read or fetched, an earlier tensor of the same spec.
 

@@ -84,8 +84,6 @@ class Cut:
 
     Parameters
     ----------
-    rewriter : Rewriter
-    order : Order
     candidates : Mapping of str to Reordering
         The nodes by name, and their replacements.
     """

@@ -233,7 +233,6 @@ class AsyncioSource(trio.abc.AsyncResource, AsyncIterator[SourceItem]):
 
     Parameters
     ----------
-    source : async iterable
     awaits : callable
         Awaits functions on the loop of the source.
     """

@@ -238,7 +238,6 @@ def _run(
     pending: _Pending,
     begin: Callable[[], object],
 ) -> None:
-    """Run an item on a thread of the stream."""
     _, marks, inputs = pending.pulled
     try:
         pending.results = here.run_on(StreamThread(replica, begin), inputs, marks)

@@ -42,8 +42,6 @@ class Bridge:
 
     Parameters
     ----------
-    loop : LoopThread
-    arguments : StreamArguments
     deliver : callable
         Called on the loop's thread with every result, and then once with an End.
     owner : object

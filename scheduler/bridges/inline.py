@@ -65,12 +65,6 @@ class StreamHere:
 
     Each where that is faster; otherwise items are handed over to the loop.
 
-    Parameters
-    ----------
-    loop : LoopThread
-    options : StreamOptions
-    limit : InlineLimit
-
     Attributes
     ----------
     threads : int

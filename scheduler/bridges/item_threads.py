@@ -28,7 +28,6 @@ class ItemThreads(Generic[T]):
 
     Parameters
     ----------
-    count : int
     run : callable
         Runs an item on a replica, given both, and a function that it calls when the next item may
         begin; does not raise.

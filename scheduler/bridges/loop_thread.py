@@ -151,7 +151,6 @@ class LoopThread(Generic[S]):
     ----------
     session : Session or ReplicaPool
         It is opened there.
-    owner : object
 
     Attributes
     ----------
@@ -210,7 +209,6 @@ class LoopThread(Generic[S]):
 
         Parameters
         ----------
-        function : async callable
         place : QueuePlace, optional
             Entered on the loop, in the order of these calls.
         owner : object, optional

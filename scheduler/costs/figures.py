@@ -26,7 +26,6 @@ class Timing(NamedTuple):
         The shortest; None if single runs are unknown.
     mad_s : float
         The median absolute deviation from the median.
-    runs : int
     """
 
     seconds: float
@@ -60,8 +59,6 @@ class Measured(NamedTuple):
 
     Attributes
     ----------
-    timing : Timing
-    cost : Cost
     is_share : bool
         True if a subgraph was measured whole, and this is the node's share by the model.
     """

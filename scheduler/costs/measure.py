@@ -170,7 +170,6 @@ class _Run:
 
 
 def _measure_model(device: Device, model: DeviceModel, watch: _Watch, note: Note) -> DeviceModel:
-    """Return a device's model with figures from short runs."""
     with ExitStack() as arenas:
         # Some devices fuse elementwise nodes to one kernel, but never products.
         op = "MatMul" if _supports(device, _build_chain("MatMul", 1, (4, 4))) else "Relu"
@@ -268,7 +267,6 @@ def _clear(device: Device, view: View) -> None:
 
 
 def _measure_links(device: Device, watch: _Watch) -> dict[tuple[str, str], Link]:
-    """Measure copies between a device's memory and those of the host."""
     memory = device.capabilities.memory
     found = {}
     for other in (HOST, SHARED):

@@ -18,7 +18,6 @@ class MemberShare(NamedTuple):
     ----------
     graph : Graph
         The graph that contains it.
-    node : Node
     share : float
         Its fraction of the time.
     """

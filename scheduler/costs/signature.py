@@ -20,7 +20,6 @@ class Signature(NamedTuple):
 
     Attributes
     ----------
-    op : str
     attributes : str
         As JSON, keys sorted.
     inputs, outputs : tuple of str

@@ -169,7 +169,6 @@ class Estimates:
 
         Parameters
         ----------
-        most_ns : int
         may_wait : bool, default False
             True if a function that is slow now and then delays only later items of its thread.
         """

@@ -22,7 +22,6 @@ class RowEdge:
     ----------
     source, target : int
         Their steps.
-    generator, each : Node
     picks : tuple of int
         Which of the generator's results are the values of the other.
     placed : (str, str)

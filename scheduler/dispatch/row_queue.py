@@ -20,7 +20,6 @@ class RowGroup:
 
     Attributes
     ----------
-    rows : int
     group : Hashable
         Blocks of one group can be stacked.
     since_s : float

@@ -16,7 +16,6 @@ class Best:
 
     Parameters
     ----------
-    problem : Problem
     bound : int
         A lower bound of all packings.
     capacity : int or None
@@ -28,7 +27,6 @@ class Best:
         Empty until the first packing.
     peak, height : int
         End of its last block, with exact and with rounded sizes.
-    algorithm : str
     """
 
     def __init__(self, problem: Problem, bound: int, capacity: int | None) -> None:

@@ -79,6 +79,5 @@ def weigh_heavy_clique(conflicts: Conflicts, sizes: Sequence[int]) -> int:
 
 
 def _sum_conflicts(conflicts: Conflicts, weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return for every block the bytes of its conflicts."""
     first, second = conflicts.pairs()
     return np.bincount(first, weights[second], len(weights)).astype(np.int64)

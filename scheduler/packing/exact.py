@@ -134,7 +134,6 @@ class _Frame:
 
     @property
     def most_members(self) -> int:
-        """Limit of members by memory."""
         return MAX_CELLS // max(len(self._first) * len(self._loads), 1)
 
     def offsets(self, state: SearchState) -> list[int]:

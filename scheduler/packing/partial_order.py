@@ -55,11 +55,9 @@ def find_few_conflicts(
 
     Parameters
     ----------
-    predecessors, writers, accesses : sequence of sequences of int
     turns : sequence of (hashable, hashable) or None
         For every block that is only accessed in one turn of a serial resource: the resource and the
         turn. Blocks of different turns are never alive together.
-    most : float
     """
     _check(predecessors, writers, accesses)
     touched = [sorted({*w, *a}) for w, a in zip(writers, accesses, strict=True)]

@@ -326,7 +326,6 @@ def _is_supported(blocks: SearchBlocks, state: SearchState, depth: int, block: i
 
 
 def _is_listed(blocks: SearchBlocks, state: SearchState, begin: int, end: int, block: int) -> bool:
-    """Return whether an equivalent block is among the options."""
     for place in range(begin, end):
         other = state.options[place]
         if (

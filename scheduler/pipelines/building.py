@@ -40,12 +40,8 @@ class Built:
 
     Attributes
     ----------
-    graph : Graph
-    bounds : dict of str to int
-    pins : dict of str to str
     workers : int
         The number of worker processes that steps want.
-    specs : dict of Value to TensorSpec
     """
 
     graph: Graph
@@ -261,7 +257,6 @@ class _Building:
 
 
 def _name_symbol(one: Each) -> str:
-    """Return the symbol for the number of rows of an item."""
     return f"{one.name}_rows"
 
 

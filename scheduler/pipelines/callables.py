@@ -107,13 +107,10 @@ def make_operator(
     ----------
     make : callable
         Makes the function from `parts`, here and in workers.
-    parts : tuple
     targets : sequence of callable
         The user's callables among them.
     step : PipelineStep
         Its name and options.
-    label : str
-    outputs, inputs : sequence of TensorSpec
     """
     name, number = label, 1
     while is_operator(name):

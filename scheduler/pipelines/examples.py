@@ -27,7 +27,6 @@ class Feed:
     ----------
     name : str
         The model's input.
-    value : Value
     """
 
     name: str
@@ -59,12 +58,10 @@ class ExampleRun:
 
     Attributes
     ----------
-    scope : Scope
     arguments : dict of str to list of Value
         The arguments of callables, and of `each`.
     feeds : dict of str to list of Feed
         The inputs of models.
-    rows : dict of str to RowsOf
     """
 
     def __init__(self, examples: Sequence[Any], *, are_parts_named: bool) -> None:

@@ -24,7 +24,6 @@ class Subgraph:
     ----------
     index : int
         Position in the partition, a topological order.
-    device : str
     graph : Graph
         The nodes, with the tensors that cross into and out of it as inputs and outputs.
     """
@@ -62,8 +61,6 @@ class Option(NamedTuple):
 
     Attributes
     ----------
-    device : str
-    supported : bool
     reason : str
         Why the device supports the node, or why not.
     seconds : float or None
@@ -89,7 +86,6 @@ class Candidate:
         Its origin: ``"all on cpu"``, ``"HEFT"``.
     seconds : float
         Predicted time of one item, or time per item if throughput is the objective.
-    subgraphs : int
     devices : tuple of str
         The devices that run nodes.
     note : str
@@ -109,8 +105,6 @@ class Decision:
 
     Attributes
     ----------
-    strategy : str
-    objective : str
     chosen : str
         The name of the chosen candidate.
     why : str

@@ -24,10 +24,8 @@ class Transfer:
 
     Attributes
     ----------
-    tensor : str
     source, target : str
         Memories; `CALLER` for arrays that callers pass or take on a device.
-    nbytes : int
     """
 
     tensor: str
@@ -73,8 +71,6 @@ class Step:
     ----------
     index : int
         Position in the plan, a topological order.
-    device : str
-    work : Subgraph or Transfer
     waits : tuple of int
         The steps that must be complete before it starts.
     dependents : tuple of int
@@ -160,10 +156,6 @@ class Outline:
 
     Attributes
     ----------
-    index : int
-    name : str
-    device : str
-    dependents : tuple of int
     transfer : Transfer or None
         None for the run of a subgraph.
     nodes : tuple of str
@@ -257,7 +249,6 @@ class Placement:
 
     Attributes
     ----------
-    steps : tuple of Step
     home : Mapping of str to str
         The memory that each tensor is written in; constants have none.
     local : Mapping of (str, str) to str

@@ -27,12 +27,10 @@ class Region:
 
     Attributes
     ----------
-    memory : str
     name : str
         Unique within the memory.
     nbytes : int
         Size of one copy.
-    copies : int
     claims : tuple of int
         Steps that start only when the item that used this copy before, `copies` items ago, has
         released it. The first of them claims the copy; `ADMISSION` stands for the feeding. A region
@@ -56,8 +54,6 @@ class Location:
 
     Attributes
     ----------
-    memory : str
-    region : str
     offset : int
         Bytes from the start of the item's copy of the region.
     """
@@ -73,8 +69,6 @@ class Pool:
 
     Attributes
     ----------
-    memory : str
-    regions : Mapping of str to Region
     slots : int
         Items in flight, K.
     layout : str
@@ -120,7 +114,6 @@ class MemoryPlan:
 
     Attributes
     ----------
-    locations : Mapping of PlacedTensor to Location
     pools : Mapping of str to Pool
         By memory.
     added_edges : tuple of (int, int)

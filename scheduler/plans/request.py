@@ -135,14 +135,10 @@ class PlanRequest:
         In order of preference. Planning asks them for support; those in `given` also run.
     given : frozenset of str
         The names of devices that the user gave as objects.
-    pins : Mapping of str to str
     max_in_flight : int
         The number of items for which memory is planned; with replicas, on each variant.
-    strategy, objective : str
     costs : Costs
         Times of nodes and copies.
-    max_subgraphs : int or None
-    memory_limits : Mapping of str to int
     ends : IoDevices
         The devices on which callers pass inputs and take outputs.
     precision : Mapping of str to str

@@ -18,7 +18,6 @@ class ComputedLengths:
 
     Attributes
     ----------
-    node : str
     tensors : tuple of str
         The tensors that it writes, each from the start of its buffer.
     shapes : str

@@ -23,7 +23,6 @@ class Attribution:
 
     Attributes
     ----------
-    items : int
     wall_ns : int
         From asking the source for the item until the consumer released the result.
     source_ns : int

@@ -19,8 +19,6 @@ class CriticalSpan(NamedTuple):
     ----------
     item : int
         Index in the records of the profile.
-    step : Outline
-    started_ns, ended_ns : int
     cause : str
         The last condition for its start, which the step before it on the path met: an
         ``"input"``, its device's ``"lane"``, or the ``"admission"`` of its item.

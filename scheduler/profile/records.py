@@ -28,9 +28,6 @@ class NodeTime(NamedTuple):
 
     Attributes
     ----------
-    name, op, device : str
-    runs : int
-    total_ns : int
     min_ns : int
         The shortest run, which interruptions do not affect.
     median_ns, mad_ns : int
@@ -71,7 +68,6 @@ class PlanTimes(NamedTuple):
 
     Attributes
     ----------
-    steps : tuple of Outline
     times : sequence of int
         For each step when it was submitted, began and ended, in ns; 0 if it was not.
     pools : Mapping of str to Pool
@@ -142,7 +138,6 @@ class RowBatch(NamedTuple):
     ----------
     queue : str
         Name of the queue of its rows.
-    rows : int
     first_ns, started_ns, ended_ns : int
         When its first row came, when it was started and when it ended.
     record : Record

@@ -201,7 +201,6 @@ def _tabulate_nodes(profile: Profile) -> Iterator[str]:
 
 
 def _find_untimed_steps(profile: Profile) -> Iterator[dict[str, Any]]:
-    """Yield the steps whose nodes were not timed."""
     timed = {(node.name, node.device) for node in profile.nodes}
     for row in profile.steps():
         if not timed.issuperset((name, row["device"]) for name in row["nodes"]):

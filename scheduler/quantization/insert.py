@@ -31,7 +31,6 @@ class Integers(NamedTuple):
 
     Attributes
     ----------
-    value, scale, zero : Array
     axis : int
         Along which there are scales, where there are several.
     """
@@ -58,8 +57,6 @@ def quantized_weights(weights: Array, axis: int | None, least: Array | float = 0
 
     Parameters
     ----------
-    weights : Array
-    axis : int or None
     least : Array or float
         What scales must be at least: that of a bias depends on them, and must hold it.
     """

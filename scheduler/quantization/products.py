@@ -21,7 +21,6 @@ class QuantizedProduct:
 
     Attributes
     ----------
-    node : Node
     activations : tuple of int
         Inputs that are known when it runs.
     weights : int or None

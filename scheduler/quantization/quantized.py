@@ -34,7 +34,6 @@ class NodeCost(NamedTuple):
 
     Attributes
     ----------
-    node : str
     sqnr_db : float
         The ratio of the worst output.
     """

@@ -93,7 +93,6 @@ class Cluster:
 
         Parameters
         ----------
-        name : str
         select : Mapping of str to str
             Labels that its node must have.
         num_cpus, num_gpus : float

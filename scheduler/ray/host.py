@@ -21,12 +21,7 @@ from .remote.serving_devices import ServingDevices
 
 
 class Host:
-    """Holds devices, and sessions, for one driver.
-
-    Parameters
-    ----------
-    name : str
-    """
+    """Holds devices, and sessions, for one driver."""
 
     def __init__(self, name: str) -> None:
         self._names = list(names())

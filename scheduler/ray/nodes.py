@@ -70,15 +70,10 @@ class LocalNodes:
 
     Parameters
     ----------
-    head : RayNode
     inline_limit : int
         Bytes of a value up to which it is sent with the call.
     timeout_s : float
         How long a node may take to start.
-
-    Attributes
-    ----------
-    address : str
 
     Raises
     ------

@@ -29,8 +29,6 @@ class HostKind:
 
     Attributes
     ----------
-    name : str
-    count : int
     item_s : float
         Seconds for an item.
     in_flight : int
@@ -39,7 +37,6 @@ class HostKind:
         The standard deviation of the logarithm of an item's time.
     straggling : float
         The share of items that take `straggler` times as long.
-    straggler : float
     """
 
     name: str
@@ -88,7 +85,6 @@ class PoolSimulation:
 
     Attributes
     ----------
-    items : int
     seconds : float
         Until the last result is returned.
     possible_items_per_s : float
@@ -152,8 +148,6 @@ def simulate_pool(
 
     Parameters
     ----------
-    hosts : sequence of HostKind
-    driver : Driver, optional
     items : int
         The number of items; all are available at the start.
     feed_bytes, result_bytes : int

@@ -22,7 +22,6 @@ class Moved:
 
     Attributes
     ----------
-    node, source, target : str
     reason : str
         Reason for the target.
     """
@@ -39,11 +38,6 @@ class PlanSummary:
 
     Attributes
     ----------
-    graph : str
-    devices : tuple of str
-    strategy, objective : str
-    max_in_flight : int
-    subgraphs, transfers : int
     transferred_nbytes : int
         Per item.
     memory : Mapping of str to int

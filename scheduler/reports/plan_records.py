@@ -76,7 +76,6 @@ class Decided:
         Content of a file of costs.
     factors : Mapping of str to float
         Factors of the costs, which that text lacks.
-    decision : Weighed or None
     """
 
     assignment: Mapping[str, str]

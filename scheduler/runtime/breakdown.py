@@ -70,10 +70,6 @@ class Admissions:
     ----------
     breakdown : Breakdown
         Its error takes the place of those of a session that closes.
-
-    Attributes
-    ----------
-    count : int
     """
 
     def __init__(self, breakdown: Breakdown) -> None:

@@ -75,7 +75,6 @@ class QueuePlace:
         Higher ones go first.
     is_next : trio.Event
         Set when its turn comes, unless it was the first from the start.
-    is_left : bool
     """
 
     def __init__(self, queue: Queue, priority: int) -> None:

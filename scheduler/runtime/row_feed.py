@@ -47,11 +47,6 @@ class RowFeed:
     its `Each` node began gives the memory away at once: a batch that has taken up rows of it
     meanwhile may read anything in their place, but their results are not used any more.
 
-    Parameters
-    ----------
-    edge : RowEdge
-    driver : VirtualTimeDriver
-
     Attributes
     ----------
     rests : bool

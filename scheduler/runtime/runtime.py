@@ -58,14 +58,10 @@ class Runtime:
 
     Parameters
     ----------
-    plan : Plan
     measure : bool
         Time every node.
     trace : bool
         Keep the times of items.
-    announcer : Announcer
-    faults : FaultPolicy
-    seed : int, default 0
     has_loop_alone : bool, default False
         True if no other tasks use the loop.
     awaits : callable, optional

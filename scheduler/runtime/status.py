@@ -80,10 +80,8 @@ class Status:
         Items that have ended so far, and those among them that failed.
     in_flight : int
         Items that are under way.
-    devices : Mapping of str to DeviceStatus
     memory : Mapping of str to int
         The bytes that its open plans have of each memory, without constants.
-    plans : PlansStatus
     dropped : int
         Items of live sources so far that there was no room for.
     subgraphs : Mapping of str to SubgraphStatus

@@ -54,7 +54,6 @@ def check_bounds(graph: Graph, bounds: object) -> Bounds:
 
     Parameters
     ----------
-    graph : Graph
     bounds : Mapping of str to int, or to (int, int)
         The largest length of each symbol, or the smallest and the largest.
     """
@@ -182,9 +181,6 @@ class Template:
 
     Attributes
     ----------
-    graph : Graph
-    devices : Mapping of str to Device
-    pins : Mapping of str to str
     folds : bool
         True if nodes with results that are known ahead become constants.
     fed : collection of str, optional

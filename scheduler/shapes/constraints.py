@@ -24,10 +24,6 @@ class DynamicShapeConstraints:
         Tensors without a largest shape. Nodes that read or write them are in `apart`.
     has_same_nodes : bool
         True if all shapes that were tried give the same nodes.
-
-    Attributes
-    ----------
-    is_none : bool
     """
 
     def __init__(

@@ -50,7 +50,6 @@ def specialise(graph: Graph, shapes: Shapes | None = None, *, folds: bool = True
 
     Parameters
     ----------
-    graph : Graph
     shapes : Mapping of str to sequence of int, optional
         Shapes of inputs by name. Their symbols are replaced everywhere; other dimensions stay
         symbolic.

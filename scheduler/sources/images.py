@@ -26,7 +26,6 @@ def read_image_files(
 
     Parameters
     ----------
-    folder : str or path
     feed : str, optional
         The input to which files are fed. By default, items are plain files, as `join` takes them.
     pattern : str, default "*"

@@ -60,12 +60,10 @@ class Trial:
     ----------
     name : str
         Describes the plan in tables, such as "all on cpu".
-    plan : Plan
     is_streamed : bool
         True if items are streamed, `Plan.in_flight` at a time; False if they run one by one.
     is_priced : bool
         False if the devices have other options than when their nodes were measured.
-    turns : tuple of TimedTurn
     profile : Profile or None
         Profile of the best turn.
     """

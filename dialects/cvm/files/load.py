@@ -40,7 +40,6 @@ class CvmModel:
         Inferred bits of every tensor.
     storage_bytes : int
         Bytes of the tensors, by the model's storage table.
-    version, postprocess : str
     """
 
     graph: Graph

@@ -27,7 +27,6 @@ class SymbolNode:
 
     Attributes
     ----------
-    name : str
     function : str or None
         The operator's name, perhaps with a number at its end; None for a variable.
     inputs : tuple of (int, int)
@@ -45,18 +44,14 @@ class SymbolGraph:
 
     Attributes
     ----------
-    nodes : tuple of SymbolNode
     heads : tuple of (int, int)
         The graph's outputs: node and output of each.
     arg_nodes, node_row_ptr : tuple of int
         The variables, and the first entry of each node.
     shapes : tuple of tuple of int
         Per entry, like storage_ids, precisions and dltypes.
-    storage_ids, precisions : tuple of int
-    dltypes : tuple of str
     op_attributes : tuple of str
         A JSON object of strings for each node.
-    version, postprocess : str
     """
 
     nodes: tuple[SymbolNode, ...]

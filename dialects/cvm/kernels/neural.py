@@ -47,7 +47,6 @@ class ExactProduct:
 
     Parameters
     ----------
-    x, w : Array
     bind : callable
         Returns the step that computes in a dtype; called once for each dtype, on first use.
     is_constant : bool

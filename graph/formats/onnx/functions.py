@@ -48,7 +48,6 @@ class _Given(NamedTuple):
 
     Attributes
     ----------
-    graph : GraphProto
     given : Mapping of str to _Given
         The graphs among the attributes of the function around it, which it may refer to.
     callers : tuple of Key

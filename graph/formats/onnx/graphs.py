@@ -42,8 +42,6 @@ class GraphReader:
 
     Parameters
     ----------
-    proto : GraphProto
-    model : Model
     name : str
         Taken where the graph has none.
     nested : bool
@@ -282,7 +280,6 @@ def _dim(dim: Any, symbols: Iterator[str]) -> Dim:
 
 
 def _stripped(names: Iterable[str | bytes]) -> tuple[str, ...]:
-    """Remove absent names at the end."""
     kept = [text(name) for name in names]
     while kept and kept[-1] == ABSENT:
         kept.pop()

@@ -30,8 +30,6 @@ class _Parts(NamedTuple):
 
     Attributes
     ----------
-    source : str
-    axis : int
     length : int or None
         None for parts that have lost the axis.
     """

@@ -58,7 +58,6 @@ def to_onnx(graph: Graph, *, opset: int | None = None, outside: Collection[str] 
 
     Parameters
     ----------
-    graph : Graph
     opset : int, optional
         The version of the operators, from 21 to the newest that plait and `onnx` know. When left
         out it is the oldest that can express the graph: that is what most other tools read.

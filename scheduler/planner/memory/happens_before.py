@@ -209,7 +209,6 @@ def _index_point(point: Point, begins: Sequence[int]) -> int:
 
 
 def _list_predecessors(begins: Sequence[int], order: HappensBefore) -> Iterator[list[int]]:
-    """Yield for every point its direct predecessors."""
     for step, earlier in enumerate(order.earlier):
         # A step begins at the last point of those that it waits for; inside, points follow each
         # other.

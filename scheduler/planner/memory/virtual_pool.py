@@ -33,7 +33,6 @@ class VirtualPool:
 
     Parameters
     ----------
-    nbytes : int
     alignment : int, default 1
         Every block starts at a multiple of it.
 
@@ -114,7 +113,6 @@ class VirtualPool:
         self._blocks[first : last + 1] = [merged]
 
     def __contains__(self, address: int) -> bool:
-        """True when a block starts at the address."""
         return self._find(address) is not None
 
     def __iter__(self) -> Iterator[PoolBlock]:

@@ -58,12 +58,7 @@ class Change:
 
 
 class Autoscaler:
-    """Decides when to start and stop replicas; reads no clock.
-
-    Parameters
-    ----------
-    size : Size
-    """
+    """Decides when to start and stop replicas; reads no clock."""
 
     def __init__(self, size: Size) -> None:
         self._size = size
@@ -82,7 +77,6 @@ class Autoscaler:
 
         Parameters
         ----------
-        now : float
         count : int
             The number of replicas, including those that are starting.
         starting : int

@@ -85,7 +85,6 @@ class LoadBalancer:
 
         Parameters
         ----------
-        item, nbytes : int
         in_order : bool
             Whether its result is wanted before those of higher numbers.
         """
@@ -149,7 +148,6 @@ class LoadBalancer:
 
         Parameters
         ----------
-        call : PoolCall
         item_s : float, optional
             The replica's time per item, at its recent rate.
         """

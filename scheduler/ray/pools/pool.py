@@ -52,16 +52,12 @@ class Pool:
 
     Parameters
     ----------
-    plan : Plan
-    manager : ReplicaManager
     window : int
         The number of items that a replica may have.
     replays : int
         How often an item is run again after the loss of its replica.
     keeps : bool
         Whether replicas keep variables, so that another replica cannot replace a lost one.
-    announcer : Announcer
-    keys : Keys
 
     Attributes
     ----------

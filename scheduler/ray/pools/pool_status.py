@@ -47,7 +47,6 @@ class PoolStatus:
         Items that no replica has room for.
     in_flight : int
         Items that were fed and have not ended, those that wait included.
-    replicas : Mapping of str to ReplicaStatus
     dropped : int
         Items of live sources so far that there was no room for.
     """

@@ -31,7 +31,6 @@ class Replica:
 
     Parameters
     ----------
-    name : str
     start : callable
         Starts a host.
     packed : tuple

@@ -22,10 +22,8 @@ class ReplicaManager:
     ----------
     make : callable
         Makes a replica, by name.
-    size : Size
     faults : FaultPolicy
         When to restart a lost replica.
-    announcer : Announcer
     can_restart : bool
         Whether a lost replica is restarted.
 

@@ -170,7 +170,6 @@ class ReplicaPool:
 
         Parameters
         ----------
-        source : iterable or async iterable of Mapping or Stamped
         max_in_flight : int, optional
             The limit of items alive; by default as many as all replicas have room for, with at most
             256 MB of inputs and outputs unless that leaves replicas idle.

@@ -31,7 +31,6 @@ class Asked(NamedTuple):
     ----------
     number : int
         Unique in the pool.
-    inputs : Mapping of str to Array
     fetches : tuple of str or None
         The tensors to return instead of all outputs.
     """
@@ -54,7 +53,6 @@ class Answer(NamedTuple):
 
     Attributes
     ----------
-    outcomes : tuple of Outcome
     busy_s : float
         Total time so far in which the host had items.
     done : int

@@ -62,7 +62,6 @@ class CommandQueues:
 
     Parameters
     ----------
-    launcher : Launcher
     on_outcome : callable
         Called with a command and its outcome, on any thread, one at a time; for a command after
         those that it has waited for.

@@ -35,8 +35,6 @@ class Command(NamedTuple):
     ----------
     number : int
         Commands are numbered in the order of sending.
-    device : int
-    kind : str
     waits : tuple of int
         Commands that must succeed first. Those of one kind for one device begin in order.
     program : int
@@ -62,11 +60,8 @@ class CommandOutcome(NamedTuple):
 
     Attributes
     ----------
-    number : int
     started_ns, ended_ns : int
         On the host's clock.
-    node_ns : tuple of int or None
-    error : Described or None
     cause : int
         The failed command it waited for, if that kept it from running; 0 otherwise.
     array : Array or None
@@ -93,7 +88,6 @@ class RemoteCall(NamedTuple):
     ----------
     number : int
         Calls are numbered from 0, since they may arrive in another order.
-    commands : tuple of Command
     cancelled : tuple of int
         Commands to cancel.
     forgotten : tuple of int

@@ -54,7 +54,6 @@ class RayDevice:
 
     Parameters
     ----------
-    host : RemoteHost
     kind : str
         The device's name on the host: ``"cuda:0"``.
 

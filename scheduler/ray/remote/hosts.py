@@ -50,9 +50,6 @@ class RemoteHost:
 
     Parameters
     ----------
-    name : str
-    engine : ActorSystem
-    placing : ActorPlacement
     start_s : float
         How long it may take to start.
     silence_s : float

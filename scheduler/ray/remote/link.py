@@ -42,7 +42,6 @@ class HostLink:
     ----------
     name : str
         The host's.
-    actor : Actor
     hello : dict
         The answer to `Host.hello`.
     clock_ns : int

@@ -30,8 +30,6 @@ class SupportReply(NamedTuple):
 
     Attributes
     ----------
-    ok : bool
-    reason : str
     chains : bool
         The device fuses it into chains.
     scratch : tuple of (str, tuple of int)
@@ -49,9 +47,6 @@ class SupportQuery(NamedTuple):
 
     Attributes
     ----------
-    op : str
-    attributes : dict
-    inputs : tuple of TensorSpec or None
     values : tuple of Array or None
         Also None if it is too large.
     constant : tuple of bool
@@ -60,7 +55,6 @@ class SupportQuery(NamedTuple):
         Specs of the outputs, if known.
     given : tuple of bool
         Whether the node has each output.
-    n_outputs : int
     """
 
     op: str

@@ -17,7 +17,6 @@ class RemoteEvent(Event):
     ----------
     command : Command
         Its number and waits are filled in when it is sent.
-    waits : tuple of Event
     label : str
         Describes it in errors.
     into : Array, optional

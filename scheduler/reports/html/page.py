@@ -58,7 +58,6 @@ def write_html(
 
     Parameters
     ----------
-    path : path
     plan : Plan, optional
         Shown with its graph, memory, costs and reasons, and simulated unless `simulation` is given.
     profile : Profile, optional

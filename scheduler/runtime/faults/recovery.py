@@ -37,13 +37,6 @@ Retire: TypeAlias = Callable[[str], object]
 class Recovery:
     """Restarts the devices of a session that may die; used on the trio thread only.
 
-    Parameters
-    ----------
-    devices : OpenDevices
-    driver : VirtualTimeDriver
-    policy : FaultPolicy
-    announcer : Announcer
-
     Attributes
     ----------
     lost : Mapping of str to DeviceLostError

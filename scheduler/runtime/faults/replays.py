@@ -48,7 +48,6 @@ class Attempt:
     ----------
     number : int
         Its place in the order of admission.
-    inputs : Mapping of str to Array
     slots : Slots
         The slots of its plan, now or when the device died.
     deaths : int
@@ -120,8 +119,6 @@ class Replays:
 
     Parameters
     ----------
-    recovery : Recovery
-    announcer : Announcer
     start : callable
         Starts an item on the plan in use at that time.
     fail : callable

@@ -26,13 +26,7 @@ MOST_PATIENCE = 64
 
 
 class Watch:
-    """Waits for the end of cancelled work; used on the trio thread only.
-
-    Parameters
-    ----------
-    recovery : Recovery
-    driver : VirtualTimeDriver
-    """
+    """Waits for the end of cancelled work; used on the trio thread only."""
 
     def __init__(self, recovery: Recovery, driver: VirtualTimeDriver) -> None:
         self._recovery = recovery

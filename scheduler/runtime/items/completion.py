@@ -28,8 +28,6 @@ class ItemCompletion:
 
     Parameters
     ----------
-    recorder : Recorder
-    driver : VirtualTimeDriver
     item_runs : ItemsUnderWay
         Those that end are taken out.
     variables : Variables

@@ -71,9 +71,6 @@ class DeviceInput:
 
     Attributes
     ----------
-    step : int
-    device : Exchange
-    target : View
     driver : VirtualTimeDriver or None
         Of the session.
     """
@@ -101,8 +98,6 @@ class DeviceOutput:
     ----------
     step : int or None
         None for a constant, which is the same array for all items.
-    device : Exchange
-    source : View
     nothing : View
         An empty array, the target of a step with a result that is read in place.
     driver : VirtualTimeDriver or None

@@ -40,9 +40,6 @@ class Execution:
 
     Parameters
     ----------
-    open_plan : OpenPlan
-    slot : Slot
-    on_finish : callable
     number : int, default 0
         The item's number for the plan's guard, where it has one.
     age : int, optional

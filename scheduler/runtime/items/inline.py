@@ -36,7 +36,6 @@ class OrderedTurn:
 
     Parameters
     ----------
-    order : OrderGuard
     ordered : Ordered
         The steps that follow the order.
     """

@@ -48,11 +48,6 @@ class InlineRunner:
 
     Parameters
     ----------
-    open_plans : OpenPlans
-    variables : Variables
-    recorder : Recorder
-    recovery : Recovery
-    driver : VirtualTimeDriver
     rows : Mapping of str to InlineRows
         By queue.
 

@@ -18,7 +18,6 @@ class Keys:
 
     Parameters
     ----------
-    plan : Plan
     seed : int
         From 0 on, below 2⁶⁴.
 

@@ -42,17 +42,10 @@ class ItemLauncher:
 
     Parameters
     ----------
-    driver : VirtualTimeDriver
-    open_plans : OpenPlans
-    recovery : Recovery
-    completion : ItemCompletion
     item_runs : ItemsUnderWay
         The set to which started items are added.
-    announcer : Announcer
-    dispatcher : Dispatcher
     variables : Variables
         Items wait for their turn with them.
-    watch : Watch
     """
 
     def __init__(

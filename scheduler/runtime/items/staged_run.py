@@ -43,10 +43,6 @@ class StagedRunner:
 
     Parameters
     ----------
-    driver : VirtualTimeDriver
-    open_plans : OpenPlans
-    launcher : ItemLauncher
-    completion : ItemCompletion
     item_runs : ItemsUnderWay
         The set to which started items are added.
     variables : Variables

@@ -32,10 +32,8 @@ class OpenArenas:
 
     Parameters
     ----------
-    memory : MemoryPlan
     devices : Mapping of str to Device
         Open.
-    lend : callable, optional
 
     Attributes
     ----------

@@ -231,7 +231,6 @@ class Bindings:
 
         Parameters
         ----------
-        arenas : Arenas
         before : Mapping of int to BoundStep
             The steps as they were bound there.
         specs : Mapping of str to TensorSpec

@@ -85,11 +85,6 @@ class Feeds:
     ----------
     targets : Mapping of str to Array
         By the names of inputs.
-
-    Attributes
-    ----------
-    targets : Mapping of str to Array
-    nbytes : int
     """
 
     __slots__ = ("_rooms", "nbytes", "targets")

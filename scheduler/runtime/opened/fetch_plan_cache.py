@@ -26,8 +26,6 @@ class FetchPlanCache:
     ----------
     plan : Plan
         For all outputs.
-    open_plans : OpenPlans
-    driver : VirtualTimeDriver
     """
 
     def __init__(self, plan: Plan, open_plans: OpenPlans, driver: VirtualTimeDriver) -> None:

@@ -40,7 +40,6 @@ class OneOffLengths(StageBindings):
 
     Parameters
     ----------
-    open_plan : OpenPlan
     made : OpenPlan
         Has the same steps, some of which are its own: those that see lengths.
     template : Graph

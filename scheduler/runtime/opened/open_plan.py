@@ -58,8 +58,6 @@ class OpenPlan:
 
     Parameters
     ----------
-    plan : Plan
-    devices : Mapping of str to Device
     driver : VirtualTimeDriver, optional
         Of the session that the plan is opened in.
     lanes : OpenLanes, optional
@@ -74,15 +72,11 @@ class OpenPlan:
 
     Attributes
     ----------
-    plan : Plan
     order : Order
         The dependents of steps. A step follows another as soon as its lane is given that one, not
         when it is complete, where their device keeps the order itself (`native_waits`).
-    lanes : OpenLanes
     lane : tuple of OpenLane
         Of each step.
-    used_lanes : tuple of OpenLane
-    estimates : Estimates
     guard : RegionGuard or None
         The regions that items pass in the order of their numbers, item n on slot n % period. None
         where an item may take any slot that no other item is on.

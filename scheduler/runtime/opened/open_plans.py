@@ -59,12 +59,8 @@ class OpenPlans:
     ----------
     devices : Mapping of str to Device
         Open.
-    driver : VirtualTimeDriver
-    recovery : Recovery
-    recorder : Recorder
     lend : callable
         Returns the arenas of regions that the session keeps.
-    watch : Watch
     variants : int
         Of every plan; each is opened for itself.
     measure : bool

@@ -50,14 +50,10 @@ class Opener:
     ----------
     devices : Mapping of str to Device
         Open.
-    driver : VirtualTimeDriver
-    recovery : Recovery
-    with_room : callable
     recorder : Recorder
         Called with the execution of a prologue.
     lend : callable
         Returns the arenas of regions that the session keeps.
-    watch : Watch
     measure : bool
         Time every node.
 

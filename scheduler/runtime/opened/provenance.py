@@ -15,7 +15,6 @@ class BoundedParent:
 
     Attributes
     ----------
-    key : Hashable
     make : callable
         Returns the plan for a variant.
     shapes : Mapping of str to sequence of int
@@ -33,14 +32,12 @@ class PlanProvenance:
 
     Attributes
     ----------
-    key : Hashable
     make : callable
         Returns the plan for a variant.
     kept : int or None
         How many plans may stay open beside it; None for the usual number.
     stands_in : bool
         True if it replaces that plan on the remaining devices.
-    within : BoundedParent or None
     """
 
     key: Hashable

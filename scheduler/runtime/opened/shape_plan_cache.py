@@ -58,15 +58,12 @@ class ShapePlanCache:
 
     Parameters
     ----------
-    plan : Plan
-    open_plans : OpenPlans
     purpose : Hashable, optional
         The purpose of the plan: the fetched tensors, or the queue of its rows; by default it is for
         all outputs of the session's graph.
 
     Attributes
     ----------
-    plan : Plan
     variants : int
         Of the plan.
     may_run_at_once : bool

@@ -27,7 +27,6 @@ class Turn(NamedTuple):
 
     Attributes
     ----------
-    slot : Slot
     number : int
         The item's, in the order of admission; without a guard the slot's.
     bound_ns : (int, int), optional
@@ -48,15 +47,12 @@ class _Holders:
 
     Attributes
     ----------
-    permits : trio.Semaphore
     free : list of int
         Free slots, without a guard.
     waiting : set of trio.Event
         Of the items that wait to be fed.
     claims : int
         How many hold a slot or wait for one.
-    closing : bool
-    are_lost : bool
     """
 
     permits: trio.Semaphore

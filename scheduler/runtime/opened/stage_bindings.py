@@ -221,7 +221,6 @@ class StageBindings:
 
     Parameters
     ----------
-    open_plan : OpenPlan
     stages : sequence of PlanStage
         Of its graph.
     open_stages : sequence of OpenStage
@@ -229,7 +228,6 @@ class StageBindings:
 
     Attributes
     ----------
-    open_plan : OpenPlan
     computes : Mapping of int to sequence of (int, ComputedLengths)
         For steps that compute lengths: in which stage, and where they are.
     counts : tuple of int
@@ -341,14 +339,12 @@ class ItemStages:
 
     Parameters
     ----------
-    bindings : StageBindings
     slot : Slot
         For the largest lengths.
     index : int
         The slot's.
     marks : Timestamps
         Of the item; records when steps were bound.
-    now_ns : callable
 
     Attributes
     ----------

@@ -29,9 +29,6 @@ class AdmissionQueue:
 
     Parameters
     ----------
-    runtime : Carrier
-    options : StreamOptions
-    batching : Batching or None
     on_done : callable
         Called with every item that was put in, when it is done.
     is_stuck : callable

@@ -78,11 +78,8 @@ class BatchServer:
 
     Parameters
     ----------
-    carrier : Carrier
     plan : Plan
         The entry that it runs.
-    batching : Batching
-    limits : BatchLimits
     """
 
     def __init__(

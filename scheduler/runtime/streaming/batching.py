@@ -38,10 +38,8 @@ class Batching:
 
     Attributes
     ----------
-    graph : Graph
     size : int
         Items in a full batch.
-    least : int
     most : int or None
         The bounds of the length of the first axis; the same where the graph fixes it.
     unneeded : frozenset of str
@@ -153,13 +151,11 @@ class Batch:
 
     Parameters
     ----------
-    batching : Batching
     on_done : callable
         Called when the batch has ended, before its items do; it may take them out.
 
     Attributes
     ----------
-    members : list of ItemRun
     item_run : ItemRun
         Theirs in common.
     """

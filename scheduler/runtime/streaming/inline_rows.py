@@ -42,13 +42,10 @@ class InlineRows:
 
     Parameters
     ----------
-    queue : str
     plan : Plan
         That of the graph for rows.
     shape_plans : ShapePlanCache
         Of the plan.
-    driver : VirtualTimeDriver
-    recorder : Recorder
     post : callable
         Awaits a function on the loop; from any thread.
 
@@ -106,7 +103,6 @@ class InlineRows:
         ----------
         attributes : Mapping of str to object
             Those of the `Each` node.
-        variant : int
         shares : bool
             True if other threads run items meanwhile.
         """

@@ -36,7 +36,6 @@ class LiveBuffer:
     ----------
     puller : Puller
         Its source is read without back-pressure: on a thread if it blocks.
-    runtime : Carrier
     keep : int
         How many items wait at most.
     drop : {"oldest", "newest"}

@@ -34,7 +34,6 @@ class Padding:
 
     Attributes
     ----------
-    symbol : str
     inputs, outputs : Mapping of str to int
         The axis of that length in each tensor that has it.
     most : int or None

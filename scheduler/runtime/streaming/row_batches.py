@@ -65,10 +65,6 @@ class RowBatches:
     ----------
     plan : Plan
         That of the session.
-    open_plans : OpenPlans
-    starter : Starter
-    driver : VirtualTimeDriver
-    recorder : Recorder
 
     Attributes
     ----------

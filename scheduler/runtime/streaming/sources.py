@@ -63,10 +63,6 @@ class Puller:
 
     Parameters
     ----------
-    source : Source
-    run_now : callable
-    options : StreamOptions
-    now_ns : callable
     number : int
         Of the stream, among those of the session.
 

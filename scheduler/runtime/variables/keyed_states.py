@@ -43,14 +43,10 @@ class KeyState:
 
     Attributes
     ----------
-    key : Hashable
-    versions : StateVersions
     pipeline : StatePipeline
         Its items in flight, which commit in order.
-    instances : OperatorInstances
     users : set of object
         The items that were admitted and have not ended.
-    is_dropped : bool
     """
 
     def __init__(self, key: Hashable, versions: StateVersions) -> None:

@@ -54,8 +54,6 @@ class _Held:
 
     Attributes
     ----------
-    name : str
-    spec : TensorSpec
     value : Array or None
         On the host, read-only; None if it is in other places only.
     places : dict of str to _Place
@@ -86,10 +84,8 @@ class VariableStore:
 
     Parameters
     ----------
-    variables : Mapping of str to Node
     devices : Mapping of str to Device
         Open devices.
-    driver : VirtualTimeDriver
 
     Attributes
     ----------

@@ -78,14 +78,11 @@ class Variables:
         The whole graph, with variables as nodes.
     devices : Mapping of str to Device
         Open devices.
-    driver : VirtualTimeDriver
     examine : callable
         Called when a device may have died.
-    watch : Watch
 
     Attributes
     ----------
-    held : VariableStore
     values : Mapping of str to array
         For callers.
     states : KeyedStates

@@ -5,12 +5,12 @@ import tracemalloc
 from collections.abc import Sequence
 
 import pytest
+from antichain import find_heaviest_antichain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_problems import conflicts_in
 from patience import WAIT_S
 from plait.scheduler.packing import Block, Conflicts, Intervals, PackingError, check, pack
-from plait.scheduler.packing.antichain import find_heaviest_antichain
 from plait.scheduler.packing.partial_order import find_conflicts
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .relation import Conflicts
+from plait.scheduler.packing.relation import Conflicts
 
 
 def find_heaviest_antichain(
