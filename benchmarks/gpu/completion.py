@@ -111,7 +111,7 @@ class LastCopies:
         self, target: View, source: View, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
         event: Event = self._copy(target, source, waits, on_done)
-        queues = self._device._opened().queues
+        queues = self._device._get_open().queues
         with queues.current(DOWNLOAD) as stream:
             self._events.append(queues._backend.record(stream, timed=True))
         self._queued_ns = time.perf_counter_ns()
@@ -119,7 +119,7 @@ class LastCopies:
 
     def take(self, resumed_ns: int) -> End:
         """Return when an item has ended whose coroutine has gone on, and forget it."""
-        backend = self._device._opened().queues._backend
+        backend = self._device._get_open().queues._backend
         clock, events = backend.timeline, self._events
         backend.synchronize(events[-1])  # it is behind what the session has waited for
         end = End(self._queued_ns, clock.host_ns(clock.anchor, events[-1]), resumed_ns)
