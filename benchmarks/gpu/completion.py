@@ -124,7 +124,7 @@ class LastCopies:
         backend.synchronize(events[-1])  # it is behind what the session has waited for
         end = End(self._queued_ns, clock.host_ns(clock.anchor, events[-1]), resumed_ns)
         while events:
-            backend.give_back(events.pop(), timed=True)
+            backend.recycle(events.pop(), timed=True)
         clock.refresh()
         return end
 
