@@ -44,10 +44,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def hinted_extras() -> Iterator[str]:
     """Yield the extras in all hints of the package."""
     for file in (*ROOT.glob("*.py"), *(f for one in LAYERS for f in (ROOT / one).rglob("*.py"))):
-        if "how_to_install(" not in (source := file.read_text()):
+        if "get_install_command(" not in (source := file.read_text()):
             continue
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "how_to_install":
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "get_install_command":
                 for argument in node.args:
                     if not isinstance(argument, ast.Starred):  # else it is the function itself
                         yield ast.literal_eval(argument)
