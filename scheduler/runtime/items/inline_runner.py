@@ -123,15 +123,12 @@ class InlineRunner:
             return None
         longest_ns = limit.most_ns(len(open_plan.used_lanes), shape_plans.variants)
         has_state = open_plan.reads or open_plan.keeps or open_plan.hands_on
-        if has_state and (thread is not None or slots.stages is not None):
-            return None
         has_key = marks.key is not None
-        if has_key and (thread is not None or slots.stages is not None):
-            return None
-        if (has_state or has_key) and not self._variables.may_run_here(
-            slot, open_plan, has_key=has_key
-        ):
-            return None
+        if has_state or has_key:
+            if thread is not None or slots.stages is not None:
+                return None
+            if not self._variables.may_run_here(slot, open_plan, has_key=has_key):
+                return None
         if not open_plan.estimates.are_brief(
             longest_ns - slot.copy_ns, may_wait=thread is not None
         ):

@@ -154,7 +154,7 @@ class InlineRows:
         except Exception as error:
             if stop - start == 1 or type(error) is SessionError:
                 for row in range(start, stop):
-                    block.fail(row, error.again() if isinstance(error, PlaitError) else error)
+                    block.fail(row, error)
                 return
             for row in range(start, stop):
                 self._run_batch(block, row, row + 1, variant, lock)

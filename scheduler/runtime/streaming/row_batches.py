@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import trio
 
-from ....graph.errors import PlaitError, ShapeError
+from ....graph.errors import ShapeError
 from ....graph.operators.each import EACH, NEWEST, VALUE
 from ....graph.tensor import Array
 from ...dispatch.row_queue import NEVER, RowQueue, RowRun
@@ -394,9 +394,7 @@ class _RowServer:
                 error = failure
         if error is not None:
             for row in range(run.start, run.stop):
-                # A copy for each item: a catcher raises it with a traceback of its own.
-                own = error.again() if isinstance(error, PlaitError) else error
-                run.block.fail(row, own)
+                run.block.fail(row, error)
 
     def _desert(self) -> None:
         """Cancel the batches without waiting items."""

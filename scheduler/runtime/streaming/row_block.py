@@ -79,7 +79,8 @@ class RowBlock(RowGroup):
 
     def fail(self, row: int, error: BaseException) -> None:
         """Have one row fail, or with it all of them."""
-        self.failures[row] = error
+        # A copy for each row: a catcher raises it with a traceback of its own.
+        self.failures[row] = error.again() if isinstance(error, PlaitError) else error
         if self.keeps_errors:
             self._end(1)
         else:
