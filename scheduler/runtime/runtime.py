@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
+from threading import Lock
 from typing import Any
 
 import trio
@@ -148,7 +149,10 @@ class Runtime:
         self.copying = self._launcher.copying
         self.begin_keys = self.variables.begin_keys
         self.spares = InputStagingPool(plan)
-        self._row_batches = RowBatches(plan, self._open_plans, self, self._driver, self.recorder)
+        inline_lock = Lock()
+        self._row_batches = RowBatches(
+            plan, self._open_plans, self, self._driver, self.recorder, inline_lock
+        )
         self._admissions = Admissions(self._breakdown)
         self.way_memory = WayMemory()
         self._inline = InlineRunner(
@@ -158,6 +162,7 @@ class Runtime:
             recovery,
             self._driver,
             self._row_batches.inline,
+            inline_lock,
         )
         self.is_inherited = False
         self.needs_its_loop = True

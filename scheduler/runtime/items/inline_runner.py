@@ -50,6 +50,8 @@ class InlineRunner:
     ----------
     rows : Mapping of str to InlineRows
         By queue.
+    lock : Lock
+        Of threads that run items at the same time.
 
     Attributes
     ----------
@@ -65,6 +67,7 @@ class InlineRunner:
         recovery: Recovery,
         driver: VirtualTimeDriver,
         rows: Mapping[str, InlineRows],
+        lock: threading.Lock,
     ) -> None:
         self._rows = rows
         self._open_plans = open_plans
@@ -72,7 +75,7 @@ class InlineRunner:
         self._recorder = recorder
         self._recovery = recovery
         self._driver = driver
-        self._lock = threading.Lock()  # of threads that run items at the same time
+        self._lock = lock
         self.estimates: Estimates | None = None
 
     def run(
@@ -213,7 +216,7 @@ class InlineRunner:
         times, error = open_plan.no_times[:], None
         served = None
         if open_plan.eaches:
-            served = row_server.set(ItemRows(self._rows, self._lock, variant))
+            served = row_server.set(ItemRows(self._rows, variant))
         for feed in slot.row_feeds:
             feed.rests = True
         try:

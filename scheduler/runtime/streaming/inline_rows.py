@@ -48,6 +48,8 @@ class InlineRows:
         Of the plan.
     post : callable
         Awaits a function on the loop; from any thread.
+    lock : Lock
+        Of threads that run items at the same time.
 
     Attributes
     ----------
@@ -63,6 +65,7 @@ class InlineRows:
         driver: VirtualTimeDriver,
         recorder: Recorder,
         post: Callable[[Callable[[], Awaitable[None]]], object],
+        lock: Lock,
     ) -> None:
         self._queue = queue
         self._plan = plan
@@ -70,6 +73,7 @@ class InlineRows:
         self._driver = driver
         self._recorder = recorder
         self._post = post
+        self._lock = lock
         tensors = plan.fed.tensors
         (first, *_) = (tensors[name].shape or () for name in plan.fed.inputs)
         self.batch = plan.bounds[str(first[0])][1]
@@ -116,7 +120,7 @@ class InlineRows:
         return found is not None and found.open_plan.given is None
 
     def run(
-        self, values: Sequence[Array], attributes: Mapping[str, Any], variant: int, lock: Lock
+        self, values: Sequence[Array], attributes: Mapping[str, Any], variant: int
     ) -> tuple[Array, ...]:
         """Return the results for all rows of an item.
 
@@ -136,18 +140,18 @@ class InlineRows:
             values=tuple(values),
             keeps_errors=keeps_errors,
         )
-        with lock:
+        with self._lock:
             self.note_rows(rows)
         for start in range(0, rows, self.batch):
-            self._run_batch(block, start, min(start + self.batch, rows), variant, lock)
+            self._run_batch(block, start, min(start + self.batch, rows), variant)
             if block.failures and not keeps_errors:
                 break
         return collect_results([block], values, attributes)
 
-    def _run_batch(self, block: RowBlock, start: int, stop: int, variant: int, lock: Lock) -> None:
+    def _run_batch(self, block: RowBlock, start: int, stop: int, variant: int) -> None:
         """Run some rows of a block together; if they fail, each alone."""
         try:
-            block.put(start, stop, self._compute(block, start, stop, variant, lock))
+            block.put(start, stop, self._compute(block, start, stop, variant))
         except UnsupportedNodeError:
             self._may_run = False
             raise
@@ -157,14 +161,12 @@ class InlineRows:
                     block.fail(row, error)
                 return
             for row in range(start, stop):
-                self._run_batch(block, row, row + 1, variant, lock)
+                self._run_batch(block, row, row + 1, variant)
 
-    def _compute(
-        self, block: RowBlock, start: int, stop: int, variant: int, lock: Lock
-    ) -> Sequence[Array]:
+    def _compute(self, block: RowBlock, start: int, stop: int, variant: int) -> Sequence[Array]:
         """Return the results of some rows, in the memory of a slot."""
         rows = stop - start
-        with lock:
+        with self._lock:
             open_plan, slot, calls = self._find_room(rows, variant)
         marks = Timestamps(asked_ns=block.since_ns, given_ns=block.since_ns)
         marks.admitted_ns = self._driver.now_ns()
@@ -184,7 +186,7 @@ class InlineRows:
             trace = open_plan.outlines, times, open_plan.pools
             moments = block.since_ns, marks.admitted_ns, now_ns
             waited_s = (marks.admitted_ns - block.since_ns) * rows / 1e9
-            with lock:
+            with self._lock:
                 self._recorder.count_batch(self._queue, rows, waited_s)
                 self._recorder.record_batch(self._queue, rows, moments, (trace,), marks, is_failed)
         return [array[:rows] for array in arrays]
@@ -234,19 +236,16 @@ class ItemRows:
     ----------
     inline : Mapping of str to InlineRows
         By queue.
-    lock : Lock
-        Of threads that run items at the same time.
     variant : int
         Of the thread.
     """
 
-    def __init__(self, inline: Mapping[str, InlineRows], lock: Lock, variant: int) -> None:
+    def __init__(self, inline: Mapping[str, InlineRows], variant: int) -> None:
         self._inline = inline
-        self._lock = lock
         self._variant = variant
 
     async def run(
         self, values: Sequence[Array], attributes: Mapping[str, Any]
     ) -> tuple[Array, ...]:
         """Return the results for all rows."""
-        return self._inline[attributes["queue"]].run(values, attributes, self._variant, self._lock)
+        return self._inline[attributes["queue"]].run(values, attributes, self._variant)

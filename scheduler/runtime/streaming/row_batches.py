@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
+from threading import Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,6 +66,8 @@ class RowBatches:
     ----------
     plan : Plan
         That of the session.
+    lock : Lock
+        Of threads that run items at the same time.
 
     Attributes
     ----------
@@ -79,9 +82,10 @@ class RowBatches:
         starter: Starter,
         driver: VirtualTimeDriver,
         recorder: Recorder,
+        lock: Lock,
     ) -> None:
         self._servers = {
-            queue: _RowServer(queue, body, open_plans, starter, driver, recorder)
+            queue: _RowServer(queue, body, open_plans, starter, driver, recorder, lock)
             for queue, body in plan.bodies.items()
         }
         self.inline = {queue: server.inline for queue, server in self._servers.items()}
@@ -152,13 +156,14 @@ class _RowServer:
         starter: Starter,
         driver: VirtualTimeDriver,
         recorder: Recorder,
+        lock: Lock,
     ) -> None:
         self._plan = plan
         self._in_flight = plan.in_flight  # takes long to compute, and each batch needs it
         self._names = plan.fed.inputs
         self._outputs = plan.fed.outputs
         self._shape_plans = ShapePlanCache(plan, open_plans, (EACH, queue))
-        self.inline = InlineRows(queue, plan, self._shape_plans, driver, recorder, self._post)
+        self.inline = InlineRows(queue, plan, self._shape_plans, driver, recorder, self._post, lock)
         self._starter = starter
         self._driver = driver
         self._recorder = recorder
