@@ -193,10 +193,10 @@ def channels_first(device: str, case: Case) -> tuple[Array, Step]:
     call, specs = graph.call(node), graph.output_specs(node)
     (y,) = (np.empty(graph.tensors[name].static_shape, np.float32) for name in node.outputs)
     if device == "compiled" and node.op == "Conv":
-        from plait.devices.compiled.convolution import convolution_of
+        from plait.devices.compiled.convolution import find_convolution
         from plait.devices.compiled.epilogue import CompiledEpilogue
 
-        conv = convolution_of(call, specs)
+        conv = find_convolution(call, specs)
         if conv is not None:
             x, w, *rest = arrays
             bias = rest[0] if rest else np.zeros(y.shape[1], np.float32)

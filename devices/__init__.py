@@ -62,7 +62,7 @@ register(
 register(
     "opencl",
     import_later(".opencl.device:OpenClDevice"),
-    instances=import_later(".opencl.device:opencl_names"),
+    instances=import_later(".opencl.driver:list_names"),
 )
 
 __all__ = [

@@ -59,7 +59,7 @@ def test_installing_plait_is_told_by_the_name_that_it_has_on_package_indices() -
 
 
 FOUND = {
-    "_find_reason", "_translate", "_rebuild", "_rebuilt", "_why", "_wrap", "again", "get_cause",
+    "_find_reason", "_translate", "_rebuild", "_why", "_wrap", "again", "get_cause",
     "combine_errors", "lose", "rebuild", "watch",
 }  # fmt: skip
 """Functions that do not write an error, but find, copy, translate or keep one."""

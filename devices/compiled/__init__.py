@@ -1,1 +1,1 @@
-"""The compiled device: like `cpu`, with convolutions and what follows them compiled by Numba."""
+"""The compiled device: the `cpu` device with convolutions and their epilogues compiled by Numba."""

@@ -1,4 +1,4 @@
-"""Activations in one pass over memory, for float32; numpy's kernels do the rest."""
+"""Float32 activations in one pass over memory. Other dtypes use numpy's kernels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ...graph.tensor import Array
 from ..kernels.registry import ANY, ArrayModule, Arrays, Kernel, find_kernel, kernel
 from ..kernels.steps import Step
 from .epilogue import HARD_SIGMOID, HARD_SWISH, LEAKY_RELU, CompiledEpilogue, Numbers, finish_cells
-from .jit import CELLS, machine_code, writable
+from .jit import CELLS, machine_code, make_writable
 
 CODES = {"HardSwish": HARD_SWISH, "HardSigmoid": HARD_SIGMOID, "LeakyRelu": LEAKY_RELU}
 
 
 @machine_code(CELLS, CELLS, CELLS)
 def activate(x: Array, y: Array, numbers: Array) -> None:
-    """Write an epilogue's activation of x to y, which may be x; both flat."""
+    """Write the epilogue's activation of x to y. Both are flat; they may be the same array."""
     finish_cells(
         x.ctypes.data, np.float32(0), y.ctypes.data, y.ctypes.data, x.size, numbers.ctypes.data
     )
@@ -33,14 +33,13 @@ def _bind(
     attributes: Attributes,
     scratch: Arrays,
 ) -> Step:
-    """Bind the compiled loop for float32, the general kernel for anything else."""
     (x,), (y,) = inputs, outputs
     alpha, beta = attributes.get("alpha", 0.0), attributes.get("beta", 0.0)
     if x.dtype != np.float32 or (code == LEAKY_RELU and alpha == 0):
         step: Step = general.function(xp, inputs, outputs, attributes, scratch)
         return step
     numbers = CompiledEpilogue(Numbers(code, a=alpha, b=beta)).packed()
-    return partial(activate, writable(x).reshape(-1), y.reshape(-1), numbers)
+    return partial(activate, make_writable(x).reshape(-1), y.reshape(-1), numbers)
 
 
 for _op, _code in CODES.items():

@@ -1,4 +1,4 @@
-"""Runs of cells: copied, zeroed."""
+"""Instructions that copy and zero runs of float32 cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .vector import FLOAT, LANES, Value, Writer
 
 @instruction
 def copy_cells(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
-    """Copy so many float32 cells from one address to another; they do not overlap."""
+    """Copy `length` float32 cells between addresses whose ranges do not overlap."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = Writer(builder)
@@ -30,8 +30,6 @@ def copy_cells(typing_context: Any, target: Any, source: Any, length: Any) -> An
 
 @instruction
 def zero_cells(typing_context: Any, target: Any, length: Any) -> Any:
-    """Write zeros to so many float32 cells."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = Writer(builder)
         target, length = arguments
@@ -47,7 +45,7 @@ def zero_cells(typing_context: Any, target: Any, length: Any) -> Any:
 
 @instruction
 def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any) -> Any:
-    """Copy the float32 cells 0, 2, 4, ... behind an address, so many."""
+    """Copy `length` float32 cells, every second one from `source` on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = Writer(builder)
@@ -55,7 +53,7 @@ def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any
 
         def cells(first: Value, mask: Value) -> None:
             begin = builder.mul(first, write.index(2))
-            # The last cell is read, the one behind it is not: it may not be ours.
+            # The cell after the last one read may belong to other memory: the mask leaves it out.
             left = builder.sub(
                 builder.mul(length, write.index(2)), builder.add(begin, write.index(1))
             )
@@ -76,8 +74,6 @@ def copy_every_second(typing_context: Any, target: Any, source: Any, length: Any
 
 @instruction
 def copy_cell(typing_context: Any, target: Any, source: Any) -> Any:
-    """Copy one float32 cell from one address to another."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         write = Writer(builder)
         target, source = arguments

@@ -1,8 +1,9 @@
-"""Convolutions over one and two axes in float32, as tiles of outputs in registers.
+"""Convolutions over one and two axes in float32, computed as tiles of outputs in registers.
 
-No window is copied: with the input framed by zeros and flattened, the cells under one tap of
-neighbouring windows are neighbours too. Each row of the product is then an offset in flat cells.
-Where windows move by more than one, the frame holds every second (third, ...) row and column apart.
+No window is copied. In a flat input that is framed by zeros, the cells under one tap of
+neighbouring
+windows are neighbours, so each row of the product is an offset in flat cells. For strides above one
+the frame stores every second (third, ...) row and column apart.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from ..kernels.steps import Step
 from .convolve import convolve, convolve_point
 from .depthwise import convolve_channels
 from .epilogue import CompiledEpilogue
-from .jit import writable
-from .tile import ROWS, vectors_of
+from .jit import make_writable
+from .tile import ROWS, count_vectors
 from .vector import LANES
 
 BAND = 1 << 17
-"""Cells; so many are framed at a time, to be in cache when they are multiplied."""
+"""Cells framed at a time, so that they are in cache when they are multiplied."""
 
 LONE_BAND = 1 << 14
-"""Cells, where a group is a channel: a band then has no weights to share, and its frame fits in the
-innermost cache (16 planes of 320 by 320 cells: 1.2 ms with the band above, 1.0 so)."""
+"""Cells framed at a time if a group is one channel. Such a band shares no weights, and its frame
+fits in the innermost cache (16 planes of 320 by 320 cells: 1.0 ms, 1.2 ms with `BAND`)."""
 
 MAX_PRODUCTS = 25
-"""Vectors, for a line of a channel: with more products than that, framing pays. Twice as many where
-every second column is left out, for to frame those takes longer (measured at 7 to 160 columns)."""
+"""Vectors in a line of a channel above which framing pays. Twice as many if every second column is
+left out, since framing those takes longer (measured at 7 to 160 columns)."""
 
 LEAST_WINDOWS = LANES
-"""Convolutions of fewer windows are left to numpy: most lanes of a vector would be idle."""
+"""Convolutions of fewer windows use numpy: most lanes of a vector would be idle."""
 
 
 class CompiledConvolution:
-    """A convolution of given shapes: how its input is laid out, and where its taps are.
+    """A convolution of given shapes: the layout of its input and the offsets of its taps.
 
     Attributes
     ----------
     scratch : tuple of TensorSpec
-        The frame, where the input is not used as it lies.
+        The frame, unless the input is read in place.
     """
 
     def __init__(self, conv: Geometry) -> None:
@@ -64,7 +65,7 @@ class CompiledConvolution:
         self.features = conv.features // conv.group
         # Blocks as equal as can be: a short one takes as long as a full one.
         self.rows = -(-self.features // -(-self.features // ROWS))
-        self.width = LANES * vectors_of(self.rows)
+        self.width = LANES * count_vectors(self.rows)
         self.direct = conv.moves_by_one and not conv.padded and self._span >= self.width
         one_cell = math.prod((*conv.spatial, *conv.outputs, conv.taps)) == 1 and not conv.padded
         self.is_point = one_cell and conv.group == 1
@@ -76,7 +77,7 @@ class CompiledConvolution:
 
     @property
     def _suits_lines(self) -> bool:
-        """True when a depthwise convolution has so few products that framing takes longer."""
+        """Return whether a depthwise convolution has too few products for framing to pay."""
         across = self._strides[1]
         products = self.conv.taps * -(-self._outputs[1] // LANES)
         return across <= 2 and products <= MAX_PRODUCTS * across
@@ -87,21 +88,20 @@ class CompiledConvolution:
         return (self._outputs[0] - 1) * self._spatial[1] + self._outputs[1]
 
     def _frame(self, extents: Sequence[int]) -> None:
-        """Choose the rows and columns of a phase of the frame, and how many lines share one."""
-        # How many cells of a phase a window reads behind its first one.
+        # Cells of a phase that a window reads after its first one.
         beyond = [(extent - 1) // step for extent, step in zip(extents, self._strides, strict=True)]
         pitch = self._outputs[1] + beyond[1]
         line = self.conv.depth * math.prod(self._phases) * pitch
         band = BAND if self.conv.depth > 1 else LONE_BAND
-        # Bands share `beyond` lines, which are framed for both: few enough for the cache, and at
-        # least twice as many as are shared.
+        # Bands share `beyond` lines, which are framed twice: a band fits in the cache and has at
+        # least twice as many lines as it shares.
         fitting = max(band // line - beyond[0], 2 * beyond[0], 4)
         self.band = min(self._outputs[0], fitting)
         self._sizes = (self.band + beyond[0], pitch)
         self.scratch = (self.conv.spec(line * self._sizes[0] + self.width),)
 
     def offsets(self) -> Array:
-        """Return where in the flat cells of a group each channel's taps begin."""
+        """Return the offsets of each channel's taps in the flat cells of a group."""
         rows, columns = self._sizes
         plane = rows * columns
         table = np.empty((self.conv.depth, *self._kernel), np.int64)
@@ -115,7 +115,7 @@ class CompiledConvolution:
         return table.reshape(-1)
 
     def packed(self, w: Array) -> Array:
-        """Return the weights as (group, block, channel and tap, row), short blocks filled up."""
+        """Return zero-padded weights in the order (group, block, channel and tap, row)."""
         group, depth = self.conv.group, self.conv.depth * self.conv.taps
         blocks = -(-self.features // self.rows)
         packed = np.zeros((group, blocks * self.rows, depth), np.float32)
@@ -132,13 +132,13 @@ class CompiledConvolution:
         scratch: Sequence[Array],
         after: CompiledEpilogue,
     ) -> Step:
-        """Return the step that computes y = after(W·x + bias); the weights are read now."""
+        """Return the step that computes y = after(W·x + bias). Reads the weights now."""
         out, batch = y.reshape(-1), self.conv.batch
-        # Compiled code has an array for it in any case, which it reads where there is a residual.
-        residual = out if after.residual is None else writable(after.residual).reshape(-1)
-        x, bias = writable(x).reshape(-1), writable(bias)
+        # Compiled code always gets an array; it reads it only if there is a residual.
+        residual = out if after.residual is None else make_writable(after.residual).reshape(-1)
+        x, bias = make_writable(x).reshape(-1), make_writable(bias)
         if self.is_point:
-            # With neighbouring features side by side, as vectors take them.
+            # Neighbouring features side by side, so that a vector loads them.
             transposed = w.reshape(w.shape[:2]).T.copy()
             x = x.reshape(batch, -1)
             return partial(convolve_point, x, transposed, bias, out, residual, after.packed())
@@ -150,7 +150,7 @@ class CompiledConvolution:
         return partial(convolve, *arguments, framed, self.layout())
 
     def _lines(self) -> Array:
-        """Return the numbers that `convolve_channels` goes by."""
+        """Return the layout that `convolve_channels` reads."""
         numbers = (
             *self._spatial,
             self._outputs[1],
@@ -166,7 +166,7 @@ class CompiledConvolution:
         return np.array(numbers, np.int64)
 
     def layout(self) -> Array:
-        """Return the numbers that the compiled loops go by."""
+        """Return the layout that the compiled loops read."""
         conv = self.conv
         numbers = (
             conv.batch,
@@ -190,11 +190,11 @@ def plan_convolution(conv: Geometry) -> CompiledConvolution:
     return CompiledConvolution(conv)
 
 
-def convolution_of(call: Call, outputs: Specs) -> CompiledConvolution | None:
-    """Return how a Conv node is computed here, None where numpy does it better or at all.
+def find_convolution(call: Call, outputs: Specs) -> CompiledConvolution | None:
+    """Return the compiled form of a Conv node, or None to leave the node to numpy.
 
-    With few windows products of matrices are two to four times faster (measured on silero-vad,
-    whose convolutions have one to four).
+    With few windows, matrix products are two to four times faster (measured on silero-vad, whose
+    convolutions have one to four).
     """
     x, w, y = call.spec(0), call.spec(1), outputs[0]
     if x.dtype != np.float32 or call.value(1) is None or not x.size or not y.size:

@@ -1,6 +1,7 @@
-"""The compiled loops of convolutions: frame the input, multiply tiles, finish what they hold.
+"""The compiled loops of convolutions: frame the input, multiply tiles, apply the epilogue.
 
-Arrays come in as addresses: views of them made here would be counted, which costs more than a row.
+Arrays are passed as addresses: a view made in a loop is reference-counted, which costs more than a
+row of work.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from .jit import CELLS, TABLE, machine_code
 from .tile import multiply_tile
 
 CHUNK = 512
-"""Cells of each feature that are multiplied before they are finished, at most."""
+"""Most cells of each feature that are multiplied before the epilogue runs."""
 
 HELD = 1 << 16
-"""Cells of all features for which that is so, unless a tile has more: 256 KB of the L2 cache."""
+"""Most cells of all features in a chunk, unless a tile has more: 256 KB of the L2 cache."""
 
 FLOAT = 4
 """Bytes."""
 
 ADDS = Numbers._fields.index("adds")
-"""Where an epilogue says whether there is a residual."""
+"""Index of the epilogue's number that says whether there is a residual."""
 
 ROWS_OF_CELLS = types.Array(types.float32, 2, "C")
 BLOCKS = types.Array(types.float32, 4, "C")
@@ -32,7 +33,7 @@ BLOCKS = types.Array(types.float32, 4, "C")
 
 @machine_code()
 def copy_line(target: int, source: int, step: int, length: int) -> None:
-    """Copy so many cells that lie `step` apart."""
+    """Copy `length` cells that lie `step` apart."""
     if step == 1:
         copy_cells(target, source, length)
     elif step == 2:
@@ -46,10 +47,10 @@ def copy_line(target: int, source: int, step: int, length: int) -> None:
 def frame(
     source: int, target: int, channels: int, first_line: int, zeroed: bool, layout: Array
 ) -> None:
-    """Lay channels into zeros, from what the first of a band of output lines sees on.
+    """Lay out the channels of a band in the zeroed frame, from `first_line` of the output on.
 
-    The rows and columns of each phase of the strides lie apart. The zeros are there already where
-    other channels have been laid out in the same way.
+    Each phase of the strides has its own rows and columns. `zeroed` says that the frame holds zeros
+    around its cells already, from other channels of the same layout.
     """
     height, width, top, left = layout[4], layout[5], layout[6], layout[7]
     down, across, row_phases, column_phases = layout[8], layout[9], layout[10], layout[11]
@@ -80,7 +81,7 @@ def frame(
 def multiply(
     rows: int, weights: int, source: int, offsets: int, depth: int, target: int, pitch: int
 ) -> None:
-    """Multiply a tile of so many rows: each number of rows is code of its own."""
+    """Multiply a tile. Each number of rows is compiled on its own."""
     if rows == 12:
         multiply_tile(12, weights, source, offsets, depth, target, pitch)
     elif rows == 11:
@@ -120,10 +121,10 @@ def write_row(
     pitch: int,
     columns: int,
 ) -> None:
-    """Finish flat cells from `begin` on, leaving out those behind the end of a line.
+    """Apply the epilogue to flat cells from `begin` on, leaving out those after the end of a line.
 
-    Where nothing `adds` to them, all of them are finished in place: a copy of each line is cheaper
-    than to begin anew with each.
+    Without a residual all cells are finished in place: copying each line is cheaper than starting
+    the epilogue for each.
     """
     if pitch == columns:
         place = FLOAT * begin
@@ -162,7 +163,7 @@ def convolve_group(
     rows: int,
     layout: Array,
 ) -> None:
-    """Compute a band of lines of a group's features; `spare` cells lie behind the source or not."""
+    """Compute a band of lines of a group's features. `spare` says that cells follow the source."""
     features, plane = layout[2], layout[3]
     pitch, columns, width = layout[13], layout[14], layout[16]
     cells = (lines - 1) * pitch + columns
@@ -171,11 +172,11 @@ def convolve_group(
     size = buffer.size // (-(-features // rows) * rows)
     for chunk in range(0, cells, size):
         end = min(chunk + size, cells)
-        # All features of a tile one after the other: its cells are scattered, and stay in L1, while
-        # weights come from L2 in their order.
+        # Tiles outside, features inside: a tile's cells are scattered and stay in L1, while the
+        # weights are read from L2 in order.
         for begin in range(chunk, end, width):
-            # Without spare cells the last tile lies further left, over cells done already: it reads
-            # as many cells as it is wide, and there may be no memory after the last one.
+            # Without spare cells the last tile starts further left, over cells done already: a tile
+            # reads its whole width, and no memory may follow the last cell.
             by = 0 if spare else max(0, begin + width - cells)
             at = source + FLOAT * (begin - by)
             for block in range(0, features, rows):
@@ -217,11 +218,11 @@ def convolve(
     Parameters
     ----------
     after : Array
-        What `Epilogue.packed` returns.
+        The numbers of `CompiledEpilogue.packed`.
     framed : Array
-        Room for the framed channels of a group; empty where x is used as it lies.
+        Scratch for the framed channels of a group; empty if x is read in place.
     layout : Array, int64
-        What `Convolution.layout` returns.
+        The numbers of `CompiledConvolution.layout`.
     """
     batch, depth, features, plane = layout[0], layout[1], layout[2], layout[3]
     height, width, columns = layout[4], layout[5], layout[14]
@@ -233,13 +234,13 @@ def convolve(
     for part in range(batch * groups):
         group = part % groups
         source = x.ctypes.data + FLOAT * part * depth * height * width
-        # In bands, so that what is framed stays in the cache until it is read.
+        # In bands, so that the frame is still in the cache when it is read.
         lines = plane // columns
         band = min(layout[15], lines)
         for line in range(0, lines, band):
             if framed.size:
-                # Only if one band is all of the image is the frame laid out in the same way for the
-                # next one.
+                # Only a band that covers the whole image leaves a frame that the next image can
+                # reuse.
                 zeroed = part > 0 and band == lines
                 frame(source, framed.ctypes.data, depth, line, zeroed, layout)
             convolve_group(

@@ -1,8 +1,8 @@
 """Depthwise convolutions over short lines, straight from the input.
 
-To frame a channel and to leave out the ends of its lines takes longer than its few products. So
-nothing is framed: a tap's cells beyond the ends of a line are masked, and so are whole lines. Where
-that pays it is twice as fast (272 planes of 14 by 14 cells: 0.044 ms, 0.083 framed).
+Framing a channel and dropping the ends of its lines would take longer than its few products. So the
+cells of a tap beyond the ends of a line are masked, and so are whole lines. Where this pays it is
+twice as fast (272 planes of 14 by 14 cells: 0.044 ms, 0.083 ms framed).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .jit import CELLS, TABLE, instruction, machine_code
 from .vector import FLOAT, INT, LANES, Value, Writer
 
 LINES = 4
-"""So many lines are computed together, so that their additions overlap."""
+"""Lines computed together, so that their additions overlap."""
 
 BYTES = 4
-"""Of a cell."""
+"""Size of a cell."""
 
 CHUNK = 1 << 12
-"""Cells; so many sums of a channel are made before they are finished, in the innermost cache."""
+"""Sums of a channel computed before the epilogue runs; they fit in the innermost cache."""
 
 _SHORT = ir.IntType(32)
 _PLACES = ir.VectorType(_SHORT, LANES)
@@ -73,14 +73,14 @@ def _sum(
         with cgutils.for_range(builder, rows, intp=INT) as tap_row:
             first = builder.add(row, builder.mul(tap_row.index, below))
             lines = [builder.add(first, builder.mul(down, write.index(n))) for n in range(LINES)]
-            bounds = [_bound(write, line, height, width) for line in lines]
+            bounds = [_measure_line(write, line, height, width) for line in lines]
             starts = [write.advance(source, builder.mul(line, width)) for line in lines]
             with cgutils.for_range(builder, cells, intp=INT) as tap:
                 place = builder.add(begin, builder.mul(tap.index, beside))
                 number = builder.add(builder.mul(tap_row.index, cells), tap.index)
                 w = write.splat(write.load(FLOAT, write.advance(weights, number)))
                 for total, start, bound in zip(sums, starts, bounds, strict=True):
-                    x = _masked(write, across, start, place, bound)
+                    x = _load_masked(write, across, start, place, bound)
                     builder.store(write.multiply_add(w, x, builder.load(total)), total)
         left = builder.sub(columns, column)
         for n, total in enumerate(sums):
@@ -88,16 +88,16 @@ def _sum(
             write.store_lanes(builder.load(total), write.advance(target, line), left)
 
 
-def _bound(write: Writer, line: Value, height: Value, width: Value) -> Value:
-    """Return how many cells a line has, in each lane: none outside the image."""
+def _measure_line(write: Writer, line: Value, height: Value, width: Value) -> Value:
+    """Return the number of cells of a line, splat over the lanes; 0 outside the image."""
     builder = write.builder
     inside = builder.icmp_unsigned("<", line, height)
     length = builder.select(inside, width, write.index(0))
     return write.splat(builder.trunc(length, _SHORT))
 
 
-def _masked(write: Writer, across: int, line: Value, place: Value, bound: Value) -> Value:
-    """Return cells of a line from a place on, zeros where there are none."""
+def _load_masked(write: Writer, across: int, line: Value, place: Value, bound: Value) -> Value:
+    """Load cells of a line from `place` on, with zeros beyond its bound."""
     builder = write.builder
     parts = []
     for part in range(across):
@@ -118,11 +118,12 @@ def convolve_channels(
     Parameters
     ----------
     after : Array
-        What `Epilogue.packed` returns.
+        The numbers of `CompiledEpilogue.packed`.
     layout : Array, int64
-        The numbers of rows and columns; of the outputs' columns; of cells before the first column;
-        of the kernel's rows and columns; its dilations; by how many rows windows move; then the
-        numbers of images, of output rows; by how many columns windows move; of rows above.
+        The rows and columns of the input, columns of the output, cells before the first column,
+        rows
+        and columns of the kernel, both dilations, row stride, images, output rows, column stride,
+        rows above the first.
     """
     height, width, columns, down = layout[0], layout[1], layout[2], layout[8]
     batch, lines, across, top = layout[9], layout[10], layout[11], layout[12]

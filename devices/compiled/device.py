@@ -1,4 +1,4 @@
-"""The compiled device: a cpu device whose hot loops are machine code. Needs Numba."""
+"""The compiled device: a cpu device whose hot loops are machine code. Requires Numba."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ FIX = get_install_command("compiled")
 
 
 class CompiledDevice(CpuDevice):
-    """Runs compiled kernels where there are any, numpy's elsewhere, in order on one thread.
+    """Runs compiled kernels, and numpy's for all other nodes, in order on one thread.
 
-    Results are those of the `cpu` device but for rounding. Machine code is made when first needed
-    and kept on disk: beside the package, or in the user's cache folder where that is read-only.
+    Results equal those of the `cpu` device up to rounding. Machine code is compiled at first use
+    and
+    kept on disk: next to the package, or in the user's cache folder if that is read-only.
 
     Raises
     ------
@@ -48,14 +49,13 @@ class CompiledDevice(CpuDevice):
         )
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the kernel's scratch buffers."""
         self._import()
         from .program import scratch
 
         return scratch(node, call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """False: what follows a convolution is fused with it when programs are compiled."""
+        """Return False: binding fuses the nodes after a convolution."""
         return False
 
     def bind(
@@ -66,14 +66,13 @@ class CompiledDevice(CpuDevice):
         *,
         measure: bool,
     ) -> Program:
-        """Bind kernels to views, what follows a convolution in the same pass over its outputs."""
         self._import()
         from .program import bind
 
         return bind(self.name, subgraph, views, living, measure=measure)
 
     def _import(self) -> None:
-        """Import Numba, which takes half a second, now that it is needed.
+        """Import Numba at first use, since it takes half a second.
 
         Raises DeviceUnavailableError if it does not load.
         """

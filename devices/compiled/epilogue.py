@@ -1,4 +1,4 @@
-"""The end of a convolution, while its outputs are in cache: add, activate, scale, shift."""
+"""The epilogue of a convolution, run in cache: add, activate, scale and shift its outputs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CompiledEpilogue:
     residual: Array | None = None
 
     def packed(self) -> Array:
-        """Return the numbers as compiled loops take them: in an array, which is cheap to pass."""
+        """Return the numbers as an array, which is cheap to pass to compiled loops."""
         return np.array(self.numbers, np.float32)
 
 
@@ -92,7 +92,7 @@ def finish_cells(
     length: Any,
     numbers: Any,
 ) -> Any:
-    """Write the epilogue of source + bias to target, so many cells of one channel.
+    """Write the epilogue of source + bias to target, for `length` cells of one channel.
 
     All but `bias` and `length` are addresses; `numbers` holds float32.
     """

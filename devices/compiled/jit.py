@@ -1,4 +1,4 @@
-"""Numba's decorators, typed: mypy sees a function as it is written."""
+"""Typed forms of Numba's decorators: mypy sees the decorated function's own signature."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ CELLS = types.Array(types.float32, 1, "C")
 TABLE = types.Array(types.int64, 1, "C")
 
 
-def _edition() -> str:
-    """Return a digest of this package's files, any of which may be part of a function's code."""
+def _hash_package() -> str:
+    """Return a digest of this package's files, any of which may be inlined into a function."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-_EDITION = _edition()
+_EDITION = _hash_package()
 
 
 def machine_code(*arguments: Any) -> Callable[[Function], Function]:
-    """Compile a function for these argument types when it is defined; without any, when called.
+    """Compile a function for these argument types, or at its first call if there are none.
 
-    It runs without Python's lock. The machine code is kept on disk where there is a place for it.
+    It runs without the interpreter's lock. The machine code is cached on disk if a folder is
+    writable.
     """
     signature = [types.void(*arguments)] if arguments else []
 
     def decorate(function: Function) -> Function:
-        # Numba calls what it keeps after this name, and looks for changes in the function's own
-        # file alone.
+        # Numba names its cache after this, and checks only the function's own file for changes.
         function.__qualname__ = f"{function.__name__}_{_EDITION}"
         try:
             compiled = _njit(*signature, nogil=True, cache=True)(function)
@@ -55,19 +55,19 @@ def machine_code(*arguments: Any) -> Callable[[Function], Function]:
 def instruction(
     function: Callable[Concatenate[Any, Parameters], Any],
 ) -> Callable[Parameters, None]:
-    """Let compiled functions call one that writes its own machine instructions.
+    """Let compiled functions call a function that emits its own machine instructions.
 
-    It gets the types of its arguments, after Numba's typing context, and returns a signature and
-    the function that writes.
+    The function receives Numba's typing context and the types of its arguments, and returns a
+    signature and a code generator.
     """
     return cast(Callable[Parameters, None], intrinsic(function))
 
 
 def inline(function: Callable[..., Any]) -> None:
-    """Let compiled functions call a Python function, which stays one for everybody else."""
+    """Let compiled functions call a Python function, which Python can still call, too."""
     register_jitable(function)
 
 
-def writable(array: Array) -> Array:
-    """Return an array that compiled code takes: constants are copied, as they are read-only."""
+def make_writable(array: Array) -> Array:
+    """Return the array, or a copy if it is read-only, which compiled code does not accept."""
     return array if array.flags.writeable else array.copy()

@@ -1,7 +1,7 @@
-"""Binding a subgraph: a convolution and the nodes that follow it become one step where they can.
+"""Binding a subgraph: a convolution and the nodes that follow it become one step if possible.
 
-Those are computed while the convolution's outputs are in cache. What the nodes in between would
-have written is then never written; their places in memory stay.
+The following nodes are computed while the convolution's outputs are in cache. Tensors between the
+nodes are then never written; their places in memory stay reserved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..kernels.steps import Step
 from ..memory import View
 from ..program import BoundProgram, bind_node, is_in_place
 from . import activation
-from .convolution import CompiledConvolution, convolution_of
+from .convolution import CompiledConvolution, find_convolution
 from .epilogue import (
     CLIP,
     HARD_SIGMOID,
@@ -41,12 +41,12 @@ KIND = "compiled"
 
 
 class Fused(NamedTuple):
-    """A convolution up to one of the nodes behind it.
+    """A convolution and the nodes fused with it.
 
     Attributes
     ----------
     output : str
-        What that node writes.
+        The output of the last node.
     residual : str or None
         The tensor that is added.
     """
@@ -58,29 +58,29 @@ class Fused(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What is fused so far, and what may come next: operators stand in the order of `Numbers`."""
+    """The fusion so far. Further operators must keep the order of `Numbers`."""
 
     fused: Fused
     activated: bool = False
 
 
-def following(graph: Graph, conv: Node, behind: Sequence[Node]) -> list[Fused]:
-    """Return the convolution alone, then with each further node that can be fused to it.
+def list_fusions(graph: Graph, conv: Node, later: Sequence[Node]) -> list[Fused]:
+    """Return the convolution alone, then with each further node that can be fused with it.
 
-    `behind` are the nodes that run after it, in order. A node is fused if it comes next, and
-    nothing but it reads what lies between.
+    `later` are the nodes that run after it, in order. A node is fused if it comes next and is the
+    only reader of the tensor between.
     """
     state = _State(Fused(conv.outputs[0]))
     found = [state.fused]
-    for node in behind:
+    for node in later:
         tensor = state.fused.output
-        # Fused, it is never written: somebody else would miss it.
+        # A fused tensor is never written, so it must have no other reader.
         if tensor in graph.fetched or graph.consumers[tensor] != (node,):
             break
-        # Of x + x both are the same pass; of two outputs one has no place.
+        # In x + x both operands are the same pass; a second output has no place.
         if node.inputs.count(tensor) != 1 or len(node.outputs) != 1:
             break
-        # Broadcast to a larger shape, it is no pass over the same cells.
+        # Broadcasting to a larger shape is not a pass over the same cells.
         if graph.tensors[node.outputs[0]] != graph.tensors[tensor]:
             break
         extended = _extend(graph, state, node)
@@ -106,7 +106,7 @@ def _extend(graph: Graph, state: _State, node: Node) -> _State | None:
         if node.op == "Mul" or not fits or state.activated or numbers.adds or numbers.scales:
             return None
         return _State(Fused(output, numbers._replace(adds=True), other))
-    activation = None if state.activated or numbers.scales else activation_of(graph, node)
+    activation = None if state.activated or numbers.scales else find_activation(graph, node)
     if activation is None:
         return None
     code, a, b = activation
@@ -116,7 +116,7 @@ def _extend(graph: Graph, state: _State, node: Node) -> _State | None:
 
 def _scale(state: _State, node: Node, value: float) -> _State | None:
     numbers = state.fused.numbers
-    # Folded into scale and shift, what follows an addition would differ in the last bit.
+    # Folding a node after an addition into scale and shift would change the last bit.
     if numbers.shift != 0:
         return None
     if node.op == "Add":
@@ -127,8 +127,8 @@ def _scale(state: _State, node: Node, value: float) -> _State | None:
     return replace(state, fused=fused)
 
 
-def activation_of(graph: Graph, node: Node) -> tuple[int, float, float] | None:
-    """Return the code and numbers of an activation, None where it has none."""
+def find_activation(graph: Graph, node: Node) -> tuple[int, float, float] | None:
+    """Return the code and numbers of an activation, or None if the loops lack it."""
     attributes = node.attributes
     if node.op == "Relu":
         return RELU, 0.0, 0.0
@@ -150,7 +150,6 @@ def activation_of(graph: Graph, node: Node) -> tuple[int, float, float] | None:
 
 
 def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    """Return the scratch buffers of a node's kernel."""
     conv = _convolution(node, call, outputs)
     return conv.scratch if conv else programs.scratch(node, KIND, call, outputs)
 
@@ -163,7 +162,6 @@ def bind(
     *,
     measure: bool = False,
 ) -> BoundProgram:
-    """Bind a subgraph's nodes to arrays."""
     nodes = [node for node in graph.nodes if not is_in_place(graph, node, views)]
     steps: list[tuple[Node, Step]] = []
     position = 0
@@ -175,7 +173,7 @@ def bind(
             steps.append((node, step))
             position += 1
         else:
-            candidates = following(graph, node, nodes[position + 1 :])
+            candidates = list_fusions(graph, node, nodes[position + 1 :])
             step, length = _bind_longest(conv, graph, node, candidates, views)
             steps.append((node, step))
             position += length
@@ -185,8 +183,8 @@ def bind(
 def _convolution(node: Node, call: Call, outputs: Specs) -> CompiledConvolution | None:
     if node.op != "Conv":
         return None
-    found = find_kernel(node.op, KIND, call)  # somebody's own, for calls such as this one
-    return convolution_of(call, outputs) if found is None or found.is_usual else None
+    found = find_kernel(node.op, KIND, call)  # a registered kernel takes precedence
+    return find_convolution(call, outputs) if found is None or found.is_usual else None
 
 
 def _bind_longest(
@@ -196,18 +194,18 @@ def _bind_longest(
     candidates: list[Fused],
     views: Mapping[str, View],
 ) -> tuple[Step, int]:
-    """Return the step of as many nodes as memory allows, and how many they are.
+    """Return the step that fuses as many nodes as memory allows, and their number.
 
-    The plan may lay what a later node writes over the convolution's input or scratch, which are
-    free by the time that node runs: it must not be written while the convolution reads them.
+    The plan may place the output of a later node over the convolution's input or scratch, which are
+    free when that node runs: it must not be written while the convolution reads them.
     """
     x, w, *bias = node.inputs
-    source = _array(graph, views, x)
+    source = _find_array(graph, views, x)
     buffers = [views[scratch_name(node, i)].array for i in range(len(conv.scratch))]
     for length in range(len(candidates), 0, -1):
         fused = candidates[length - 1]
         y = views[fused.output].array
-        residual = None if fused.residual is None else _array(graph, views, fused.residual)
+        residual = None if fused.residual is None else _find_array(graph, views, fused.residual)
         if length == 1 or not (_overlaps(y, source, *buffers) or _is_shifted(y, residual)):
             break
     given = graph.constants[bias[0]] if bias and bias[0] else np.zeros(y.shape[1], np.float32)
@@ -215,7 +213,7 @@ def _bind_longest(
     return conv.bind(source, graph.constants[w], given, y, buffers, after), length
 
 
-def _array(graph: Graph, views: Mapping[str, View], name: str) -> Array:
+def _find_array(graph: Graph, views: Mapping[str, View], name: str) -> Array:
     return graph.constants[name] if name in graph.constants else views[name].array
 
 
@@ -224,7 +222,7 @@ def _overlaps(y: Array, *others: Array) -> bool:
 
 
 def _is_shifted(y: Array, residual: Array | None) -> bool:
-    """True when they share memory, but not cell by cell."""
+    """Return whether the arrays share memory at different offsets."""
     if residual is None or not np.may_share_memory(y, residual):
         return False
     return bool(y.ctypes.data != residual.ctypes.data)

@@ -1,8 +1,8 @@
 """The innermost loop of all convolutions: a tile of outputs held in vector registers.
 
 It is the "micro-kernel" of Goto and van de Geijn 2008, "Anatomy of high-performance matrix
-multiplication", with the operand's rows found by a table of offsets, as in Dukhan 2019, "The
-indirect convolution algorithm": a row may be a channel, or a channel shifted by a tap.
+multiplication". A table of offsets locates the operand's rows, as in Dukhan 2019, "The indirect
+convolution algorithm": a row is a channel, or a channel shifted by a tap.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from .jit import instruction
 from .vector import FEATURES, FLOAT, INT, LANES, VECTOR, Writer
 
 ROWS = 12 if "avx512f" in FEATURES else 6
-"""At most so many rows of a tile are computed together: with two vectors each, 24 of the 32
-registers there are (12 of 16)."""
+"""Most rows of a tile that are computed together: with two vectors each they use 24 of the 32
+registers (12 of 16)."""
 
 
-def vectors_of(rows: int) -> int:
-    """Return how many vectors wide a tile is: wider with few rows, so that additions overlap."""
+def count_vectors(rows: int) -> int:
+    """Return the width of a tile in vectors: wider with few rows, so that additions overlap."""
     return 8 if rows == 1 else 4 if rows <= ROWS // 3 else 2
 
 
@@ -45,13 +45,13 @@ def multiply_tile(
     n_rows = rows.literal_value
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _tile(Writer(builder), n_rows, *arguments[1:])
+        _emit_tile(Writer(builder), n_rows, *arguments[1:])
         return context.get_dummy_value()
 
     return types.void(rows, *[types.int64] * 6), generate
 
 
-def _tile(
+def _emit_tile(
     write: Writer,
     rows: int,
     weights: Any,
@@ -61,7 +61,7 @@ def _tile(
     target: Any,
     pitch: Any,
 ) -> None:
-    builder, vectors = write.builder, range(vectors_of(rows))
+    builder, vectors = write.builder, range(count_vectors(rows))
     zeros = write.constant(0)
     sums = [[write.variable(zeros) for _ in vectors] for _ in range(rows)]
     with cgutils.for_range(builder, depth, intp=INT) as loop:

@@ -1,7 +1,7 @@
-"""Vector instructions: what the tile and the epilogue are written in.
+"""Vector instructions, with which the tile and the epilogue are written.
 
-Left to itself, the compiler neither keeps a two-dimensional tile in registers nor computes the last
-few cells of a row with a mask.
+Without them the compiler neither keeps a two-dimensional tile in registers nor masks the last
+cells of a row.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import llvmlite.binding
 from llvmlite import ir
 from numba.core import cgutils, config
 
-_config: Any = config  # it gets its attributes while it is imported
+_config: Any = config  # its attributes are set while it is imported
 
 
 def find_features() -> frozenset[str]:
-    """Return the instruction sets that Numba compiles for: the host's, or those it is told to."""
+    """Return the instruction sets that Numba compiles for, which the environment may restrict."""
     if _config.CPU_FEATURES is not None:  # NUMBA_CPU_FEATURES
         named = _config.CPU_FEATURES.split(",")
         return frozenset(name[1:] for name in named if name.startswith("+"))
@@ -36,16 +36,16 @@ INT = ir.IntType(64)
 VECTOR = ir.VectorType(FLOAT, LANES)
 MASK = ir.VectorType(ir.IntType(1), LANES)
 ALL = ir.Constant(MASK, [1] * LANES)
-"""The mask of whole vectors, which are loaded and stored without one."""
+"""The mask of whole vectors, which are loaded and stored unmasked."""
 
 _numba: Any = cgutils  # some of it is typed, some is not
 
 Value: TypeAlias = Any
-"""A value of the program that is being written; llvmlite is not typed."""
+"""A value of the emitted program; llvmlite is not typed."""
 
 
 class Writer:
-    """Writes vector instructions by way of a builder."""
+    """Emits vector instructions through a builder."""
 
     def __init__(self, builder: Any) -> None:
         self.builder = builder
@@ -57,11 +57,11 @@ class Writer:
         return ir.Constant(VECTOR, [ir.Constant(FLOAT, float(number))] * LANES)
 
     def advance(self, address: Value, count: Value, size: int = 4) -> Value:
-        """Return the address of so many elements further on."""
+        """Return the address `count` elements further on."""
         return self.builder.add(address, self.builder.mul(count, self.index(size)))
 
     def load(self, kind: Any, address: Value) -> Value:
-        """Load a value that is aligned as an array's elements are."""
+        """Load a value with the alignment of array elements."""
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         return self.builder.load(pointer, align=8 if kind is INT else 4)
 
@@ -70,11 +70,11 @@ class Writer:
         self.builder.store(value, pointer, align=4)
 
     def variable(self, value: Value) -> Value:
-        """Return a place for a vector; the compiler finds a register for it."""
+        """Return a stack slot for a vector, which the compiler promotes to a register."""
         return _numba.alloca_once_value(self.builder, value)
 
     def splat(self, scalar: Value) -> Value:
-        """Return a vector of equal lanes."""
+        """Return a vector with equal lanes."""
         undefined = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
         lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
@@ -98,12 +98,12 @@ class Writer:
         return self.builder.shuffle_vector(low, high, lanes)
 
     def mask(self, length: Value) -> Value:
-        """Return the mask of so many lanes; of none where it is negative."""
+        """Return the mask of the first `length` lanes; empty if it is negative."""
         lanes = ir.Constant(ir.VectorType(INT, LANES), list(range(LANES)))
         return self.builder.icmp_signed("<", lanes, self.splat(length))
 
     def masked_load(self, address: Value, mask: Value) -> Value:
-        """Load the lanes of a mask, zeros elsewhere; memory of other lanes is not touched."""
+        """Load the lanes of a mask, zeros elsewhere. Memory of other lanes is not touched."""
         if mask is ALL:
             return self.load(VECTOR, address)
         pointer = self.builder.inttoptr(address, VECTOR.as_pointer())
@@ -111,7 +111,6 @@ class Writer:
         return self._call(name, VECTOR, pointer, _align(4), mask, self.constant(0))
 
     def masked_store(self, value: Value, address: Value, mask: Value) -> None:
-        """Store the lanes of a mask."""
         if mask is ALL:
             self.store(value, address)
             return
@@ -120,10 +119,10 @@ class Writer:
         self._call(name, ir.VoidType(), value, pointer, _align(4), mask)
 
     def for_lanes(self, length: Value, body: Callable[[Value, Value], None]) -> None:
-        """Write a loop over vectors of `length` cells: body(first cell, mask of those left).
+        """Emit a loop over vectors of `length` cells, whose body gets the first cell and the mask.
 
-        Only the last vector has a mask to compute: AMD's processors take some twenty cycles for a
-        masked store of AVX2.
+        Only the last vector computes a mask: AMD's processors take some twenty cycles for a masked
+        store of AVX2.
         """
         builder = self.builder
         rounds = builder.udiv(length, self.index(LANES))
@@ -135,7 +134,6 @@ class Writer:
             body(first, self.mask(left))
 
     def store_lanes(self, value: Value, address: Value, length: Value) -> None:
-        """Store the first `length` lanes of a vector, or all of them."""
         is_whole = self.builder.icmp_signed(">=", length, self.index(LANES))
         with self.builder.if_else(is_whole) as (whole, part):
             with whole:

@@ -22,7 +22,7 @@ from ..kinds import get_gpu
 from ..memory import Arena, View
 from ..worker.client import WorkerClient
 from ..worker.device import WorkerDevice
-from ..worker.modules import sources_of
+from ..worker.modules import list_node_sources
 from ..worker.objects import WorkerObjects
 from .device import CudaDevice
 from .support import explain_refusal
@@ -91,7 +91,7 @@ class CudaWorkerDevice(WorkerDevice):
         support = runs(node, "cuda")
         try:
             if support.ok:
-                sources_of(node)
+                list_node_sources(node)
         except DeviceError as error:
             return Support(False, error.what)
         reason = (

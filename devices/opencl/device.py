@@ -1,7 +1,7 @@
 """OpenCL devices through pyopencl: generated kernels, uploads and downloads on three queues.
 
-Nothing inside a plan waits on the host: `queued.queues` keeps the order between queues on the
-device, and the threads of `queued.waiter` tell when events have happened.
+No call of a plan blocks the host: `queued.queues` orders work between queues on the device, and the
+threads of `queued.waiter` report completed events.
 """
 
 from __future__ import annotations
@@ -29,32 +29,30 @@ from ..streams.device import QueuedDevice
 from ..streams.program import QueuedProgram, mark_steps
 from ..streams.queues import DOWNLOAD, UPLOAD, Queues
 from ..streams.waiter import StreamJob
-from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, opencl_names, unavailable_error
-from .memory import OpenClArena, alignment_of
+from .driver import ClDevice, PyOpenCl, find_device, load_pyopencl, unavailable_error
+from .memory import OpenClArena, read_alignment
 from .program import OpenClBinder
 from .streams import OpenClBackend, open_queues
 
-__all__ = ["OpenClDevice", "opencl_names"]
-
 ON_PROCESSOR = 2
-"""The bit of a device's type that says that it is a processor (CL_DEVICE_TYPE_CPU)."""
+"""The bit of a device's type for a processor (CL_DEVICE_TYPE_CPU)."""
 
 CPU_FLOPS, CPU_BYTES = 0.25, 0.5
 """Per compute unit, a core, and cycle. Kernels are written for graphics cards: PoCL on an EPYC does
 0.93 Gflop/s of 2 x 2.6 GHz, 2.5 GB/s. Measured 2026-11."""
 
 GPU_FLOPS, GPU_BYTES = 32, 4
-"""Per compute unit and cycle: a quarter of what AMD's 64 lanes can do, an eighth of Nvidia's 128,
-twice that of Intel's 8; and the bandwidth that cards have for each of theirs."""
+"""Per compute unit and cycle: a quarter of the peak of AMD's 64 lanes, an eighth of Nvidia's 128,
+twice that of Intel's 8; and the usual bandwidth of a card per unit."""
 
 UNIFIED_BYTES_PER_S = 30e9
-"""Where a graphics processor shares the memory of the host."""
+"""Of a graphics processor that shares the memory of the host."""
 
 
-def model_from(device: ClDevice) -> DeviceModel:
-    """Return the model that a device's type, units, clock and memory let one expect.
+def estimate_model(device: ClDevice) -> DeviceModel:
+    """Return the model expected from a device's type, units, clock and memory.
 
-    Orders of magnitude: the units of different makers are not alike.
+    It gives orders of magnitude: the units of different makers are not alike.
     """
     cycles_per_s = max(device.max_compute_units, 1) * max(device.max_clock_frequency, 1) * 1e6
     model = replace(OPENCL, memory_bytes=int(device.global_mem_size))
@@ -79,7 +77,7 @@ class _Found(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """What there is only while a device is open."""
+    """The resources of an open device."""
 
     cl: PyOpenCl
     context: object
@@ -95,17 +93,17 @@ class OpenClDevice(QueuedDevice[_Opened]):
     Parameters
     ----------
     name : str
-        ``"opencl:N"``; devices are numbered through all platforms.
+        ``"opencl:N"``; devices are numbered over all platforms.
     device : pyopencl.Device, optional
-        The device; found by its number when it is first looked at, if left out.
+        The device; found by its number at first use if left out.
 
     Notes
     -----
     Programs that measure, and all copies once there is such a program, have the device's own
-    times, mapped onto the host's clock. Other work is timed from its submission until it is known
-    to be complete.
+    times, mapped onto the host's clock. Other work is timed from its submission until its
+    completion is seen.
 
-    What was submitted cannot be cancelled: it is queued on the device already.
+    Submitted work cannot be cancelled: it is queued on the device already.
     """
 
     def __init__(self, name: str = "opencl:0", *, device: ClDevice | None = None) -> None:
@@ -116,13 +114,13 @@ class OpenClDevice(QueuedDevice[_Opened]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it is like; looks for the device when first asked."""
+        """The device's properties; the first access looks for the device."""
         if self._capabilities is None:
             _, device = self._find()
             self._capabilities = Capabilities(
                 memory=self.name,
                 accesses=frozenset({self.name}),
-                alignment=alignment_of(device),
+                alignment=read_alignment(device),
                 memory_bytes=int(device.global_mem_size),
                 native_waits=True,
                 software=f"{device.platform.name} {device.driver_version}",
@@ -131,35 +129,33 @@ class OpenClDevice(QueuedDevice[_Opened]):
 
     @property
     def model(self) -> DeviceModel:
-        """How fast it is taken to be until it is measured; looks for the device when asked."""
-        return model_from(self._find().device)
+        """The model assumed until the device is measured; the first access looks for the device."""
+        return estimate_model(self._find().device)
 
     def hardware(self) -> str:
-        """Return its name and driver, and how large it is."""
+        """Return the name, size and driver of the device."""
         device = self._find().device
         units = f"{device.max_compute_units} units of {device.max_clock_frequency} MHz"
         return f"{device.name.strip()}, {units}, {self.capabilities.software}"
 
     def spare(self) -> OpenClDevice:
-        """Return another device on the same hardware, closed."""
+        """Return another, closed device on the same hardware."""
         return OpenClDevice(self.name, device=self._find().device)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether a kernel can be generated for a node."""
         if calls_function(node):
             return Support(False, "Python functions do not run on 'opencl' devices")
         reason = generators.why_not(node, call)
-        # Asked last, since it takes the driver to tell.
+        # Asked last, since the answer needs the driver.
         if reason is None and generators.computes_float64(node, call) and not self._has_float64():
             reason = "the device has no float64"
         return Support(reason is None, reason or "has a generated kernel")
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the generated kernels' scratch buffers."""
         return generators.scratch(node, call, outputs)
 
     def open(self, cores: int | None = None) -> None:
-        """Make a context and its queues, and start the threads that wait for them."""
+        """Make a context and its queues, and start the threads that wait for events."""
         with self._life:
             if self._open is None:
                 cl, device = self._find()
@@ -171,14 +167,14 @@ class OpenClDevice(QueuedDevice[_Opened]):
                 self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate on the device, and touch it all."""
+        """Allocate on the device, and touch all of it."""
         assert memory == self.name, memory
         cl, context, setup, queues, *_ = self._get_open()
         with queues.current():
             return OpenClArena(memory, nbytes, self.capabilities.alignment, cl, context, setup)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of the device's memory, or of host memory."""
+        """Return a view of device or host memory."""
         if isinstance(arena, OpenClArena):
             assert arena.memory == self.name, arena.memory
             with self._get_open().queues.current():
@@ -196,7 +192,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
             constants, held = opened.constants.place(subgraph.constants)
             steps, traps = opened.binder.bind(stream, self.name, subgraph, views, constants)
         if measure:
-            # Copies too from now on: times of the host do not fit beside those of the device.
+            # Copies too from now on: host times are not comparable with device times.
             self._times_copies = True
             steps = mark_steps(steps, queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
@@ -213,14 +209,14 @@ class OpenClDevice(QueuedDevice[_Opened]):
         queues = self._get_open().queues
         lane = UPLOAD if isinstance(target.arena, OpenClArena) else DOWNLOAD
         job = StreamJob(Event(on_done), tuple(waits), held=(target, source))
-        copy = partial(queues.stream(lane).copy, _cells(target), _cells(source))
+        copy = partial(queues.stream(lane).copy, _find_cells(target), _find_cells(source))
         if not all(isinstance(view.arena, OpenClArena) for view in (target, source)):
             copy = partial(copy, is_blocking=False)  # only a copy to or from the host may block
-        work = copy if source.spec.nbytes else _nothing
+        work = copy if source.spec.nbytes else _skip
         return queues.put(lane, job, work, timed=self._times_copies)
 
     def close(self) -> None:
-        """Finish what is queued, end the threads, release the queues."""
+        """Finish queued work, end the threads, release the queues."""
         with self._life:
             opened = self._open
             if opened is not None:
@@ -245,20 +241,20 @@ class OpenClDevice(QueuedDevice[_Opened]):
         return _Opened(cl, context, backend.setup, queues, binder, constants)
 
     def _upload(self, view: View, array: Array) -> None:
-        """Copy a constant to the device and wait for it: nothing need keep the source then."""
+        """Copy a constant to the device and wait, so that the source may be freed."""
         opened = self._get_open()
         source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        # OpenCL refuses to copy nothing.
+        # OpenCL rejects copies of no bytes.
         if source.nbytes:
             opened.cl.enqueue_copy(opened.setup, view.array, source, is_blocking=True)
 
 
-def _cells(view: View) -> object:
-    """Return what a copy reads or writes: a buffer, or the host's bytes whatever they mean."""
+def _find_cells(view: View) -> object:
+    """Return the operand of a copy: a buffer, or the host's bytes."""
     if isinstance(view.arena, OpenClArena):
         return view.array
     return view.arena.buffer[view.offset : view.offset + view.spec.nbytes]
 
 
-def _nothing() -> None:
-    """Do what a copy of no bytes does."""
+def _skip() -> None:
+    """Copy no bytes."""

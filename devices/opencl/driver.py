@@ -1,6 +1,6 @@
-"""pyopencl and the drivers under it: finding devices, and what their errors mean.
+"""pyopencl and its drivers: finding devices, and translating their errors.
 
-Nothing here imports pyopencl before an OpenCL device is asked for.
+pyopencl is imported when an OpenCL device is first used.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ ClDevice: TypeAlias = Any
 
 NO_PLATFORM = -1001
 CHECKER = "Oclgrind"
-"""A platform that checks kernels, and takes ages: nobody wants it who does not name it."""
+"""A platform that checks kernels and is very slow: used only if it is named."""
 LOSSES = frozenset({-2, -14})
-"""Codes after which a device is taken to be broken: it is not available any more, or something
-that was queued on it failed (The OpenCL Specification, error codes)."""
+"""Codes after which a device is broken: it is no longer available, or queued work failed (The
+OpenCL Specification, error codes)."""
 SHORTAGES = frozenset({-4, -6, -61})
-"""Codes of too little memory: no memory for a buffer, none on the host, too large a buffer."""
+"""Codes of memory shortage: none for a buffer, none on the host, too large a buffer."""
 
 
 def load_pyopencl() -> PyOpenCl:
@@ -39,10 +39,10 @@ def load_pyopencl() -> PyOpenCl:
     return import_extra("pyopencl", "pyopencl is not installed", fix, DeviceUnavailableError)
 
 
-def all_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:
-    """Return the devices of all platforms, in the order in which they are numbered.
+def list_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:
+    """Return the devices of all platforms, in the order of their numbers.
 
-    Raises DeviceUnavailableError if there is none.
+    Raises DeviceUnavailableError if none is found.
     """
     try:
         platforms = cl.get_platforms()
@@ -53,7 +53,7 @@ def all_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:
             ) from error
         platforms = []
     platforms = sorted(platforms, key=lambda platform: bool(platform.name == CHECKER))
-    found = tuple(device for platform in platforms for device in _devices(cl, platform))
+    found = tuple(device for platform in platforms for device in _list_platform(cl, platform))
     if not found:
         raise DeviceUnavailableError(
             "there is no OpenCL device",
@@ -63,23 +63,23 @@ def all_devices(cl: PyOpenCl) -> tuple[ClDevice, ...]:
     return found
 
 
-def opencl_names() -> tuple[str, ...]:
-    """Return the names of the devices found; ``opencl:0`` where none is, to say why."""
+def list_names() -> tuple[str, ...]:
+    """Return the names of the devices; ``opencl:0`` without any, so that its use explains why."""
     try:
-        count = len(all_devices(load_pyopencl()))
+        count = len(list_devices(load_pyopencl()))
     except DeviceUnavailableError:
         return ("opencl:0",)
     return tuple(f"opencl:{index}" for index in range(count))
 
 
 def find_device(cl: PyOpenCl, name: str) -> ClDevice:
-    """Return the device of a name; raises DeviceUnavailableError if there is none."""
+    """Return the device of a name; raises DeviceUnavailableError if it is missing."""
     _, _, index = name.partition(":")
     if index and not (index.isascii() and index.isdigit()):
         raise DeviceUnavailableError(
             f"{name!r} is not an OpenCL device", fix="name one by its number: 'opencl:0'"
         )
-    devices = all_devices(cl)
+    devices = list_devices(cl)
     number = int(index or 0)
     if number >= len(devices):
         raise DeviceUnavailableError(
@@ -90,10 +90,10 @@ def find_device(cl: PyOpenCl, name: str) -> ClDevice:
 
 
 def device_error(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
-    """Return what an exception from pyopencl means for an open device; its cause is the exception.
+    """Translate an exception of pyopencl on an open device; the exception is its cause.
 
     ========================  ============================================
-    codes of `SHORTAGES`      DeviceMemoryError: the device lives on
+    codes of `SHORTAGES`      DeviceMemoryError: the device stays usable
     codes of `LOSSES`         DeviceLostError
     anything else             KernelError, or DeviceError outside a kernel
     ========================  ============================================
@@ -109,7 +109,7 @@ def device_error(cl: PyOpenCl, error: Exception, device: str) -> DeviceError:
 
 
 def lost_error(error: BaseException, device: str, at: str | None = None) -> DeviceLostError:
-    """Return the error of all work on a device after one that broke it."""
+    """Return the error of all work on a device after work that broke it."""
     return lost_device_error(
         error, device, at, "Oclgrind finds kernels that write where they should not"
     )
@@ -120,7 +120,7 @@ def unavailable_error(error: Exception, device: str) -> DeviceUnavailableError:
     return failures.unavailable_error(error, device, "look at clinfo")
 
 
-def _devices(cl: PyOpenCl, platform: Any) -> list[ClDevice]:
+def _list_platform(cl: PyOpenCl, platform: Any) -> list[ClDevice]:
     try:
         return list(platform.get_devices())
     except cl.Error:  # a platform without devices

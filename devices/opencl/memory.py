@@ -1,4 +1,4 @@
-"""Memory of an OpenCL device: arenas that are buffers, and sub-buffers at offsets of them."""
+"""Memory of an OpenCL device: each arena is a buffer, each view a sub-buffer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..memory import ALIGNMENT, Arena, View, check_fits
 from .driver import ClDevice, PyOpenCl
 
 
-def alignment_of(device: ClDevice) -> int:
-    """Return the bytes that offsets of sub-buffers are multiples of."""
+def read_alignment(device: ClDevice) -> int:
+    """Return the alignment of sub-buffer offsets in bytes."""
     return max(ALIGNMENT, int(device.mem_base_addr_align) // 8)
 
 
 class _Part:
-    """A sub-buffer; pyopencl's own cannot be referred to weakly."""
+    """A sub-buffer that supports weak references; pyopencl's own does not."""
 
     __slots__ = ("__weakref__", "buffer")
 
@@ -27,16 +27,16 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class OpenClView(View):
-    """A view of an OpenCL device's memory; it keeps the sub-buffer known to the arena."""
+    """A view of an OpenCL device's memory; it keeps the arena's sub-buffer alive."""
 
     part: _Part | None = None
 
 
 class OpenClArena(Arena):
-    """One buffer, and its sub-buffers.
+    """One buffer and its sub-buffers.
 
-    All that touches the arena goes through sub-buffers, copies too: OpenCL leaves undefined what
-    happens to a buffer and a sub-buffer of it that are used at the same time.
+    All accesses go through sub-buffers, copies too: OpenCL leaves the simultaneous use of a
+    buffer and a sub-buffer undefined.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class OpenClArena(Arena):
         super().__init__(memory, nbytes, buffer)
         self._alignment = alignment
         self._flags = cl.mem_flags.READ_WRITE
-        # Weak: a session that is fed many shapes has many views, of which it keeps the last ones.
+        # Weak: a session with many input shapes makes many views and keeps only the last ones.
         self._parts: weakref.WeakValueDictionary[tuple[int, int], _Part]
         self._parts = weakref.WeakValueDictionary()
-        # Drivers allocate when memory is first touched: there must not be too little of it later.
+        # Drivers allocate at first touch: touch now, so that a shortage shows here.
         cl.enqueue_fill_buffer(queue, buffer, b"\0", 0, max(nbytes, 1)).wait()
 
     def view(self, offset: int, spec: TensorSpec) -> OpenClView:
-        """Return a view, whose array is a sub-buffer; that of no bytes is None.
+        """Return a view, whose array is a sub-buffer, or None for no bytes.
 
-        Views of the same bytes that live at a time have the same sub-buffer: a kernel may write
-        over its input, but not through another sub-buffer.
+        Live views of the same bytes share a sub-buffer: a kernel may write over its input, but
+        not through another sub-buffer.
         """
         check_fits(self, offset, spec, self._alignment)
         if not spec.nbytes:
@@ -69,6 +69,6 @@ class OpenClArena(Arena):
         return OpenClView(self, offset, spec, part.buffer, part)
 
     def close(self) -> None:
-        """Drop the sub-buffers; the memory goes with the last program that uses it."""
+        """Drop the sub-buffers. The memory is freed with the last program that uses it."""
         self._parts.clear()
         super().close()

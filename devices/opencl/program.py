@@ -1,4 +1,4 @@
-"""Programs on an OpenCL device: kernels built, and bound to buffers."""
+"""Programs on an OpenCL device: builds kernels and binds them to buffers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..streams.failures import get_first_line
 from ..streams.program import Steps
 from ..streams.traps import Traps
 from .driver import ClDevice, PyOpenCl
-from .memory import alignment_of
+from .memory import read_alignment
 from .streams import PreparedKernel, Stream
 
 OPTIONS = ("-cl-std=CL1.2", "-w")
@@ -32,22 +32,22 @@ EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
 class OpenClBinder:
-    """Builds the kernels of subgraphs, those of one as one program, and binds them.
+    """Builds all kernels of a subgraph as one program, and binds them.
 
     Parameters
     ----------
     cl : module
         pyopencl.
     setup : pyopencl.CommandQueue
-        Where kernels are run for the first time.
+        The queue of warm-up launches.
     """
 
     def __init__(self, cl: PyOpenCl, context: Any, device: ClDevice, setup: Any) -> None:
         self._cl = cl
         self._context = context
         self._setup = setup
-        self._alignment = alignment_of(device)
-        self._options = [*OPTIONS, *_division(cl, device)]
+        self._alignment = read_alignment(device)
+        self._options = [*OPTIONS, *_list_division_options(cl, device)]
         self._lock = threading.Lock()
         self._programs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
@@ -59,7 +59,7 @@ class OpenClBinder:
         views: Mapping[str, View],
         constants: Mapping[str, Any],
     ) -> tuple[Steps, Traps | None]:
-        """Return a step for each piece of work, which queues it on a stream, and what may fail.
+        """Return a step for each piece, which queues it on a stream, and the program's traps.
 
         Raises DeviceError if the device's compiler refuses a kernel.
         """
@@ -81,8 +81,8 @@ class OpenClBinder:
         if not found:
             return steps, None
         node, last = steps[-1]
-        # Behind the last kernel, on the same stream: the words are there when the program is
-        # complete.
+        # Queued after the last kernel on the same stream, so that the words are downloaded when the
+        # program is complete.
         steps[-1] = node, in_order((last, partial(words.download, stream)))
         return steps, Traps(device, found, words.of_host, words.clear)
 
@@ -94,7 +94,7 @@ class OpenClBinder:
             return partial(stream.launch, self._prepare(program, queued.kernel, arguments))
         source, target = buffers[queued.source], buffers[queued.target]
         if not queued.nbytes:
-            return _nothing
+            return _skip
         return partial(
             stream.copy,
             target,
@@ -120,7 +120,7 @@ class OpenClBinder:
             return self._cl.Program(self._context, source).build(options=self._options)
         except self._cl.RuntimeError as error:
             raise DeviceError(
-                f"the device's compiler refuses generated kernels: {_complaint(error)}",
+                f"the device's compiler refuses generated kernels: {_find_complaint(error)}",
                 fix="report this, with the name and version of the driver",
             ) from error
 
@@ -134,10 +134,10 @@ class OpenClBinder:
     def _warm_up(
         self, program: Any, graph: Graph, launches: Sequence[Launch], views: Mapping[str, View]
     ) -> None:
-        """Run one group of each kernel: drivers translate and load them when first launched.
+        """Run one group of each kernel: drivers translate and load kernels at first launch.
 
-        They do so for each program anew. All arguments are one buffer of zeros, as large as the
-        largest of them: kernels read and write nothing else, whatever they find there.
+        They do that for each program anew. All arguments are one zeroed buffer of the largest size:
+        kernels access nothing else, whatever values they read.
         """
         # Once for each kernel, not for each launch.
         new = {launch.kernel.name: launch for launch in launches}
@@ -156,19 +156,19 @@ class OpenClBinder:
 
 
 class _Words:
-    """The words of a program's traps: each at the start of a sub-buffer, and on the host.
+    """The words of a program's traps: each starts a sub-buffer, with a copy on the host.
 
     Attributes
     ----------
     of_host : Array, (count,), int64
-        As they were when they were last downloaded.
+        The words as last downloaded.
     """
 
     def __init__(self, cl: PyOpenCl, context: Any, setup: Any, alignment: int, count: int) -> None:
         self._cl = cl
         self._setup = setup
         self._alignment = alignment
-        # So far apart as sub-buffers have to begin; the host reads the first word of each row.
+        # Spaced as sub-buffers require; the host reads the first word of each row.
         self._cells = np.zeros((count, alignment // WORD_NBYTES), np.int64)
         self.of_host = self._cells[:, 0]
         if count:
@@ -180,26 +180,24 @@ class _Words:
         return self._buffer.get_sub_region(index * self._alignment, WORD_NBYTES, flags)
 
     def download(self, stream: Stream) -> None:
-        """Queue the copy to the host."""
         stream.copy(self._cells, self._buffer, is_blocking=False)
 
     def clear(self) -> None:
-        """Make all words 0."""
         self._cells.fill(0)
         self._cl.enqueue_copy(self._setup, self._buffer, self._cells, is_blocking=True)
 
 
-def _division(cl: PyOpenCl, device: ClDevice) -> tuple[str, ...]:
-    """Return the option that has float32 divided as by numpy, where the device knows it."""
+def _list_division_options(cl: PyOpenCl, device: ClDevice) -> tuple[str, ...]:
+    """Return the option for correctly rounded float32 division, if the device has it."""
     exact = cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
     return (EXACT_DIVISION,) if device.single_fp_config & exact else ()
 
 
-def _complaint(error: Exception) -> str:
-    """Return the first line of a build log that tells of an error."""
+def _find_complaint(error: Exception) -> str:
+    """Return the first line of a build log that reports an error."""
     lines = [line.strip() for line in str(error).splitlines()]
     return next((line for line in lines if "error:" in line), get_first_line(error))
 
 
-def _nothing() -> None:
-    """Do what a copy of no bytes does."""
+def _skip() -> None:
+    """Copy no bytes."""

@@ -1,4 +1,4 @@
-"""The command queues of an open OpenCL device, as `devices.streams` drives them."""
+"""The command queues of an open OpenCL device, driven by `devices.streams`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .driver import PyOpenCl, device_error, lost_error
 
 
 class PreparedKernel(NamedTuple):
-    """A kernel whose arguments are set.
+    """A kernel with its arguments set.
 
     Attributes
     ----------
     size, threads : tuple of int
-        How many threads there are, and how many of them are a group.
+        The number of threads, and of threads in a group.
     held : tuple
-        Its program and its arguments: the kernel itself does not keep them alive.
+        The program and arguments, which the kernel itself does not keep alive.
     """
 
     kernel: Any
@@ -31,9 +31,9 @@ class PreparedKernel(NamedTuple):
 
 
 class Stream:
-    """An in-order command queue, with what the next command waits for and the last one's event.
+    """An in-order command queue, the events its next command waits for, and its last event.
 
-    So neither waiting nor recording takes a command of its own, where there is one to take part.
+    Waits and events are attached to commands, so that they need no commands of their own.
     """
 
     def __init__(self, cl: PyOpenCl, context: Any) -> None:
@@ -50,17 +50,17 @@ class Stream:
         )
 
     def copy(self, target: Any, source: Any, **options: Any) -> None:
-        """Queue a copy between buffers, or between a buffer and an array of the host's."""
+        """Queue a copy between buffers, or between a buffer and a host array."""
         self._last = self._cl.enqueue_copy(
             self.queue, target, source, wait_for=self._taken(), **options
         )
 
     def wait_event(self, event: Any) -> None:
-        """Hold up what is queued from now on until an event of another queue has happened."""
+        """Delay what is queued from now on until an event of another queue has happened."""
         self._waits.append(event)
 
     def record(self) -> Any:
-        """Return an event that happens when all that is queued is done, and have it begin."""
+        """Return the event of the last queued command, and flush the queue."""
         event, self._last = self._last, None
         if event is None or self._waits:
             event = self._cl.enqueue_marker(self.queue, wait_for=self._taken())
@@ -80,7 +80,7 @@ class OpenClBackend:
     Attributes
     ----------
     setup : pyopencl.CommandQueue
-        For what is not part of a plan's work; nothing waits in it.
+        A queue for work outside of plans; nothing waits in it.
     """
 
     def __init__(self, cl: PyOpenCl, context: Any, name: str) -> None:
@@ -88,60 +88,59 @@ class OpenClBackend:
         self._name = name
         profiling = cl.command_queue_properties.PROFILING_ENABLE
         self.setup = cl.CommandQueue(context, properties=profiling)
-        self.timeline = EventClock(partial(_happen, cl, self.setup), _between_ns)
+        self.timeline = EventClock(partial(_complete_marker, cl, self.setup), _measure_between_ns)
 
     def attach(self) -> None:
-        """Do nothing: all threads are alike."""
+        """Do nothing: a context belongs to all threads."""
 
     def current(self, stream: Stream) -> AbstractContextManager[None]:
-        """Do nothing: queues are named with each command."""
+        """Do nothing: each command names its queue."""
         return nullcontext()
 
     def hold(self, stream: Stream) -> AbstractContextManager[None]:
-        """Do nothing: programs do not ask for it."""
+        """Do nothing: programs do not use it."""
         return nullcontext()
 
     def wait_event(self, stream: Stream, event: Any) -> None:
-        """Hold up a stream until an event has happened."""
         stream.wait_event(event)
 
     def record(self, stream: Stream, *, timed: bool) -> Any:
-        """Return an event behind what is queued on a stream."""
+        """Return an event after what is queued on a stream."""
         return stream.record()
 
     def has_happened(self, event: Any) -> bool:
-        """Say whether an event has happened; False also where it never will."""
+        """Return whether an event has happened; False also for events that failed."""
         happened: bool = (
             event.command_execution_status == self._cl.command_execution_status.COMPLETE
         )
         return happened
 
     def synchronize(self, event: Any) -> None:
-        """Block until an event has happened; raise if what it stands for failed."""
+        """Block until an event has happened; raise if its command failed."""
         event.wait()
 
     def recycle(self, event: Any, *, timed: bool) -> None:
         """Do nothing: each command has an event of its own."""
 
     def device_error(self, error: Exception) -> DeviceError:
-        """Return what an exception from pyopencl means."""
+        """Translate an exception of pyopencl."""
         return device_error(self._cl, error, self._name)
 
     def lost_error(self, error: Exception) -> DeviceLostError:
-        """Return the error of all work after one that broke the device."""
+        """Return the error of all work after work that broke the device."""
         return lost_error(error, self._name)
 
 
 def open_queues(cl: PyOpenCl, context: Any, backend: OpenClBackend, name: str) -> Queues:
-    """Make a device's queues and start the threads that wait for them."""
+    """Make a device's queues and start the threads that wait for their events."""
     return Queues(name, backend, {lane: Stream(cl, context) for lane in LANES})
 
 
-def _happen(cl: PyOpenCl, queue: Any) -> Any:
+def _complete_marker(cl: PyOpenCl, queue: Any) -> Any:
     event = cl.enqueue_marker(queue)
     event.wait()
     return event
 
 
-def _between_ns(earlier: Any, later: Any) -> int:
+def _measure_between_ns(earlier: Any, later: Any) -> int:
     return int(later.profile.end - earlier.profile.end)

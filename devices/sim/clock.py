@@ -1,7 +1,7 @@
-"""Clocks that call back: the time line of simulated devices.
+"""Clocks with callbacks: the time line of simulated devices.
 
-A virtual clock moves only when it is told to, so that tests and predictions are exact; a real one
-calls back when the time has come, on a thread of its own.
+A virtual clock moves only on demand, so that tests and predictions are exact. A real clock calls
+back at the given time, on its own thread.
 """
 
 from __future__ import annotations
@@ -16,36 +16,34 @@ from typing import Protocol
 from ..errors import DeviceError
 
 _Due = tuple[int, int, Callable[[], object]]
-"""When, in which order among equals, and what."""
+"""Time, order among equal times, callback."""
 
 
 class Clock(Protocol):
-    """What a simulated device needs of a clock."""
+    """The interface between simulated devices and their clock."""
 
     def open(self) -> None:
-        """Begin to be used; each call is matched by one of `close`."""
+        """Start using the clock; each call is matched by one of `close`."""
         ...
 
     def close(self) -> None: ...
 
-    def now_ns(self) -> int:
-        """Return the time in nanoseconds."""
-        ...
+    def now_ns(self) -> int: ...
 
     def call_at(self, t_ns: int, function: Callable[[], object]) -> None:
-        """Call a function at a time, or as soon as possible if that has passed."""
+        """Call a function at a time, or as soon as possible if it has passed."""
         ...
 
     def hasten(self, reached: Callable[[], bool]) -> None:
-        """Move on until `reached()`, where time can be moved; called by threads that wait."""
+        """Move on until `reached()`, if the clock can be moved; called by waiting threads."""
         ...
 
 
 class VirtualClock:
-    """A clock that moves only when it is told to, and calls back on the thread that moves it.
+    """A clock that moves only on demand, and calls back on the thread that moves it.
 
-    What is due runs in order of time, and in the order it was asked for among equals, so the same
-    program gives the same times always. Any number of devices may share one clock.
+    Callbacks run in order of time, and of registration among equal times, so the same program
+    always has the same times. Any number of devices may share one clock.
 
     Examples
     --------
@@ -65,22 +63,22 @@ class VirtualClock:
         self._moving = threading.RLock()  # one thread at a time moves; callbacks may move, too
 
     def open(self) -> None:
-        """Do nothing: there is no thread to start."""
+        """Do nothing: a virtual clock has no thread."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: a virtual clock has no thread."""
 
     def now_ns(self) -> int:
         """Return the time in nanoseconds since the clock was made."""
         return self._now_ns
 
     def call_at(self, t_ns: int, function: Callable[[], object]) -> None:
-        """Call a function when the clock gets there; at once on the next move if it has passed."""
+        """Call a function when the clock reaches a time; on the next move if it has passed."""
         with self._lock:
             heapq.heappush(self._due, (max(t_ns, self._now_ns), next(self._order), function))
 
     def run_next(self, until_ns: int | None = None) -> bool:
-        """Move to the next thing due and run it; False when there is none (until a time)."""
+        """Move to the next callback and run it; return False if there is none (until a time)."""
         with self._moving:
             with self._lock:
                 if not self._due or (until_ns is not None and self._due[0][0] > until_ns):
@@ -90,7 +88,7 @@ class VirtualClock:
             return True
 
     def advance(self, seconds: float) -> None:
-        """Move on by some seconds, running what is due on the way.
+        """Move on by some seconds, running the callbacks due.
 
         Raises
         ------
@@ -107,12 +105,12 @@ class VirtualClock:
                 self._now_ns = max(self._now_ns, until_ns)
 
     def run_until_idle(self) -> None:
-        """Move on until nothing is due."""
+        """Move on until no callback is left."""
         while self.run_next():
             pass
 
     def hasten(self, reached: Callable[[], bool]) -> None:
-        """Move on until `reached()` or until nothing is due."""
+        """Move on until `reached()` or until no callback is left."""
         while not reached() and self.run_next():
             pass
 
@@ -138,7 +136,7 @@ class RealClock:
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread after the last user; what is still due then is forgotten."""
+        """End the thread after the last user; pending callbacks are dropped."""
         with self._life:
             self._users -= 1
             if self._users or self._thread is None:
@@ -160,15 +158,15 @@ class RealClock:
             self._changed.notify()
 
     def hasten(self, reached: Callable[[], bool]) -> None:
-        """Do nothing: this time passes by itself."""
+        """Do nothing: real time passes by itself."""
 
     def _run(self) -> None:
         while (function := self._next()) is not None:
             function()
-            del function  # it pins arrays and results until the next one comes
+            del function  # it would keep arrays and results alive until the next one
 
     def _next(self) -> Callable[[], object] | None:
-        """Wait for the next function that is due; None when the clock is to end."""
+        """Wait for the next due callback; return None when the clock is closed."""
         with self._changed:
             while self._users:
                 ahead_ns = self._due[0][0] - self.now_ns() if self._due else None
@@ -178,6 +176,6 @@ class RealClock:
             return None
 
 
-def virtual_clock(device: object) -> VirtualClock | None:
+def find_virtual_clock(device: object) -> VirtualClock | None:
     clock = getattr(device, "clock", None)
     return clock if isinstance(clock, VirtualClock) else None

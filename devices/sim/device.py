@@ -1,10 +1,10 @@
 """The simulated device: right results at modelled times.
 
-Its memory is its own (host memory in truth, poisoned when allocated, so that reading what nothing
-has written shows). Kernels are the cpu's; they run when the modelled work ends, so that a consumer
-that does not wait reads old bytes here as it would on real hardware. Three engines, each a FIFO
-queue: one computes, one copies in, one copies out. (With one queue for both directions, a download
-that waits for its kernels would hold up the next item's upload.)
+Its memory is its own: host memory in truth, filled with a poison pattern when allocated, so that
+reads of unwritten bytes show. It runs the cpu's kernels when the modelled work ends, so that a
+consumer that does not wait reads old bytes, as on real hardware. Three engines, each a FIFO queue,
+compute, copy in and copy out. (With one queue for both directions, a download that waits for its
+kernels would delay the next item's upload.)
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class SimDevice:
     Parameters
     ----------
     name : str
-        ``"sim:"`` and anything; also the name of its memory.
+        ``"sim:"`` and any suffix; also the name of its memory.
     model : SimModel, optional
-        A mid-range accelerator when left out.
+        A mid-range accelerator if left out.
     clock : Clock, optional
-        A `VirtualClock` makes all times exact, but nothing happens until it is moved. A session
+        A `VirtualClock` makes all times exact, but work advances only when it is moved. A session
         moves it when nothing else can happen; so do waiting for an event and closing the device. A
-        `RealClock` of its own when left out: kernels then take the longer of their modelled and
-        their real time. Devices that copy from each other have one virtual clock, or none.
+        `RealClock` of its own if left out: kernels then take the longer of their modelled and
+        their real time. Devices that copy from each other share one virtual clock, or have none.
 
     Notes
     -----
@@ -79,7 +79,7 @@ class SimDevice:
             native_waits=True,
             copies_from=self.model.peers,
         )
-        self._lock = threading.RLock()  # freeing constants may interrupt whoever holds it
+        self._lock = threading.RLock()  # freeing constants may interrupt the thread that holds it
         self._engines: dict[str, SimulatedEngine] = {}
         self._fate = _Fate()
         self.generation = 0
@@ -89,30 +89,28 @@ class SimDevice:
         self._constants = ConstantStore(self, name, ALIGNMENT, _upload)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether the model has the operator and the cpu a kernel for it."""
+        """Return whether the model has the operator and the cpu a kernel for it."""
         if not self.model.has(node):
             return Support(False, f"{self.name!r} is modelled without {node.op!r}")
         return programs.supports(node, "cpu", runs_python=False, call=call)
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the scratch buffers of the cpu's kernel."""
         return programs.scratch(node, "cpu", call, outputs)
 
     def open(self, cores: int | None = None) -> None:
-        """Start the engines; a lost device is whole again."""
+        """Start the engines; a lost device works again."""
         with self._lock:
-            # Opening it twice is allowed; one that was lost begins anew.
+            # Opening twice is allowed; a lost device starts anew.
             if self._engines and self._fate.failure is None:
                 return
             if not self._engines:
                 self.clock.open()
-            self._fate = _Fate()  # what was queued in another life fails with that one
+            self._fate = _Fate()  # work queued before fails with the previous life
             self.generation += 1
             for name in (COMPUTE, UPLOAD, DOWNLOAD):
                 self._engines[name] = SimulatedEngine(self.clock, self._fate.why)
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate in the modelled memory."""
         assert memory == self.name, memory
         with self._lock:
             free = self.model.memory_bytes - self._used_bytes
@@ -125,7 +123,7 @@ class SimDevice:
         return _SimArena(memory, nbytes, self._release)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a view of the device's memory, of host memory, or of a peer's."""
+        """Return a view of the memory of the device, the host or a peer."""
         assert arena.memory in {self.name, HOST, SHARED, *self.model.peers}, arena.memory
         return host_view(arena, offset, spec)
 
@@ -153,7 +151,6 @@ class SimDevice:
     def submit(
         self, program: Program, waits: Sequence[Event] = (), on_done: OnDone | None = None
     ) -> Event:
-        """Queue on the compute engine."""
         assert isinstance(program, _SimProgram)
         event = SimEvent(self.clock, on_done)
         event.node_ns = program.node_ns
@@ -178,15 +175,15 @@ class SimDevice:
         return self._put(engine, SimulatedJob(event, work, duration_ns, tuple(waits)))
 
     def lose(self, reason: str = "a fault was injected") -> None:
-        """Lose the device: what is not complete fails, and so does all that follows."""
+        """Lose the device: incomplete and later work fails."""
         self._fate.failure = DeviceLostError(
             f"device {self.name!r} is lost: {reason}", fix="close and open it, or plan without it"
         )
 
     def close(self) -> None:
-        """Finish what is queued, moving a virtual clock as far as it takes."""
+        """Finish queued work, moving a virtual clock as far as needed."""
         engines = list(self._engines.values())
-        # Engines wait for one another's events: one may get on only after another has.
+        # Engines wait for one another's events: one may advance only after another has.
         while not all(engine.is_drained for engine in engines):
             for engine in engines:
                 engine.drain()
@@ -197,16 +194,16 @@ class SimDevice:
 
     @property
     def failure(self) -> DeviceLostError | None:
-        """Why the device is lost, by a fault."""
+        """The injected fault, if the device is lost."""
         return self._fate.failure
 
     @property
     def can_restart(self) -> bool:
-        """True: opened again, it is whole."""
+        """True: opening it again repairs it."""
         return True
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Do nothing, and say so: what is simulated ends in time."""
+        """Return False: simulated work always ends."""
         return False
 
     def _ns(self, seconds: float) -> int:
@@ -222,7 +219,7 @@ class SimDevice:
             if not self._engines:
                 raise DeviceUnavailableError(f"device {self.name!r} is closed", fix="open it")
             self._accepted += 1
-            # Before the work is queued: what loses the device is lost with it.
+            # Before the work is queued: the job at which the device is lost fails, too.
             if self._accepted - 1 == self.model.faults.lost_after:
                 self.lose()
             job.submitted_ns = self.clock.now_ns()
@@ -236,7 +233,7 @@ class SimDevice:
 
 @dataclass(slots=True)
 class _Fate:
-    """Whether one life of the device has come to an end, and why."""
+    """The fault of one life of the device, if any."""
 
     failure: DeviceLostError | None = None
 
@@ -245,7 +242,7 @@ class _Fate:
 
 
 class _SimArena(Arena):
-    """Poisoned when it is allocated and again when it is freed."""
+    """Memory that is filled with poison when allocated and when freed."""
 
     def __init__(self, memory: str, nbytes: int, release: Callable[[int], None]) -> None:
         super().__init__(memory, nbytes, host_arena(nbytes).buffer)
@@ -269,7 +266,7 @@ class _SimProgram:
 
 
 def _break(node: Node, step: Step, faults: Faults) -> Step:
-    """Return the step, or one that raises where the model says so."""
+    """Return the step, or one that raises if the model injects a fault there."""
     error = faults.fail_nodes.get(node.name)
     if error is None:
         return step

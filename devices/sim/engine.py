@@ -1,4 +1,4 @@
-"""Engines: in-order queues of work that takes modelled time."""
+"""Engines: in-order queues of work with modelled durations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .clock import Clock
 
 
 class SimEvent(Event):
-    """An event whose waiters let a virtual clock move."""
+    """An event that moves a virtual clock while a thread waits for it."""
 
     __slots__ = ("_clock",)
 
@@ -28,14 +28,13 @@ class SimEvent(Event):
         self._clock = clock
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Move the clock, if it is a virtual one, then wait as for any event."""
         self._clock.hasten(lambda: self.done)
         super().wait(timeout_s)
 
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A piece of work, what it waits for, and how long it takes."""
+    """A piece of work, its waits and its duration."""
 
     event: Event
     work: Callable[[], Any]
@@ -45,10 +44,11 @@ class SimulatedJob:
 
 
 class SimulatedEngine:
-    """Starts each job when the one before it has ended and its waits are complete.
+    """Starts each job when the previous one has ended and its waits are complete.
 
-    The work itself is done when the modelled time is over. `lost` says why the device is lost, or
-    None; jobs that are not complete by then fail.
+    The work itself runs when the modelled time is over. `lost` returns the error of a lost device,
+    or
+    None; jobs that are incomplete by then fail.
     """
 
     def __init__(self, clock: Clock, lost: Callable[[], DeviceLostError | None]) -> None:
@@ -62,17 +62,15 @@ class SimulatedEngine:
 
     @property
     def is_drained(self) -> bool:
-        """True when all that was queued is complete."""
         return self._last is None or self._last.done
 
     def drain(self) -> None:
-        """Wait until what was queued last is complete; errors are for whoever queued it."""
+        """Wait for the last queued job; its errors belong to the caller that queued it."""
         if self._last is not None:
             with suppress(Exception):
                 self._last.wait()
 
     def put(self, job: SimulatedJob) -> None:
-        """Queue a job behind those that were put before."""
         with self._lock:
             self._jobs.append(job)
             self._last = job.event
@@ -82,7 +80,7 @@ class SimulatedEngine:
         self._start()
 
     def _start(self, _: Event | None = None) -> None:
-        """Start the first job if nothing runs and what it waits for is done."""
+        """Start the first job if the engine is idle and the job's waits are complete."""
         with self._lock:
             if self._is_running or not self._jobs:
                 return
@@ -114,7 +112,7 @@ class SimulatedEngine:
 
 
 def _try(work: Callable[[], Any]) -> Exception | None:
-    """Run work as a lane does, and return what it raised."""
+    """Run work as a lane does, and return its exception, if any."""
     try:
         with np.errstate(all="ignore"):
             work()

@@ -10,15 +10,15 @@ from ..model import DeviceModel
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong on a simulated device.
+    """Faults injected into a simulated device.
 
     Attributes
     ----------
     fail_nodes : Mapping of str to Exception
-        Nodes whose kernel raises, by name, and what it raises, on every run.
+        Exceptions raised by the kernels of nodes, by node name, on every run.
     lost_after : int or None
-        How many programs and copies are accepted before the device is lost: what is not complete
-        by then fails, and so does all that follows, until the device is opened again.
+        Programs and copies accepted before the device is lost. Incomplete and later work then
+        fails, until the device is opened again.
     """
 
     fail_nodes: Mapping[str, Exception] = field(default_factory=dict)

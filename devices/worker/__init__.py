@@ -1,1 +1,1 @@
-"""The worker device: a process of its own, over shared memory."""
+"""The worker device: another process over shared memory."""

@@ -1,4 +1,4 @@
-"""The arrays that a worker process computes with: numpy's, on memory that it shares."""
+"""The arrays of a worker process: numpy's, on shared memory."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ from ..memory import SHARED, Arena, View, host_view
 
 
 class ProcessArrays(Protocol):
-    """What a worker process adds to its messages: memory, and a library of arrays on it."""
+    """The memory and the array library of a worker process."""
 
     @property
     def kind(self) -> str:
-        """Return the kind of device whose kernels it runs."""
+        """The kind of device whose kernels it runs."""
         ...
 
     @property
     def module(self) -> Any: ...
 
     def arena(self, mapping: mmap.mmap) -> Arena:
-        """Return the memory in a file of the parent's, or that such a file describes."""
+        """Return the memory in a file of the parent's, or the memory that such a file describes."""
         ...
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View: ...
 
-    def constants(self, graph: Graph) -> Mapping[str, Array]:
-        """Return a graph's constants as arrays of the library."""
-        ...
+    def constants(self, graph: Graph) -> Mapping[str, Array]: ...
 
     def as_array(self, value: Any) -> Array:
-        """Return what a Python function returned as an array of the library."""
+        """Convert the result of a Python function."""
         ...
 
     def measured(self, step: Step) -> Step:
@@ -44,15 +42,15 @@ class ProcessArrays(Protocol):
         ...
 
     def settle(self) -> None:
-        """Wait until all that was begun has ended.
+        """Wait until all started work has ended.
 
-        Raises DeviceLostError if nothing more can be computed in this process.
+        Raises DeviceLostError if the process cannot compute any more.
         """
         ...
 
 
 class HostArrays:
-    """Arrays of numpy; `name` is the worker's."""
+    """Arrays of numpy for the worker `name`."""
 
     kind = "cpu"
     module = np
@@ -61,7 +59,6 @@ class HostArrays:
         self._name = name
 
     def arena(self, mapping: mmap.mmap) -> Arena:
-        """Return the file's memory."""
         return Arena(SHARED, len(mapping), np.frombuffer(mapping, np.uint8))
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
@@ -71,11 +68,10 @@ class HostArrays:
         return graph.constants
 
     def as_array(self, value: Any) -> Array:
-        """Return an array of numpy's."""
         return np.asarray(value)
 
     def measured(self, step: Step) -> Step:
         return step
 
     def settle(self) -> None:
-        """Do nothing: numpy is done when it returns."""
+        """Do nothing: numpy is synchronous."""

@@ -1,9 +1,10 @@
-"""A worker process, seen from its parent: asked, watched, ended.
+"""The parent's side of a worker process: sends requests, watches the process, ends it.
 
-Requests are put by any thread and answered in order. At most `WINDOW` of them are on their way:
-they fit into the socket's buffer, so sending never blocks, and the others wait here. A reader
-thread starts the process, takes its answers and completes the events; when the process dies,
-whatever the cause, it completes all of them with DeviceLostError.
+Any thread may put requests; they are answered in order. At most `WINDOW` of them are sent at a
+time: these fit into the socket's buffer, so sending never blocks, and the others wait here. A
+reader
+thread starts the process, receives its answers and completes the events. When the process dies, it
+completes all remaining events with DeviceLostError.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from .remote_errors import rebuild
 from .wire import WINDOW, Channel, Done, RequestKind, WorkerRequest
 
 ANSWER_S = 5.0
-"""How long a worker that is waited for may be stopped, or take to forget something or to end."""
+"""How long a worker may be stopped while a thread waits for it, or take to forget an object or to
+end."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ class WorkerEvent(Event):
         channel.send(request, self.fd)
 
     def cancel(self) -> None:
-        """Ask that what of the work has not started be skipped; it completes all the same."""
+        """Ask the worker to skip what it has not started; the event completes all the same."""
         self.cancelled = True
         flags = self._flags
         if flags is not None:
@@ -83,11 +85,11 @@ class WorkerEvent(Event):
 
     def complete(self, error: BaseException | None = None) -> None:
         """Mark the event complete and run its callbacks; later calls do nothing."""
-        self._flags = None  # others use its place now
+        self._flags = None  # another request uses its flag now
         super().complete(error)
 
     def give_up(self, error: DeviceError) -> None:
-        """Mark the event complete in a forked child, where nothing that it calls works."""
+        """Mark the event complete in a forked child, where its callbacks would not work."""
         self._callbacks.clear()
         self.complete(error)
 
@@ -100,13 +102,13 @@ class WorkerClient:
     name : str
         The device's name.
     cores : int, optional
-        How many it may use.
+        The number of cores it may use.
     on_death : callable, optional
-        Called, on a thread of its own, when the process has died unasked.
+        Called, on a thread of its own, when the process dies unexpectedly.
     bound : collection of int, optional
         The cores that it is bound to.
     module : str, optional
-        The module whose `main` is the process's life.
+        The module whose `main` the process runs.
 
     Raises
     ------
@@ -133,7 +135,7 @@ class WorkerClient:
         self._closing = False
         self._killed: str | None = None
         started: Future[None] = Future()
-        # It starts the process, which lives no longer than the thread that started it.
+        # The thread starts the process, which dies with the thread that started it.
         self._reader = threading.Thread(
             target=self._live,
             args=(partial(launch, name, cores, bound, module), started),
@@ -151,16 +153,15 @@ class WorkerClient:
 
     @property
     def pid(self) -> int:
-        """The process's id."""
         return self._process.pid
 
     @property
     def error(self) -> DeviceError | None:
-        """Why nothing can be asked any more; None until the process is closed or found dead."""
+        """The error of all further requests; None until the process is closed or found dead."""
         return self._error
 
     def put(self, work: WorkerEvent) -> None:
-        """Queue a request; never blocks. When the process is dead, the request fails at once."""
+        """Queue a request; never blocks. If the process is dead, the request fails at once."""
         with self._lock:
             error = self._error
             if error is None:
@@ -170,7 +171,7 @@ class WorkerClient:
             work.complete(again(error, queued=True))
 
     def kill(self, work: Event, reason: str) -> bool:
-        """Kill the process if it works at this request; say whether it did."""
+        """Kill the process if it runs this request; return whether it did."""
         with self._lock:
             runs = bool(self._sent) and self._sent[0] is work and self._error is None
             if runs:
@@ -179,7 +180,7 @@ class WorkerClient:
         return runs
 
     def call(self, kind: RequestKind, number: int, file: SharedArena | None = None) -> None:
-        """Make a request, which may bring a file along; wait for its answer, raise its error."""
+        """Send a request, optionally with a file; wait for its answer and raise its error."""
         work = WorkerEvent(kind, number, fd=None if file is None else file.fd)
         with allow_end(partial(self._end_by_force, work)):
             self.put(work)
@@ -192,9 +193,9 @@ class WorkerClient:
                 del error  # it holds this frame, and with it mappings, until the next collection
 
     def forget(self, number: int, held: object = None) -> None:
-        """Let the worker free an object; what is held is kept until it has.
+        """Let the worker free an object; `held` is kept alive until then.
 
-        Finalizers call this, at any moment, also while their thread holds the lock.
+        Finalizers call this at any time, even while their thread holds the lock.
         """
         self._forgotten.append((number, held))
         if self._lock.acquire(blocking=False):
@@ -204,7 +205,7 @@ class WorkerClient:
                 self._lock.release()
 
     def close(self) -> None:
-        """Finish what is queued, then end the process; kill it if it lingers."""
+        """Finish queued requests, then end the process; kill it if it lingers."""
         self._closing = True
         last = WorkerEvent("end", 0)
         self.put(last)
@@ -212,7 +213,7 @@ class WorkerClient:
         self._reader.join()
 
     def give_up(self) -> None:
-        """Let the process go on working for the parent of this one, which was forked."""
+        """Detach from the process in a forked child: it works for the parent."""
         self._lock = threading.Lock()
         self._error = DeviceUnavailableError(
             f"{self.name} works for the process that this one was forked from",
@@ -228,7 +229,7 @@ class WorkerClient:
         self._cancelled = memoryview(b"")
 
     def _wait(self, work: WorkerEvent) -> None:
-        """Wait until a request is answered, or the process is dead: one that is stuck is killed."""
+        """Wait until a request is answered or the process is dead; kill a stuck process."""
         answered = threading.Event()
         work.on_done(lambda _: answered.set())
         before: WorkerEvent | None = None
@@ -236,7 +237,7 @@ class WorkerClient:
             with self._lock:
                 first = self._sent[0] if self._sent else None
             if first is not None and first is before:
-                # What it works at may run functions of the user's, for as long as these take.
+                # Functions of the user's may run as long as they like.
                 is_idle = first.kind in ("forget", "end") or is_stopped(self._process)
                 reason = f"it did nothing for {ANSWER_S:g} s while it was waited for"
                 if is_idle:
@@ -250,7 +251,7 @@ class WorkerClient:
         return killed
 
     def _send_waiting(self) -> None:
-        """Send what the window has room for; the lock is held."""
+        """Send as many requests as the window allows. The caller holds the lock."""
         while self._forgotten:
             number, held = self._forgotten.popleft()
             self._waiting.append(WorkerEvent("forget", number, held=held))
@@ -261,13 +262,13 @@ class WorkerClient:
             try:
                 work.send(self._channel, self._sequence, self._cancelled)
             except OSError:
-                # Broken, most likely because the process died: the reader is to find out.
+                # Broken, most likely because the process died: the reader finds out.
                 with suppress(OSError):
                     self._channel.connection.shutdown(socket.SHUT_RDWR)
                 return
 
     def _live(self, start: Callable[[], Launched], started: Future[None]) -> None:
-        """Start the process, take its answers, and see it out."""
+        """Start the process, receive its answers, and clean up after it."""
         try:
             self._process, self._channel, self._flags = start()
         except BaseException as error:
@@ -278,7 +279,7 @@ class WorkerClient:
         register_for_forks(self)
         if started.set_running_or_notify_cancel():
             started.set_result(None)
-        else:  # nobody wants it any more
+        else:  # the caller was cancelled
             self._process.kill()
         self._read()
 
@@ -296,10 +297,10 @@ class WorkerClient:
             self._end(broken)
 
     def _complete(self, done: Done) -> None:
-        error = None if done.error is None else _rebuilt(done.error, self.name)
-        if isinstance(error, DeviceLostError):  # of what the process computes on: it is of no use
+        error = None if done.error is None else _rebuild(done.error, self.name)
+        if isinstance(error, DeviceLostError):  # the process cannot compute any more
             raise error
-        node_ns = None if done.node_ns is None else _integers(done.node_ns)
+        node_ns = None if done.node_ns is None else _read_integers(done.node_ns)
         packed = map_file(self._channel.take_fd()) if done.has_file else done.data
         with self._lock:
             if not self._sent or self._sent[0].sequence != done.sequence:
@@ -315,7 +316,7 @@ class WorkerClient:
         work.complete(error)
 
     def _end(self, broken: str | None) -> None:
-        """Reap the process and complete with an error whatever it has not answered."""
+        """Reap the process and complete all unanswered requests with an error."""
         how = end(self._process, kill=broken is not None)
         with self._lock:
             why = self._killed or broken
@@ -325,14 +326,14 @@ class WorkerClient:
             self._waiting.clear()
             self._channel.close()
             self._flags.close()
-            self._cancelled = memoryview(b"")  # whoever keeps the client must not keep the mapping
+            self._cancelled = memoryview(b"")  # a reference to the client must not keep the mapping
         for index, work in enumerate(orphans):
             work.complete(again(self._error, queued=index > 0))
         if self._on_death is not None and isinstance(self._error, DeviceLostError):
             self._on_death()
 
     def _why(self, how: str) -> DeviceError:
-        """Return the error of whatever is asked from now on; the lock is held."""
+        """Return the error of all further requests. The caller holds the lock."""
         running = self._sent[0].label if self._sent else None
         if self._closing and running is None:
             return closed_error(self.name)
@@ -344,11 +345,10 @@ class WorkerClient:
 
 
 def closed_error(name: str) -> DeviceUnavailableError:
-    """Return the error for using a device that is closed."""
     return DeviceUnavailableError(f"device {name!r} is closed", fix="open it")
 
 
-def _integers(data: bytes) -> tuple[int, ...]:
+def _read_integers(data: bytes) -> tuple[int, ...]:
     numbers = array("q")
     try:
         numbers.frombytes(data)
@@ -357,8 +357,8 @@ def _integers(data: bytes) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _rebuilt(error: str, where: str) -> Exception:
-    """Return the exception that a message describes."""
+def _rebuild(error: str, where: str) -> Exception:
+    """Rebuild the exception that a message describes."""
     try:
         description = json.loads(error)
     except (ValueError, RecursionError) as wrong:

@@ -1,9 +1,10 @@
-"""The worker device: numpy kernels and Python functions in a process of its own.
+"""The worker device: numpy kernels and Python functions in another process.
 
-It has its own interpreter, so Python functions run beside those of this process; a crash takes
-nothing else down. Tensors lie in shared memory, so nothing is copied on the way. The process is
-started by `open`; the parts are: launch.py (starting it), client.py (asking it), objects.py (what
-it holds), process.py (inside it), wire.py (the messages).
+The process has its own interpreter, so its Python functions run in parallel to those of this
+process,
+and a crash affects nothing else. Tensors lie in shared memory and are not copied. `open` starts
+the process. The parts: launch.py starts it, client.py sends requests, objects.py tracks its
+objects, process.py runs inside it, wire.py defines the messages.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..operator_instances import OperatorInstances
 from . import process
 from .client import WorkerClient, WorkerEvent, closed_error
 from .launch import PROCESS
-from .modules import MAIN, NestedWorkerError, sources_of
+from .modules import MAIN, NestedWorkerError, list_node_sources
 from .objects import WorkerObjects, WorkerProgram
 from .pickles import Cargo, pack, to_file
 
@@ -43,7 +44,7 @@ class WorkerDevice:
     Parameters
     ----------
     threads : int, optional
-        How many BLAS has in the process; the session's share of the cores when left out.
+        The number of BLAS threads in the process; the session's share of the cores if left out.
     affinity : sequence of int, optional
         The cores that the process is bound to.
 
@@ -52,11 +53,11 @@ class WorkerDevice:
     generation : int
         How many times a process has been started.
     on_failure : list of callable
-        What to call, on any thread, when the process dies.
+        Called, on any thread, when the process dies.
     """
 
     _module = PROCESS
-    """Where the process's `main` is."""
+    """The module that defines the process's `main`."""
 
     def __init__(
         self,
@@ -76,7 +77,6 @@ class WorkerDevice:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """What it is like."""
         return Capabilities(
             memory=SHARED,
             accesses=frozenset({SHARED}),
@@ -92,41 +92,38 @@ class WorkerDevice:
 
     @property
     def failure(self) -> DeviceLostError | None:
-        """Why the process is lost; None while it lives, and when it is closed."""
+        """The error of a lost process; None while it lives, and when it is closed."""
         error = None if self._client is None else self._client.error
         return error if isinstance(error, DeviceLostError) else None
 
     @property
     def can_restart(self) -> bool:
-        """True: another process can be started."""
         return True
 
     def kill(self, event: Event, reason: str) -> bool:
-        """Kill the process if it works at this event; say whether it did."""
+        """Kill the process if it runs this event; return whether it did."""
         client = self._client
         return client is not None and client.kill(event, reason)
 
     def supports(self, node: Node, call: Call) -> Support:
-        """Say whether there is a kernel, or a Python function that a worker can import."""
-        # A worker is a cpu elsewhere: the same kernels, in a process of its own.
+        """Return whether a kernel exists, or a Python function that a worker can import."""
+        # A worker is a cpu elsewhere: the same kernels, in another process.
         support = programs.supports(node, "cpu", runs_python=True, keeps_lives=True, call=call)
         try:
             if support.ok:
-                sources_of(node)
+                list_node_sources(node)
         except DeviceError as error:
             return Support(False, error.what)
         return support
 
     def scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        """Return the kernel's scratch buffers."""
         return programs.scratch(node, "cpu", call, outputs)
 
     def chains(self, node: Node, call: Call) -> bool:
-        """True for elementwise nodes, as on the cpu."""
         return takes(node, call)
 
     def open(self, cores: int | None = None) -> None:
-        """Start the process, in place of one that has died.
+        """Start the process, replacing one that has died.
 
         Raises
         ------
@@ -139,12 +136,11 @@ class WorkerDevice:
                 at=self.name,
                 fix='let a script do its work under if __name__ == "__main__"',
             )
-        # Pickles from the process name the script's classes by this module.
+        # Pickles from the process refer to the script's classes through this module.
         sys.modules.setdefault(MAIN, sys.modules["__main__"])
         with self._lifecycle:
             if self._client is not None:
-                # Opening it twice is allowed; one that has died is taken down before another takes
-                # its place.
+                # Opening twice is allowed; a process that died is cleaned up before it is replaced.
                 if self._client.error is None:
                     return
                 self._client.close()
@@ -157,23 +153,22 @@ class WorkerDevice:
                 raise
             self._client = client
             self._copies.open()
-            # Programs bound before are stale; their holders compare generations.
+            # Programs bound before are stale; their owners compare generations.
             self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
-        """Allocate shared memory."""
         return SharedArena(nbytes)
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> View:
-        """Return a numpy view, in this process."""
+        """Return a numpy view in this process."""
         return host_view(arena, offset, spec)
 
     def compile(
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
-        """Send the subgraph over, unless it is there already, and bind it to views there.
+        """Bind the subgraph to views in the process, sending it at first use.
 
-        The process does so when it has finished what is queued.
+        The process binds it after the work that is queued.
 
         Raises
         ------
@@ -192,12 +187,12 @@ class WorkerDevice:
         *,
         measure: bool = False,
     ) -> Program:
-        """Do so for nodes that own something, which is opened and closed in the process.
+        """Compile nodes that own resources, which are opened and closed in the process.
 
         Raises
         ------
         OperatorError, DeviceError
-            If something cannot be opened, as for `compile` besides.
+            If a resource cannot be opened; as for `compile` besides.
         """
         if self._objects is None:
             raise closed_error(self.name)
@@ -230,7 +225,7 @@ class WorkerDevice:
         return event
 
     def close(self) -> None:
-        """Finish what is queued, end the process and the threads."""
+        """Finish queued work, end the process and the threads."""
         with self._lifecycle:
             self._end()
 
@@ -251,7 +246,7 @@ class WorkerDevice:
 def _submit_objects(
     program: WorkerProgram, cargo: Cargo, on_done: OnDone | None, label: str
 ) -> Event:
-    """Queue a program with the Python objects that it reads, as they are now."""
+    """Queue a program with the current values of its Python objects."""
     number = program.number
     try:
         packed = pack(cargo.inputs, label)

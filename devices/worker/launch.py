@@ -1,4 +1,4 @@
-"""Starting and ending the process behind a worker."""
+"""Starting and ending the process of a worker."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ..memory import SharedArena
 from .wire import WINDOW, Channel, Hello
 
 START_S = 60.0
-"""How long a worker may take to say hello: it imports numpy, on a machine that may be busy."""
+"""Most time until a worker's first message: it imports numpy, on a machine that may be busy."""
 
 END_S = 5.0
-"""How long a worker may live without its connection, before it is killed."""
+"""Most time that a worker may live without its connection, before it is killed."""
 
 _NEEDED = (
     (signal, "pthread_sigmask"),
@@ -33,14 +33,14 @@ _NEEDED = (
     (socket, "recv_fds"),
     (mmap, "MAP_SHARED"),
 )
-"""What POSIX has, and not every system."""
+"""Functions of POSIX that some systems lack."""
 
 PROCESS = f"{__package__}.process"
-"""The module of a worker of this processor's."""
+"""The module that a worker on this processor runs."""
 
 Process: TypeAlias = "subprocess.Popen[bytes]"
 
-# Its modules come from where ours come from, installed or not.
+# Import its modules from where ours come from, installed or not.
 _PROGRAM = "import sys; sys.path[:] = {}; from {} import main; main({!r}, {}, {}, {})"
 
 
@@ -61,10 +61,10 @@ class Launched(NamedTuple):
 def launch(
     name: str, cores: int | None = None, bound: Collection[int] = (), module: str = PROCESS
 ) -> Launched:
-    """Start a worker process, to use so many cores, or those alone, and wait until it is ready.
+    """Start a worker process that runs `main` of the module, and wait until it is ready.
 
-    It lives no longer than the calling thread. Its life is `main` of the module. Raises
-    DeviceUnavailableError if it does not start, or is another plait.
+    It dies with the calling thread. Raises DeviceUnavailableError if it does not start, or runs
+    another version of plait.
     """
     lacking = [f"{of.__name__}.{what}" for of, what in _NEEDED if not hasattr(of, what)]
     if lacking:
@@ -95,7 +95,7 @@ def launch(
 
 
 def end(process: Process, *, kill: bool = False) -> str:
-    """Wait until a process has ended, which it is killed to do after a while; say how it did."""
+    """Wait until a process has ended, killing it after a while; describe how it ended."""
     try:
         if kill:
             process.kill()
@@ -108,7 +108,7 @@ def end(process: Process, *, kill: bool = False) -> str:
 
 
 def is_stopped(process: Process) -> bool:
-    """Return whether a process is stopped, by SIGSTOP for one; False where that cannot be told."""
+    """Return whether a process is stopped, e.g. by SIGSTOP; False if the system cannot say."""
     if not hasattr(os, "waitid"):
         return False
     try:
@@ -126,7 +126,9 @@ def _spawn(
     connection_fd: int,
     flags_fd: int,
 ) -> Process:
-    program = _PROGRAM.format(module_path(), module, name, connection_fd, flags_fd, os.getpid())
+    program = _PROGRAM.format(
+        list_module_path(), module, name, connection_fd, flags_fd, os.getpid()
+    )
     # Inherited by the process, so that Ctrl-C does not end it while it still imports.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     free = os.sched_getaffinity(0) if bound else frozenset[int]()
@@ -145,8 +147,7 @@ def _spawn(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def module_path() -> list[str]:
-    """Return `sys.path` as another process can use it."""
+def list_module_path() -> list[str]:
     return [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
 
 

@@ -1,9 +1,9 @@
-"""Modules that a worker has to import before it can load a graph.
+"""Modules that a worker imports before it can load a graph.
 
-A graph names its operators. Those that do not come with plait are defined, by a decorator, when
-some module of the user's is imported; so a worker imports that module. A script is one too: the
-worker runs it under another name than ``__main__``, so that what stands under
-``if __name__ == "__main__"`` is left out.
+A graph names its operators. The user's operators are defined, by a decorator, when one of the
+user's
+modules is imported; so a worker imports that module. A script is a module, too: the worker runs it
+under another name than ``__main__``, which skips the code under ``if __name__ == "__main__"``.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class NestedWorkerError(DeviceUnavailableError):
 
 
 class Source(NamedTuple):
-    """Where an operator is defined.
+    """The module, script or pickle that defines an operator.
 
     Attributes
     ----------
     module : str
         The module's name; ``MAIN`` for the script.
     file : str or None
-        None for modules without a file of their own.
+        None for modules that are not loaded from a file.
     package : str
-        What the script's relative imports refer to; empty for other modules.
+        The base of the script's relative imports; empty for other modules.
     value : bytes
         The pickled function of an operator that is sent by value; empty for others.
     """
@@ -68,57 +68,59 @@ class Source(NamedTuple):
     value: bytes = b""
 
 
-def sources(graph: Graph) -> tuple[Source, ...]:
-    """Return where the operators of a graph are defined, those of plait left out.
+def list_sources(graph: Graph) -> tuple[Source, ...]:
+    """Return the sources of a graph's operators, without plait's own.
 
     Raises
     ------
     DeviceError
         If a worker cannot import one of them.
     """
-    found = (source for node in graph.nodes for source in sources_of(node))
+    found = (source for node in graph.nodes for source in list_node_sources(node))
     return tuple(dict.fromkeys(found))
 
 
-def sources_of(node: Node) -> tuple[Source, ...]:
-    """Return where a node's operator and kernel are defined, unless a worker has them anyway.
+def list_node_sources(node: Node) -> tuple[Source, ...]:
+    """Return the sources of a node's operator and kernels, except those that a worker has anyway.
 
     Raises DeviceError if a worker cannot import them.
     """
     if (by_value := node.operator.by_value) is not None:
         imported = by_value.modules if isinstance(by_value, Sent) else ()
-        first = (_source(node.op, name) for name in imported if not _is_own(name))
+        first = (_make_source(node.op, name) for name in imported if not _is_own(name))
         return (*first, Source(node.op, "", None, "", by_value()))
-    modules = dict.fromkeys(name for one in _definers(node) for name in _modules(node, one))
+    modules = dict.fromkeys(
+        name for one in _iterate_definers(node) for name in _iterate_modules(node, one)
+    )
     # Operators of plait are found by name, but their functions have to be imported.
     is_function = node.operator.function is not None
     needed = (name for name in modules if not _is_own(name) or (name and is_function))
-    own = tuple(_source(node.op, name) for name in needed)
-    nested = (sources_of(inner) for graph in list_graphs(node) for inner in graph.nodes)
+    own = tuple(_make_source(node.op, name) for name in needed)
+    nested = (list_node_sources(inner) for graph in list_graphs(node) for inner in graph.nodes)
     return own + tuple(chain.from_iterable(nested))
 
 
 def import_sources(wanted: Sequence[Source]) -> None:
-    """Import the modules and see that they define the operators.
+    """Import the modules and check that they define the operators.
 
-    Raises DeviceError if a module cannot be imported, or does not define what it should.
+    Raises DeviceError if a module cannot be imported, or does not define its operator.
     """
     for source in wanted:
         if source.value:
-            _take(source)
+            _define_by_value(source)
         elif source.module not in sys.modules:
             try:
                 _import(source)
             except NestedWorkerError:
-                # Its traceback is that of the parent, which shows what the script does there.
+                # The traceback is that of the parent, which shows the script's own code.
                 raise DeviceError(
-                    f"importing {_place(source)} starts workers, in a worker",
+                    f"importing {_describe_source(source)} starts workers, in a worker",
                     at=f"operator {source.op!r}",
                     fix='let a script do its work under if __name__ == "__main__"',
                 ) from None
             except BaseException as error:
                 raise DeviceError(
-                    f"a worker cannot import {_place(source)}: {describe_error(error)}",
+                    f"a worker cannot import {_describe_source(source)}: {describe_error(error)}",
                     at=f"operator {source.op!r}",
                     fix="make the module importable on its own; let a script do its work under "
                     'if __name__ == "__main__"',
@@ -126,12 +128,12 @@ def import_sources(wanted: Sequence[Source]) -> None:
     for source in wanted:
         if not is_operator(source.op):
             raise DeviceError(
-                f"importing {_place(source)} does not define operator {source.op!r}",
+                f"importing {_describe_source(source)} does not define operator {source.op!r}",
                 fix='define it at the top level of the module, outside if __name__ == "__main__"',
             )
 
 
-def _definers(node: Node) -> Iterator[Callable[..., Any]]:
+def _iterate_definers(node: Node) -> Iterator[Callable[..., Any]]:
     operator = node.operator
     if operator.function is not None:
         yield operator.function
@@ -141,7 +143,7 @@ def _definers(node: Node) -> Iterator[Callable[..., Any]]:
         yield kernel.function
 
 
-def _modules(node: Node, definer: Callable[..., Any]) -> Iterator[str]:
+def _iterate_modules(node: Node, definer: Callable[..., Any]) -> Iterator[str]:
     name = getattr(definer, "__module__", None) or ""
     if "<locals>" in getattr(definer, "__qualname__", "") and not _is_own(name):
         raise DeviceError(
@@ -158,7 +160,7 @@ def _is_own(module: str) -> bool:
     return module.partition(".")[0] in ("", _PACKAGE)
 
 
-def _source(op: str, name: str) -> Source:
+def _make_source(op: str, name: str) -> Source:
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     file = os.path.abspath(file) if file and os.path.exists(file) else None  # not "<stdin>"
@@ -173,8 +175,8 @@ def _source(op: str, name: str) -> Source:
     return Source(op, MAIN, file, getattr(module, "__package__", None) or "")
 
 
-def _take(source: Source) -> None:
-    """Define an operator that was sent by value, in place of what was sent before."""
+def _define_by_value(source: Source) -> None:
+    """Define an operator that was sent by value, replacing an earlier definition."""
     try:
         function, arguments = pickle.loads(source.value)
         if is_operator(source.op):
@@ -190,7 +192,7 @@ def _take(source: Source) -> None:
         ) from error
 
 
-def _place(source: Source) -> str:
+def _describe_source(source: Source) -> str:
     return f"{source.file}" if source.module == MAIN else f"module {source.module!r}"
 
 
@@ -199,11 +201,11 @@ def _import(source: Source) -> None:
         assert source.file is not None
         _run_script(source.file, source.package)
         return
-    spec = _spec(source.module)
+    spec = _find_spec(source.module)
     if source.file is None or (spec is not None and spec.origin == source.file):
         importlib.import_module(source.module)
         return
-    # The parent got it in a way of its own, as test runners do: load that very file.
+    # The parent loaded it by other means, as test runners do: load that very file.
     spec = spec_from_file_location(source.module, source.file)
     loader = None if spec is None else spec.loader
     if spec is None or loader is None:
@@ -212,7 +214,7 @@ def _import(source: Source) -> None:
     _execute(module, lambda: loader.exec_module(module))
 
 
-def _spec(name: str) -> ModuleSpec | None:
+def _find_spec(name: str) -> ModuleSpec | None:
     try:
         return find_spec(name)
     except (ImportError, ValueError):

@@ -1,6 +1,6 @@
-"""Objects that a worker process holds for its parent: arenas, graphs, programs, each shipped once.
+"""Objects that a worker process holds for its parent: arenas, graphs, programs, each sent once.
 
-The process knows them by numbers. When the parent's object goes, so does the process's.
+The process knows them by number, and drops an object when the parent's counterpart is freed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ..operator_instances import OperatorInstances
 from ..owners import Owners
 from ..program import find_calls
 from .client import WorkerClient, WorkerEvent
-from .launch import module_path
-from .modules import Source, sources
+from .launch import list_module_path
+from .modules import Source, list_sources
 from .pickles import Cargo
 from .wire import MOST_DATA, RequestKind
 
@@ -46,18 +46,18 @@ class WorkerProgram:
     cargo: Cargo | None = None
 
     def rebound(self, views: Mapping[str, View]) -> WorkerProgram | None:
-        """Return it for other lengths, where only calls of functions see these; else None."""
+        """Rebind it to other lengths; None unless only calls of functions depend on them."""
         return self.objects.rebind(self, views)
 
 
 class WorkerObjects:
-    """Ships objects to one worker process; methods block.
+    """Sends objects to one worker process; methods block.
 
     Parameters
     ----------
     describe : callable, optional
-        Describes an arena, for the process to find its memory; it maps the arena's own file where
-        this is left out. What is described stays allocated until the process has let go of it.
+        Describes an arena so that the process can find its memory; if left out, the process maps
+        the arena's own file. A described arena stays allocated until the process has dropped it.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class WorkerObjects:
         return self._program(graph, number, Cargo.of(graph, views))
 
     def rebind(self, program: WorkerProgram, views: Mapping[str, View]) -> WorkerProgram | None:
-        """Bind a program to other views, without waiting for the worker: it may be at work.
+        """Bind a program to other views, without waiting for a worker that may be busy.
 
-        What goes wrong there is raised by whoever runs it. None where it has to be bound anew.
+        Errors are raised when the program runs. Returns None if it has to be bound anew.
         """
         is_shared = self._describe is None  # numpy's arrays, in files of shared memory
-        # Without the lock, which is held by whoever waits for the worker to bind something.
+        # Without the lock: a thread that waits for the worker to bind holds it.
         calls = find_calls(program.graph, views) if is_shared else None
         if calls is None:
             return None
@@ -119,13 +119,13 @@ class WorkerObjects:
         if len(data) > MOST_DATA:
             return None
         number = self._number()
-        # Requests are served in order, so that it is bound before anybody has it run.
+        # Requests are served in order, so that it is bound before it can run.
         self._client.put(WorkerEvent("rebind", number, data=data))
         cargo = None if program.cargo is None else program.cargo.with_views(views)
         return self._program(program.graph, number, cargo)
 
     def _are_shared(self, views: Mapping[str, View]) -> bool:
-        """Say whether the process reaches all that views lie in."""
+        """Return whether the process maps the memory of all views."""
         return all(view.arena in self._arenas for view in views.values())
 
     def _number(self) -> int:
@@ -138,9 +138,9 @@ class WorkerObjects:
         return program
 
     def _import(self, graph: Graph) -> None:
-        wanted = [source for source in sources(graph) if source not in self._defined]
+        wanted = [source for source in list_sources(graph) if source not in self._defined]
         if wanted:
-            document = {"path": module_path(), "argv": sys.argv, "sources": wanted}
+            document = {"path": list_module_path(), "argv": sys.argv, "sources": wanted}
             self._call("import", 0, _pack(document))
             self._defined.update(wanted)
 
@@ -155,18 +155,18 @@ class WorkerObjects:
         return self._graphs[key]
 
     def _life(self, lives: OperatorInstances) -> int:
-        """Return the number of what nodes own there; it is closed as what they own here is."""
+        """Return the number of the resources there, which close with those of this process."""
         if lives not in self._lives:
             self._lives[lives] = number = self._number()
             lives.on_close(partial(self._end_lives, number))
         return self._lives[lives]
 
     def _end_lives(self, number: int) -> None:
-        with suppress(DeviceLostError):  # a process that died has taken them along
+        with suppress(DeviceLostError):  # a process that died has released them
             self._client.call("close", number)
 
     def share(self, arena: Arena) -> int:
-        """Return the number of an arena that the process reaches from now on."""
+        """Return the number of an arena, mapping it in the process at first use."""
         if arena not in self._arenas:
             number = self._number()
             if self._describe is None:
@@ -184,7 +184,7 @@ class WorkerObjects:
         return self.share(view.arena), view.offset, name_of(spec.dtype), spec.static_shape
 
     def _call(self, kind: RequestKind, number: int, data: bytes) -> None:
-        """Make a request that brings bytes along, in a shared file: mapped, not copied."""
+        """Send a request with data in a shared file: mapped, not copied."""
         file = SharedArena(len(data))
         try:
             file.buffer[:] = np.frombuffer(data, np.uint8)

@@ -1,7 +1,8 @@
-"""Python objects on their way to a worker and back: pickles, with the bytes of arrays beside them.
+"""Python objects on their way to a worker and back: pickles, with the bytes of arrays out of band.
 
-Reading a pickle runs code. Only those are read that this process and a worker it has started send
-each other, over a socket without a name: never one that comes from a file or a feed.
+Reading a pickle runs code. This process and its workers read only pickles that they send each
+other,
+over a socket without a name, never one from a file or a feed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Cargo:
     Attributes
     ----------
     inputs, outputs : Mapping of str to array of objects
-        Those that come from other steps, and those that other steps or the user read.
+        Those written by other steps, and those read by other steps or the user.
     """
 
     inputs: Mapping[str, Array]
@@ -42,29 +43,29 @@ class Cargo:
 
     @classmethod
     def of(cls, graph: Graph, views: Mapping[str, View]) -> Cargo | None:
-        """Return the cargo of a subgraph; None if no object goes in or out."""
+        """Return the cargo of a subgraph; None if it has no objects as inputs or outputs."""
         held = {name: one.array for name, one in views.items() if has_objects(one.spec.dtype)}
         inputs = {name: held[name] for name in graph.inputs if name in held}
         outputs = {name: held[name] for name in graph.outputs if name in held}
         return cls(inputs, outputs) if inputs or outputs else None
 
     def with_views(self, views: Mapping[str, View]) -> Cargo:
-        """Return the same tensors at other lengths, where these views have them."""
+        """Return the same tensors with these views' lengths."""
         return Cargo(_replace(self.inputs, views), _replace(self.outputs, views))
 
     def clear(self) -> None:
-        """Refer to no object any more."""
+        """Drop all references to objects."""
         for array in (*self.inputs.values(), *self.outputs.values()):
             array.fill(None)
 
 
 def pack(arrays: Mapping[str, Array], at: str) -> bytearray:
-    """Return the objects that arrays hold as bytes.
+    """Return the objects of arrays as bytes.
 
     Raises
     ------
     KernelError
-        If one cannot be pickled; `at` says where, and the error which tensor.
+        If an object cannot be pickled; the error names the tensor, and the place `at`.
     """
     buffers: list[pickle.PickleBuffer] = []
     values = [list(array.flat) for array in arrays.values()]
@@ -88,13 +89,13 @@ def pack(arrays: Mapping[str, Array], at: str) -> bytearray:
 def unpack(packed: Any, arrays: Mapping[str, Array], at: str) -> None:
     """Put packed objects into arrays.
 
-    Raises KernelError if they cannot be made again, for want of a module for instance.
+    Raises KernelError if an object cannot be restored, e.g. because a module is missing.
     """
     view = memoryview(packed)
     sizes = struct.Struct(f"<{_COUNT.unpack_from(view)[0]}Q")
     start, parts = _COUNT.size + sizes.size, []
     for size in sizes.unpack_from(view, _COUNT.size):
-        # Copies: functions may keep their inputs, and the file goes.
+        # Copies: functions may keep their inputs, and the file is unmapped.
         parts.append(bytearray(view[start : start + size]))
         start += size
     try:
@@ -120,7 +121,6 @@ def to_file(packed: bytearray) -> SharedArena | None:
 
 
 def map_file(fd: int) -> mmap.mmap:
-    """Map a file of packed objects and close its descriptor."""
     try:
         return mmap.mmap(fd, 0, prot=mmap.PROT_READ)
     finally:

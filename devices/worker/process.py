@@ -1,8 +1,8 @@
-"""A worker, seen from inside: maps arenas, binds programs and runs them, one request at a time.
+"""The process of a worker: maps arenas, binds programs and runs them, one request at a time.
 
-`main` is the whole life of a process that `launch` starts. It ends when it is told to, and
-when its parent dies, whatever it is doing then: the kernel sees to that where it can, else a
-thread, which needs the interpreter's lock.
+`main` is the whole life of a process that `launch` starts. It ends on request, and when its parent
+dies, whatever it is doing then: on Linux the kernel kills it, elsewhere a thread, which needs the
+interpreter's lock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ serving = False
 
 
 PR_SET_PDEATHSIG = 1
-"""Of prctl(2): which signal a process is sent when the thread that started it ends."""
+"""Option of prctl(2): the signal for a process when the thread that started it ends."""
 
 
 def main(
@@ -56,7 +56,7 @@ def main(
     parent: int,
     make: Callable[[str], ProcessArrays] = HostArrays,
 ) -> None:
-    """Serve the parent at the other end of a socket until it says "end" or closes.
+    """Serve the parent at the other end of a socket until it sends "end" or closes.
 
     Parameters
     ----------
@@ -65,15 +65,15 @@ def main(
     flags_fd : int
         A shared file of `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
     parent : int
-        The id of the process that it serves.
+        The id of the parent process.
     make : callable
-        Makes what it computes with, given its name.
+        Makes the process's arrays, given the device's name.
     """
     global serving
     serving = True
     turn_reports_off()
     _die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too: it decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # functions may start processes
     connection = socket.socket(fileno=connection_fd)
     connection.set_inheritable(False)
@@ -87,12 +87,12 @@ def main(
             _Worker(name, channel, _map(flags_fd), arrays).serve()
         # Not close: the watching thread's poll holds the connection open.
         connection.shutdown(socket.SHUT_WR)
-    except OSError:  # the parent is gone, or the user's code closed what was not its own
+    except OSError:  # the parent is gone, or the user's code closed a foreign file
         os._exit(1)
 
 
 class _Worker:
-    """Serves requests; objects are known by the numbers that the parent gave them."""
+    """Serves requests; the parent assigns numbers to objects."""
 
     def __init__(
         self, name: str, channel: Channel, flags: mmap.mmap, arrays: ProcessArrays
@@ -132,21 +132,23 @@ class _Worker:
         started_ns = time.perf_counter_ns()
         self._data = b""
         try:
-            if request.kind == "run" and request.has_file:  # taken in any case: they come in order
+            if request.kind == "run" and request.has_file:  # received in any case, in order
                 request = structs.replace(request, data=map_file(self._channel.take_fd()))
             if self._cancelled[request.sequence % WINDOW] == request.sequence:
-                error = _described(CancelledWorkError("the work was cancelled before it started"))
+                error = _encode_error(
+                    CancelledWorkError("the work was cancelled before it started")
+                )
             else:
                 node_ns = self._do(request)
-        except BaseException as raised:  # a worker survives whatever functions of the user's raise
-            error = _described(raised)
+        except BaseException as raised:  # a worker survives all exceptions of user functions
+            error = _encode_error(raised)
         ended_ns, has_file = time.perf_counter_ns(), self._file is not None
         return Done(
             request.sequence, started_ns, ended_ns, node_ns, error, self._data, has_file=has_file
         )
 
     def _do(self, request: WorkerRequest) -> bytes | None:
-        """Do what is asked, to its end; return the times of nodes, where these are measured."""
+        """Serve a request to its end; return the times of nodes, if measured."""
         try:
             return self._serve[request.kind](request)
         finally:
@@ -194,10 +196,10 @@ class _Worker:
 
     def _rebind(self, request: WorkerRequest) -> None:
         try:
-            document = _unpacked(request.data)
+            document = _unpack_document(request.data)
             loaded: _Loaded = self._objects[document["program"]]
             self._objects[request.number] = loaded.rebound(self._views(document))
-        except Exception as error:  # nobody waits for the answer: whoever runs it is told
+        except Exception as error:  # no thread waits for the answer: running it raises
             self._objects[request.number] = _Unbound(error)
 
     def _views(self, document: Any) -> dict[str, View]:
@@ -224,26 +226,26 @@ class _Worker:
         self._objects.pop(request.number, None)
 
     def _document(self) -> Any:
-        return _unpacked(_map(self._channel.take_fd(), writable=False))
+        return _unpack_document(_map(self._channel.take_fd(), writable=False))
 
 
-def _unpacked(data: Any) -> Any:
+def _unpack_document(data: Any) -> Any:
     return msgpack.unpackb(data, unicode_errors="surrogatepass")
 
 
-def _described(error: BaseException) -> str:
+def _encode_error(error: BaseException) -> str:
     return json.dumps(describe(error))
 
 
 class _Loaded:
-    """A bound program, and the Python objects that it is given and gives."""
+    """A bound program and its Python objects."""
 
     def __init__(self, program: BoundProgram, cargo: Cargo | None) -> None:
         self._program = program
         self._cargo = cargo
 
     def run(self, running: _Running, data: Any) -> bytearray | None:
-        """Run on packed objects, and return those that it has made, if any."""
+        """Run on packed objects, and return the packed results, if any."""
         cargo, at = self._cargo, f"subgraph {self._program.graph.name!r}"
         if cargo is None:
             self._program.run(running)
@@ -257,15 +259,14 @@ class _Loaded:
             cargo.clear()
 
     def rebound(self, views: Mapping[str, View]) -> _Loaded:
-        """Return the same program on other views, where these have its tensors."""
         cargo = None if self._cargo is None else self._cargo.with_views(views)
         program = self._program.rebound(views)
-        assert program is not None, "the parent asks only where it can be bound again"
+        assert program is not None, "the parent rebinds only programs for which that works"
         return _Loaded(program, cargo)
 
 
 class _Unbound:
-    """A program that could not be bound to other views."""
+    """A program that could not be rebound."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -276,7 +277,7 @@ class _Unbound:
 
 
 class _Running:
-    """A program that runs, cancelled by its parent through the shared flags."""
+    """A running program, which the parent cancels through the shared flags."""
 
     __slots__ = ("_flags", "_sequence", "node_ns")
 
@@ -291,7 +292,7 @@ class _Running:
 
 
 def _map(fd: int, *, writable: bool = True) -> mmap.mmap:
-    """Map a whole shared file and close its descriptor; its pages are there from the start."""
+    """Map a whole shared file, populated, and close its descriptor."""
     populate = getattr(mmap, "MAP_POPULATE", 0)
     access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     try:
@@ -303,8 +304,8 @@ def _map(fd: int, *, writable: bool = True) -> mmap.mmap:
 def _die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends, on Linux.
 
-    It does so whatever goes on here: also if the process is stopped, if a function keeps the
-    interpreter's lock, or if a fork of the parent keeps the connection open.
+    This works even if the process is stopped, if a function keeps the interpreter's lock, or if a
+    fork of the parent keeps the connection open.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
@@ -315,6 +316,6 @@ def _die_with(parent: int) -> None:
 def _exit_with_parent(connection_fd: int) -> None:
     """End the process when the other side of the connection is gone, whatever it is doing."""
     poller = select.poll()
-    poller.register(connection_fd, 0)  # a hang-up is reported always, data never
+    poller.register(connection_fd, 0)  # a hang-up is always reported, data never
     poller.poll()
     os._exit(1)

@@ -1,7 +1,7 @@
 """Exceptions on their way between processes: described as plain data, never pickled.
 
-A PlaitError arrives as what it was, a builtin exception too; of any other class only the name, the
-text and the traceback arrive: a RemoteError has them.
+A PlaitError and a builtin exception keep their class. For any other class, a RemoteError has the
+name, the text and the traceback.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ...graph.errors import Argument, Fix, PlaitError, WireError, get_text
 from ..errors import DeviceError, RemoteError
 
 MAX_TEXT = 20_000
-"""Characters of a message or traceback that are sent; a message can hold a whole array's repr."""
+"""Most characters of a message or traceback that are sent; a message may hold a whole array's
+repr."""
 
 MAX_CAUSES = 8
 
@@ -22,8 +23,9 @@ MAX_CAUSES = 8
 def describe(error: BaseException) -> list[Any]:
     """Return an exception and its causes as lists of strings and numbers.
 
-    It is a list of links, outermost first, and the traceback of the innermost. A link is a class
-    name, arguments, where and fix; a fix that names arguments of `plan` is a list of its parts.
+    The result is a list of links, outermost first, and the traceback of the innermost. A link is a
+    class name, arguments, where and fix; a fix that names arguments of `plan` is a list of its
+    parts.
     """
     links: list[Any] = []
     link: BaseException | None = error
@@ -34,25 +36,29 @@ def describe(error: BaseException) -> list[Any]:
     if root.__traceback__ is None:
         return [links, ""]
     # The last lines describe the innermost cause, here the error itself.
-    trace = _trace(root) if root is not error else "".join(traceback.format_tb(root.__traceback__))
-    return [links, _cut(trace)]
+    trace = (
+        _format_trace(root)
+        if root is not error
+        else "".join(traceback.format_tb(root.__traceback__))
+    )
+    return [links, _shorten(trace)]
 
 
 def rebuild(description: list[Any], where: str) -> Exception:
-    """Return the exception that was described, its causes behind it, the traceback as a note.
+    """Rebuild the described exception with its causes, and the traceback as a note.
 
-    Raises WireError if it is not a description.
+    Raises WireError if the description is malformed.
     """
     try:
         links, trace = description
-        frames = _frames(trace)
+        frames = _strip_headline(trace)
         cause: Exception | None = None
-        for name, arguments, at, fix in map(_parts, reversed(links[1:])):
-            # The trace is that of the innermost.
+        for name, arguments, at, fix in map(_split_link, reversed(links[1:])):
+            # The traceback belongs to the innermost error.
             shown = frames if cause is None else ""
-            error = _make(name, arguments, at, fix) or _stand_in_error(name, arguments, shown)
+            error = _make(name, arguments, at, fix) or _unknown_class_error(name, arguments, shown)
             error.__cause__, cause = cause, error
-        name, arguments, at, fix = _parts(links[0])
+        name, arguments, at, fix = _split_link(links[0])
         outer = _make(name, arguments, at, fix) or DeviceError(f"{name}: {arguments[0]}")
         outer.__cause__ = cause
         if trace:
@@ -62,35 +68,35 @@ def rebuild(description: list[Any], where: str) -> Exception:
     return outer
 
 
-def _parts(link: Any) -> tuple[str, list[Any], str | None, str | None]:
-    """Return the parts of a link; TypeError if they are not what a description has."""
+def _split_link(link: Any) -> tuple[str, list[Any], str | None, str | None]:
+    """Return the parts of a link; TypeError if it is malformed."""
     name, arguments, at, fix = link
-    fix = _rebuilt_fix(fix) if isinstance(fix, list) else fix
+    fix = _rebuild_fix(fix) if isinstance(fix, list) else fix
     texts = (part is None or isinstance(part, str) for part in (at, fix))
     if not isinstance(name, str) or not all(map(_is_plain, arguments)) or not all(texts):
         raise TypeError("a link has a name, plain arguments, a place and a fix")
     return name, arguments, at, fix
 
 
-def _trace(error: BaseException) -> str:
+def _format_trace(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error, chain=False))
-    except Exception:  # it has attributes that are not what their names say
+    except Exception:  # an attribute has an unexpected type
         return "".join(traceback.format_tb(error.__traceback__))
 
 
 def _describe_link(error: BaseException) -> list[Any]:
     kind = type(error)
     if isinstance(error, PlaitError) and _is_whole(error):
-        return [kind.__name__, [_cut(error.what)], _cut(error.at), _described_fix(error.fix)]
+        return [kind.__name__, [_shorten(error.what)], _shorten(error.at), _describe_fix(error.fix)]
     if kind.__module__ == "builtins":
-        return [kind.__name__, _arguments(error), None, None]
-    return [f"{kind.__module__}.{kind.__qualname__}", [_text(error)], None, None]
+        return [kind.__name__, _list_arguments(error), None, None]
+    return [f"{kind.__module__}.{kind.__qualname__}", [_cut_text(error)], None, None]
 
 
-def _arguments(error: BaseException) -> list[Any]:
-    """Return what a builtin exception is made again from, its text where that would differ."""
-    arguments, text = list(error.args), _text(error)
+def _list_arguments(error: BaseException) -> list[Any]:
+    """Return the arguments that reproduce a builtin exception, or else its text."""
+    arguments, text = list(error.args), _cut_text(error)
     if len(text) < MAX_TEXT and len(arguments) < MAX_CAUSES and all(map(_is_plain, arguments)):
         try:
             if str(type(error)(*arguments)) == text:
@@ -100,22 +106,22 @@ def _arguments(error: BaseException) -> list[Any]:
     return [text]
 
 
-def _described_fix(fix: str | None) -> Any:
-    return [*fix.parts] if isinstance(fix, Fix) and len(fix) <= MAX_TEXT else _cut(fix)
+def _describe_fix(fix: str | None) -> Any:
+    return [*fix.parts] if isinstance(fix, Fix) and len(fix) <= MAX_TEXT else _shorten(fix)
 
 
-def _rebuilt_fix(parts: list[Any]) -> Fix:
-    """Return a fix from its parts; TypeError or ValueError if they are none."""
-    return Fix(*(part if isinstance(part, str) else _argument(*part) for part in parts))
+def _rebuild_fix(parts: list[Any]) -> Fix:
+    """Rebuild a fix; TypeError or ValueError if the parts are malformed."""
+    return Fix(*(part if isinstance(part, str) else _make_argument(*part) for part in parts))
 
 
-def _argument(name: str, value: dict[str, Any]) -> Argument:
+def _make_argument(name: str, value: dict[str, Any]) -> Argument:
     lengths = {key: tuple(one) if isinstance(one, list) else one for key, one in value.items()}
     return Argument(str(name), lengths)
 
 
 def _is_whole(error: PlaitError) -> bool:
-    """Return whether a class of the user's has left it its three parts."""
+    """Return whether all three parts are texts or missing: subclasses may overwrite them."""
     parts = (getattr(error, name, 0) for name in ("what", "at", "fix"))
     return all(part is None or isinstance(part, str) for part in parts)
 
@@ -127,8 +133,8 @@ def _is_plain(value: Any) -> bool:
 
 
 def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> Exception | None:
-    """Return the exception of that class; None if there is none, or text cannot make one."""
-    kind = _plait_errors().get(name)
+    """Make the exception of that class; None for unknown classes and unfit arguments."""
+    kind = _list_plait_errors().get(name)
     if kind is not None:
         return kind(arguments[0], at=at, fix=fix)
     found = getattr(builtins, name, None)
@@ -140,12 +146,12 @@ def _make(name: str, arguments: list[Any], at: str | None, fix: str | None) -> E
         return None
 
 
-def _stand_in_error(name: str, arguments: list[Any], frames: str) -> RemoteError:
+def _unknown_class_error(name: str, arguments: list[Any], frames: str) -> RemoteError:
     (text,) = arguments[:1] or ("",)
     return RemoteError(name, str(text), frames)
 
 
-def _plait_errors() -> dict[str, type[PlaitError]]:
+def _list_plait_errors() -> dict[str, type[PlaitError]]:
     known: dict[str, type[PlaitError]] = {}
     kinds = [PlaitError]
     while kinds:
@@ -155,16 +161,16 @@ def _plait_errors() -> dict[str, type[PlaitError]]:
     return known
 
 
-def _text(error: BaseException) -> str:
-    return str(_cut(get_text(error)))
+def _cut_text(error: BaseException) -> str:
+    return str(_shorten(get_text(error)))
 
 
-def _cut(text: str | None) -> str | None:
+def _shorten(text: str | None) -> str | None:
     if text is None or len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}… ({len(text) - MAX_TEXT} characters more)"
 
 
-def _frames(trace: str) -> str:
+def _strip_headline(trace: str) -> str:
     """Return a formatted traceback without its headline."""
     return trace.removeprefix("Traceback (most recent call last):\n").rstrip()

@@ -1,7 +1,7 @@
 """Messages between a process and its workers, over a stream socket, with file descriptors.
 
 A message is its length as 4 bytes, big-endian, and a msgpack list of scalars. Requests are answered
-in the order they were made, each by one Done. Bulk goes through shared files, never through the
+in order, each by one Done. Bulk data goes through shared files, never through the
 socket, so messages are small and a bounded number of them never fills the socket's buffer.
 """
 
@@ -22,7 +22,7 @@ WINDOW = 16
 
 MAX_NBYTES = 16 << 20
 MOST_DATA = 4096
-"""Bytes that a request may bring along: as many as are on their way fit into the buffer."""
+"""Most data bytes in a request, so that all unanswered ones fit into the socket's buffer."""
 
 _READ_NBYTES = 1 << 16
 _LENGTH = struct.Struct(">I")
@@ -33,17 +33,17 @@ RequestKind: TypeAlias = Literal[
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What a worker says first: that it is ready, and which plait it is."""
+    """The first message of a worker: it is ready, and runs this version of plait."""
 
     version: str
 
 
 class WorkerRequest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What a worker is to do next, and the number of the object it makes or uses.
+    """A request, and the number of the object that it makes or uses.
 
-    The kinds ``map``, ``import``, ``load`` and ``bind`` bring a file descriptor along, ``rebind``
-    up to `MOST_DATA` bytes in the message itself: it is for each new length, and a file would take
-    longer. ``run`` brings Python objects in either way, if its program reads any.
+    The kinds ``map``, ``import``, ``load`` and ``bind`` carry a file descriptor, ``rebind`` up to
+    `MOST_DATA` bytes in the message itself: there is one for each new length, and a file would take
+    longer. ``run`` carries Python objects in either way, if its program reads any.
     """
 
     kind: RequestKind
@@ -54,10 +54,12 @@ class WorkerRequest(msgspec.Struct, array_like=True, frozen=True, forbid_unknown
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What came of a request.
+    """The answer to a request.
 
-    `node_ns` holds 64-bit integers of this machine; `error` is what `remote_errors.describe` made,
-    as JSON, which escapes the lone surrogates of file names that are not text. `data` holds Python
+    `node_ns` holds 64-bit integers of this machine. `error` is the result of
+    `remote_errors.describe`
+    as JSON, which escapes the lone surrogates of file names that are not text. `data` holds the
+    Python
     objects that a program has made, unless a file has them.
     """
 
@@ -96,9 +98,9 @@ class Channel:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def send(self, message: Hello | WorkerRequest | Done, fd: int | None = None) -> None:
-        """Send a message, and a file descriptor of which the receiver gets its own copy.
+        """Send a message, and optionally a file descriptor, which is duplicated for the receiver.
 
-        Raises WireError if the message is too large, or holds what is no text; OSError if the
+        Raises WireError if the message is too large or contains invalid text; OSError if the
         connection is broken.
         """
         try:
@@ -113,9 +115,9 @@ class Channel:
         self.connection.sendall(data)
 
     def receive(self, kind: type[Message]) -> Message | None:
-        """Wait for a message of the given type; None when the other side has closed.
+        """Wait for a message of the given type; None if the other side has closed.
 
-        Raises WireError if what comes is not such a message, or is cut short; OSError if the
+        Raises WireError if the message is malformed or cut short; OSError if the
         connection is broken.
         """
         while (body := self._next()) is None:
@@ -128,16 +130,16 @@ class Channel:
         return _decode(kind, body)
 
     def take_fd(self) -> int:
-        """Return the oldest file descriptor that has come and was not taken; now the caller's.
+        """Return the oldest file descriptor that has not been taken; the caller owns it.
 
-        Raises WireError if there is none.
+        Raises WireError if none has arrived.
         """
         if not self._fds:
             raise WireError("a message came without its file descriptor")
         return self._fds.popleft()
 
     def close(self) -> None:
-        """Close the connection, and file descriptors that nobody took."""
+        """Close the connection, and the file descriptors that were not taken."""
         self.connection.close()
         while self._fds:
             os.close(self._fds.popleft())

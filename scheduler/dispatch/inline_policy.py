@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ...devices.device import Device
 from ...devices.host import may_run_anywhere
-from ...devices.sim.clock import virtual_clock
+from ...devices.sim.clock import find_virtual_clock
 from ..plans.placement import Step, Transfer
 from .hand_over import get_hand_over_ns
 from .preemption import meter
@@ -208,7 +208,7 @@ def _list_callable(steps: Sequence[Step], devices: Mapping[str, Device]) -> list
     Copies keep the order of their lanes; instances that nodes own may depend on the thread; a loop
     would block the thread that is to cancel it; async functions are awaited.
     """
-    if any(virtual_clock(device) is not None for device in devices.values()):
+    if any(find_virtual_clock(device) is not None for device in devices.values()):
         return []
     return [
         step

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ...devices.host import may_run_anywhere
-from ...devices.sim.clock import virtual_clock
+from ...devices.sim.clock import find_virtual_clock
 from ...graph.errors import PlaitError
 from ...graph.ir import Graph
 from ..errors import DoesNotFitError
@@ -103,7 +103,7 @@ def _may_be_joined(stage: BoundedStage) -> bool:
     if plan is None or not plan.is_static or plan.prologue is not None or plan.ends.devices:
         return False
     devices = plan.prototypes.values()
-    if not all(may_run_anywhere(one) and virtual_clock(one) is None for one in devices):
+    if not all(may_run_anywhere(one) and find_virtual_clock(one) is None for one in devices):
         return False
     # Variables are committed, and instances opened, plan by plan.
     if plan.graph.variables:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...devices.errors import DeviceUnavailableError
-from ...devices.worker.launch import module_path
+from ...devices.worker.launch import list_module_path
 
 FOLDERS = "/tmp"
 """Parent of the clusters' folders; it is short, since paths of sockets are limited to 107 bytes."""
@@ -98,7 +98,7 @@ class LocalNodes:
         self._answers: IO[str] = os.fdopen(answers)
         try:
             program = _PROGRAM.format(
-                module_path(), __name__, self._folder, inline_limit, theirs, os.getpid()
+                list_module_path(), __name__, self._folder, inline_limit, theirs, os.getpid()
             )
             with open(self._log, "w") as log:
                 self._process = subprocess.Popen(

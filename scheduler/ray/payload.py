@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...devices.registry import find
-from ...devices.worker.modules import Source, import_sources, sources_of
+from ...devices.worker.modules import Source, import_sources, list_node_sources
 from ...graph.formats.native import dump_bytes, load_bytes
 from ...graph.ir import Graph
 from ...graph.nested import walk_nodes
@@ -49,7 +49,7 @@ class SessionPayload:
         """Return the arguments of `unpack_plan`; `put` stores the largest one in the cluster."""
         data = dump_plan(self.plan) if self.graph is None else dump_bytes(self.graph)
         nodes = (node for _, _, node in walk_nodes(self.plan.fed))
-        sources = dict.fromkeys(source for node in nodes for source in sources_of(node))
+        sources = dict.fromkeys(source for node in nodes for source in list_node_sources(node))
         # Plan files lack some options for safety; hosts trust their driver.
         options = {} if self.graph is not None else get_options(self.plan.prototypes)
         sent = put(np.frombuffer(data, np.uint8))

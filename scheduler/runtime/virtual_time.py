@@ -23,7 +23,7 @@ import trio
 
 from ...devices.device import Device, OnDone
 from ...devices.event import Event
-from ...devices.sim.clock import VirtualClock, virtual_clock
+from ...devices.sim.clock import VirtualClock, find_virtual_clock
 from .async_calls import Await, await_here
 from .loop_inbox import LoopInbox
 
@@ -63,7 +63,7 @@ def take_result(outcome: T | Raised) -> T:
 
 def get_clock(device: Device) -> Callable[[], int]:
     """Return the clock of a device's events, in ns."""
-    clock = virtual_clock(device)
+    clock = find_virtual_clock(device)
     return time.perf_counter_ns if clock is None else clock.now_ns
 
 
@@ -123,7 +123,7 @@ class VirtualTimeDriver:
 
     def add(self, device: Device) -> None:
         """Go along with a device too."""
-        clock = virtual_clock(device)
+        clock = find_virtual_clock(device)
         if clock is not None and clock not in self._clocks:
             if not self._clocks:
                 self.spawn(self._run)
@@ -234,7 +234,7 @@ class VirtualTimeDriver:
 
     def launching(self, device: Device, launch: Launch) -> Launch:
         """Return a launcher that stops clocks while a real device works."""
-        if not self.is_virtual or virtual_clock(device) is not None:
+        if not self.is_virtual or find_virtual_clock(device) is not None:
             return launch
         return partial(self._launch, launch)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.worker.modules import Source, import_sources, sources_of
+from plait.devices.worker.modules import Source, import_sources, list_node_sources
 from plait.graph.operator import is_operator, unregister_operator
 
 from .test_worker_scripts import python
@@ -71,7 +71,7 @@ def test_a_function_inside_a_function_is_sent_with_what_it_refers_to(doubling: p
 
 
 def test_what_was_sent_is_defined_again_and_not_twice(doubling: pl.Graph) -> None:
-    (source,) = sources_of(doubling.nodes[0])
+    (source,) = list_node_sources(doubling.nodes[0])
     first = doubling.nodes[0].operator
     import_sources([source])
     assert doubling.nodes[0].operator is not first

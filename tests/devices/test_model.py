@@ -17,7 +17,7 @@ from plait.devices import find
 from plait.devices.errors import DeviceError
 from plait.devices.kinds import MODELS, get_model
 from plait.devices.model import LONGEST_S, DeviceModel, name_family
-from plait.devices.opencl.device import OpenClDevice, model_from
+from plait.devices.opencl.device import OpenClDevice, estimate_model
 from plait.devices.sim import SimDevice, SimModel
 from plait.graph.ir import Graph
 from plait.graph.operator import Cost
@@ -160,9 +160,9 @@ def described(*, processor: bool, units: int, mhz: int, unified: bool = False) -
 
 
 def test_an_opencl_device_is_modelled_on_what_opencl_says_of_it() -> None:
-    processor = model_from(described(processor=True, units=2, mhz=2600))
-    card = model_from(described(processor=False, units=40, mhz=1700))
-    inside = model_from(described(processor=False, units=24, mhz=1150, unified=True))
+    processor = estimate_model(described(processor=True, units=2, mhz=2600))
+    card = estimate_model(described(processor=False, units=40, mhz=1700))
+    inside = estimate_model(described(processor=False, units=24, mhz=1150, unified=True))
     assert 1e8 < processor.flops_per_s < 1e10
     assert 1e9 < processor.bytes_per_s < 1e10
     assert 1e12 < card.flops_per_s < 1e13
@@ -172,7 +172,7 @@ def test_an_opencl_device_is_modelled_on_what_opencl_says_of_it() -> None:
     for model in (processor, card, inside):
         assert model.is_guess
         assert model.memory_bytes == 8 << 30
-    assert model_from(described(processor=False, units=0, mhz=0)).flops_per_s > 0
+    assert estimate_model(described(processor=False, units=0, mhz=0)).flops_per_s > 0
 
 
 def test_pocl_is_predicted_to_be_slower_than_the_cpu() -> None:

@@ -11,7 +11,7 @@ from plait import devices
 from plait.devices.errors import DeviceLostError, DeviceMemoryError, KernelError
 from plait.devices.errors import DeviceUnavailableError as Unavailable
 from plait.devices.opencl.device import OpenClDevice
-from plait.devices.opencl.driver import all_devices, device_error, find_device, opencl_names
+from plait.devices.opencl.driver import device_error, find_device, list_devices, list_names
 from plait.graph.extras import get_install_command
 
 
@@ -49,7 +49,7 @@ def test_without_pyopencl_the_message_says_how_to_get_it(monkeypatch: pytest.Mon
         OpenClDevice().open()
     assert raised.value.fix is not None
     assert get_install_command("opencl") in raised.value.fix
-    assert opencl_names() == ("opencl:0",)
+    assert list_names() == ("opencl:0",)
     status = devices.probe("opencl:0")
     told = f"pyopencl is not installed; {get_install_command('opencl')}"
     assert status == devices.DeviceStatus("opencl:0", False, told)
@@ -77,7 +77,7 @@ def test_without_a_device_the_message_says_how_to_get_one(cl: Any) -> None:
 
 def test_an_opencl_that_does_not_start_says_why() -> None:
     with pytest.raises(Unavailable, match="does not start: OUT_OF_HOST_MEMORY"):
-        all_devices(module(error=ClError(-6, "OUT_OF_HOST_MEMORY")))
+        list_devices(module(error=ClError(-6, "OUT_OF_HOST_MEMORY")))
 
 
 def test_devices_are_numbered_through_all_platforms_but_checkers_last() -> None:

@@ -30,7 +30,7 @@ from plait.devices.memory import View, host_arena, host_view
 from plait.devices.registry import Factory
 from plait.devices.streams.program import QueuedProgram
 from plait.devices.streams.traps import Traps
-from plait.devices.worker.launch import module_path
+from plait.devices.worker.launch import list_module_path
 from plait.devices.worker.modules import Source
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array, TensorSpec
@@ -113,7 +113,9 @@ def test_an_item_arrives_and_leaves_while_another_one_is_computed_on_a_host_of_r
     xs = inputs(ITEMS)
     host = ray_cluster.host("gpu", select={"gpu": "a"})
     module = str(Path(__file__).with_name("gpu_on_host.py"))
-    host.link().ask("import", module_path(), [tuple(Source("Relu", "gpu_on_host", module, ""))])
+    host.link().ask(
+        "import", list_module_path(), [tuple(Source("Relu", "gpu_on_host", module, ""))]
+    )
     plan = pl.plan(relu(), [f"ray:gpu/{NAME}"], max_in_flight=2)
     assert are_right(streamed(plan, xs), xs)
     host.close()

@@ -22,7 +22,7 @@ from ....devices.kinds import get_kernel_kind
 from ....devices.memory import HOST_MEMORIES, Arena, View, check_fits, host_view
 from ....devices.model import DeviceModel
 from ....devices.operator_instances import OperatorInstances
-from ....devices.worker.modules import sources_of
+from ....devices.worker.modules import list_node_sources
 from ....graph.ir import Graph, Node
 from ....graph.operator import Call, Specs
 from ....graph.tensor import TensorSpec
@@ -122,7 +122,7 @@ class RayDevice:
     def supports(self, node: Node, call: Call) -> Support:
         """Return whether the remote device runs a node, and can import its operator."""
         try:
-            import_on_host(self._host.link(), sources_of(node))
+            import_on_host(self._host.link(), list_node_sources(node))
         except DeviceLostError:
             raise
         except DeviceError as error:

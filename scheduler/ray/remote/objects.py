@@ -18,8 +18,8 @@ import numpy as np
 from ....devices.errors import DeviceLostError
 from ....devices.memory import Arena, View
 from ....devices.operator_instances import OperatorInstances
-from ....devices.worker.launch import module_path
-from ....devices.worker.modules import Source, sources
+from ....devices.worker.launch import list_module_path
+from ....devices.worker.modules import Source, list_sources
 from ....graph.formats.native import dump_bytes
 from ....graph.ir import Graph
 from .commands import RemoteTensor
@@ -73,7 +73,7 @@ class RemoteObjects:
         lost.
         """
         with self._lock:
-            import_on_host(self._link, sources(graph))
+            import_on_host(self._link, list_sources(graph))
             loaded = self._graph(graph)
             places = {name: tuple(locate_view(view)) for name, view in views.items()}
             own = None if lives is None else self._life(lives)
@@ -112,7 +112,7 @@ def import_on_host(link: HostLink, wanted: Iterable[Source]) -> None:
     """
     missing = [source for source in wanted if source not in link.imported]
     if missing:
-        link.ask("import", module_path(), [tuple(source) for source in missing])
+        link.ask("import", list_module_path(), [tuple(source) for source in missing])
         link.imported.update(missing)
 
 

@@ -378,5 +378,5 @@ def test_a_convolution_of_few_windows_is_left_to_numpy(
     x, w = np.zeros((1, 2, length), np.float32), np.zeros((3, 2, 3), np.float32)
     graph = single_node_graph("Conv", [x, w], constant=[1])
     node = graph.nodes[0]
-    found = convolution.convolution_of(graph.call(node), graph.output_specs(node))
+    found = convolution.find_convolution(graph.call(node), graph.output_specs(node))
     assert (found is not None) is compiled

@@ -11,7 +11,7 @@ import plait as pl
 import pytest
 from plait.devices.kernels import find_kernel, kernel, kernels, kernels_for, registry
 from plait.devices.kernels.fused import takes
-from plait.devices.worker.modules import sources_of
+from plait.devices.worker.modules import list_node_sources
 from plait.graph.errors import GraphError
 from plait.graph.ir import Graph
 from plait.graph.operator import Call
@@ -160,7 +160,7 @@ def test_workers_import_all_kernels_that_they_may_choose_among() -> None:
     made = add(7, when=of_floats)
     made.__module__, made.__qualname__ = "somebody.kernels", "fill"
     (node,) = relu().nodes
-    assert "somebody.kernels" in {source.module for source in sources_of(node)}
+    assert "somebody.kernels" in {source.module for source in list_node_sources(node)}
 
 
 @pytest.mark.parametrize(
