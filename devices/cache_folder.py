@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 
@@ -22,6 +24,17 @@ def find_cache_folder(variable: str, name: str) -> Path | None:
         if os.path.isabs(caches):  # XDG ignores others, and there are users without a home
             return Path(caches, "plait", name)
     return None
+
+
+@cache
+def hash_sources(*packages: str) -> str:
+    """Return a digest of the code of packages of `devices`, on which kept results depend.
+
+    The version of plait is the same for all commits between two releases.
+    """
+    folders = (Path(__file__).parent / package for package in packages)
+    files = (file for folder in folders for file in sorted(folder.glob("*.py")))
+    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def is_off(variable: str) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, TypeAlias
 
 from gpu.target import Target, Unsuitable
+from plait import PlaitError
 
 AT_ONCE = 4
 """Processes that have an experiment each: what takes long in them is to import and to compile."""
@@ -88,7 +89,8 @@ def no_time(what: str) -> Row:
 def failed(what: str, error: BaseException) -> Row:
     """Return a row that says what went wrong."""
     first = next(iter(str(error).strip().splitlines()), "")
-    return Row(what, f"{type(error).__name__}: {first}"[:300], status="failed")
+    fix = f"; {error.fix}" if isinstance(error, PlaitError) and error.fix else ""
+    return Row(what, f"{type(error).__name__}: {first}{fix}"[:300], status="failed")
 
 
 Experiment: TypeAlias = Callable[[Target], Iterator[Row]]

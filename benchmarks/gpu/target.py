@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from plait import devices
 from plait.devices import Device
+from plait.devices.cuda.driver import load_cupy
 
 T = TypeVar("T")
 
@@ -97,7 +98,7 @@ class Target:
             raise Unsuitable("asked of CuPy alone")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of things that are none of our business
-            import cupy
+            cupy = load_cupy()
         cupy.cuda.Device(index_of(self.name)).use()
         return cupy
 

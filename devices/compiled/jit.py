@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numba
@@ -13,6 +11,7 @@ from numba import types
 from numba.extending import intrinsic, register_jitable
 
 from ...graph.tensor import Array
+from ..cache_folder import hash_sources
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Parameters = ParamSpec("Parameters")
@@ -23,13 +22,8 @@ CELLS = types.Array(types.float32, 1, "C")
 TABLE = types.Array(types.int64, 1, "C")
 
 
-def _hash_package() -> str:
-    """Return a digest of this package's files, any of which may be inlined into a function."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
-
-
-_EDITION = _hash_package()
+_EDITION = hash_sources("compiled")
+"""A digest of this package's files, any of which may be inlined into a function."""
 
 
 def machine_code(*arguments: Any) -> Callable[[Function], Function]:

@@ -32,16 +32,9 @@ class StagedDownload(Event):
 
 
 class Copies:
-    """Queues copies of an open device.
-
-    Attributes
-    ----------
-    timed : bool
-        Whether the GPU records their begin and end.
-    """
+    """Queues copies of an open device."""
 
     def __init__(self, cupy: CuPy, queues: Queues) -> None:
-        self.timed = False
         self._cupy = cupy
         self._queues = queues
 
@@ -95,7 +88,7 @@ class Copies:
         lane = DOWNLOAD if isinstance(target.arena, ArrayArena) else UPLOAD
         job = StreamJob(Event(on_done), waits, held=(target, source))
         if not source.spec.nbytes:  # CuPy's empty arrays have no address
-            return self._queues.put(lane, job, _skip, timed=self.timed)
+            return self._queues.put(lane, job, _skip)
         address = target.array.data.ptr, source.array.data.ptr
         return self._memcpy(lane, job, *address, source.spec.nbytes, WITHIN_DEVICE)
 
@@ -112,14 +105,14 @@ class Copies:
         memcpy = self._cupy.cuda.runtime.memcpyPeerAsync
         copy = partial(memcpy, *ends, source.spec.nbytes, stream)
         job = StreamJob(Event(on_done), waits, held=(target, source))
-        return self._queues.put(UPLOAD, job, copy, timed=self.timed)
+        return self._queues.put(UPLOAD, job, copy)
 
     def _memcpy(
         self, lane: str, job: StreamJob, target: int, source: int, nbytes: int, kind: int
     ) -> Event:
         memcpy, stream = self._cupy.cuda.runtime.memcpyAsync, self._queues.stream(lane).ptr
         copy = partial(memcpy, target, source, nbytes, kind, stream)
-        return self._queues.put(lane, job, copy, timed=self.timed)
+        return self._queues.put(lane, job, copy)
 
 
 def _skip() -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ...graph.ir import Graph, Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
-from ...version import VERSION
+from ..cache_folder import hash_sources
 from ..constants import ConstantStore
 from ..device import Capabilities, OnDone, Program, Support
 from ..event import Event
@@ -97,9 +97,8 @@ class CudaDevice(QueuedDevice[_Opened]):
 
     Notes
     -----
-    Programs that measure, and all copies once there is such a program, have the GPU's own times,
-    mapped onto the host's clock. Other work is timed from its submission until its completion is
-    noticed.
+    While there is a program that measures, all work has the GPU's own times, mapped onto the host's
+    clock. Otherwise it is timed from its submission until its completion is noticed.
 
     Submitted work cannot be cancelled: it is in the GPU's queue.
     """
@@ -250,11 +249,11 @@ class CudaDevice(QueuedDevice[_Opened]):
             if any(part.queued is None for part in parts):
                 stream.synchronize()  # binding may have launched CuPy's kernels
         if measure:
-            opened.copies.timed = True
             steps = mark_steps(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
         starts_whole = measure and fits_in_queue(parts) and len(parts) > 1
-        return QueuedProgram(subgraph, run, measure, (*batches, *held), traps, starts_whole)
+        held = [*batches, *held]
+        return opened.queues.add(QueuedProgram(subgraph, run, measure, held, traps, starts_whole))
 
     def copy(
         self,
@@ -356,10 +355,11 @@ class CudaDevice(QueuedDevice[_Opened]):
         return self._find_cudnn()
 
     def _hardware(self, cupy: CuPy) -> str:
-        """Describe the GPU, the driver and versions of software, which times depend on."""
+        """Describe the GPU, the driver, the code and other software, which times depend on."""
         name = cupy.cuda.runtime.getDeviceProperties(self._index)["name"].decode()
         driver = cupy.cuda.runtime.driverGetVersion()
-        return f"plait {VERSION}, {name}, CUDA {driver}, {', '.join(self._software(cupy))}"
+        code = hash_sources("codegen", "cuda")
+        return f"plait {code}, {name}, CUDA {driver}, {', '.join(self._software(cupy))}"
 
     def _software(self, cupy: CuPy) -> Iterator[str]:
         yield f"cupy {cupy.__version__}"

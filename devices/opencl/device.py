@@ -99,9 +99,8 @@ class OpenClDevice(QueuedDevice[_Opened]):
 
     Notes
     -----
-    Programs that measure, and all copies once there is such a program, have the device's own
-    times, mapped onto the host's clock. Other work is timed from its submission until its
-    completion is seen.
+    While there is a program that measures, all work has the device's own times, mapped onto the
+    host's clock. Otherwise it is timed from its submission until its completion is seen.
 
     Submitted work cannot be cancelled: it is queued on the device already.
     """
@@ -110,7 +109,6 @@ class OpenClDevice(QueuedDevice[_Opened]):
         super().__init__(name)
         self._given = device
         self._capabilities: Capabilities | None = None
-        self._times_copies = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -163,7 +161,6 @@ class OpenClDevice(QueuedDevice[_Opened]):
                     self._open = self._start(cl, device)
                 except cl.Error as error:
                     raise unavailable_error(error, self.name) from error
-                self._times_copies = False
                 self.generation += 1
 
     def arena(self, memory: str, nbytes: int) -> Arena:
@@ -192,11 +189,9 @@ class OpenClDevice(QueuedDevice[_Opened]):
             constants, held = opened.constants.place(subgraph.constants)
             steps, traps = opened.binder.bind(stream, self.name, subgraph, views, constants)
         if measure:
-            # Copies too from now on: host times are not comparable with device times.
-            self._times_copies = True
             steps = mark_steps(steps, queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
-        return QueuedProgram(subgraph, run, measure, held, traps)
+        return queues.add(QueuedProgram(subgraph, run, measure, held, traps))
 
     def copy(
         self,
@@ -213,7 +208,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
         if not all(isinstance(view.arena, OpenClArena) for view in (target, source)):
             copy = partial(copy, is_blocking=False)  # only a copy to or from the host may block
         work = copy if source.spec.nbytes else _skip
-        return queues.put(lane, job, work, timed=self._times_copies)
+        return queues.put(lane, job, work)
 
     def close(self) -> None:
         """Finish queued work, end the threads, release the queues."""

@@ -15,7 +15,7 @@ from .traps import Traps
 Steps: TypeAlias = list[tuple[Node, Step]]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class QueuedProgram:
     """A subgraph bound to views.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -44,6 +45,7 @@ class Queues:
         self._is_closed = False
         self._lost: DeviceLostError | None = None
         self._queued: StreamJob | None = None
+        self._measuring: weakref.WeakSet[QueuedProgram] = weakref.WeakSet()
         self._attendants: list[tuple[int, Callable[[], bool]]] = []
         self._lanes = {
             lane: StreamLane(f"plait-{name}-{lane}", stream, backend, self.lose, self._finish)
@@ -76,9 +78,18 @@ class Queues:
             job.marks = dict.fromkeys(node.name for node in program.graph.nodes)
             job.starts_whole = program.starts_whole and program.has_run
             program.has_run = True
-        return self.put(COMPUTE, job, program.run, timed=program.measures)
+        return self.put(COMPUTE, job, program.run)
 
-    def put(self, name: str, job: StreamJob, queue: Callable[[], Any], *, timed: bool) -> Event:
+    def add(self, program: QueuedProgram) -> QueuedProgram:
+        """Return a program; while one lives that measures, the device times all work.
+
+        Times of the host would not fit beside those of the device.
+        """
+        if program.measures:
+            self._measuring.add(program)
+        return program
+
+    def put(self, name: str, job: StreamJob, queue: Callable[[], Any]) -> Event:
         """Queue work on a lane after its waits; its event completes in any case, after the call."""
         # The lock is held while the driver is called. Otherwise two threads could queue on a stream
         # in one order and on its lane in the other, and a native event could be recycled and
@@ -90,7 +101,7 @@ class Queues:
             for wait in job.waits:
                 job.error = job.error or wait.error
             if job.error is None:
-                self._queue(self._lanes[name], job, queue, timed)
+                self._queue(self._lanes[name], job, queue)
             job.event.error = job.error  # readers may need it before the event is complete
             # Work that was not queued is put nevertheless: its event completes on the lane's
             # thread, in turn, so that callbacks never run inside of the call that submits.
@@ -156,10 +167,8 @@ class Queues:
                 return True
         return False
 
-    def _queue(
-        self, lane: StreamLane, job: StreamJob, queue: Callable[[], Any], timed: bool
-    ) -> None:
-        stream, backend = lane.stream, self._backend
+    def _queue(self, lane: StreamLane, job: StreamJob, queue: Callable[[], Any]) -> None:
+        stream, backend, timed = lane.stream, self._backend, len(self._measuring) > 0
         self._queued = job
         try:
             with backend.current(stream):

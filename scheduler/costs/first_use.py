@@ -16,13 +16,12 @@ from hashlib import sha256
 from pathlib import Path
 from time import perf_counter_ns
 
-from ...devices.cache_folder import find_cache_folder, is_off
+from ...devices.cache_folder import find_cache_folder, hash_sources, is_off
 from ...devices.device import Device, Varying
 from ...devices.errors import DeviceError
 from ...devices.kinds import get_kind
 from ...devices.model import DeviceModel
 from ...graph.errors import ParseError
-from ...version import VERSION
 from ..errors import PlanError
 from .costs import Costs
 from .measure import Clock, measure
@@ -58,8 +57,7 @@ def _find_figures(device: Varying, clock: Clock) -> DeviceModel | None:
     hardware = device.hardware()
     with _lock:
         if hardware not in _known:
-            # Other releases may have other kernels.
-            path = _find_path(f"plait {VERSION}, {hardware}")
+            path = _find_path(f"plait {hash_sources('codegen', 'opencl')}, {hardware}")
             _known[hardware] = _read_kept(path) or _measure(device.spare(), path, clock)
         return _known[hardware]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
@@ -41,6 +42,7 @@ from gpu.target import Target, Unsuitable
 from onnx import TensorProto, helper
 from plait.devices.cuda.device import CudaDevice
 from plait.devices.opencl.device import OpenClDevice
+from plait.graph.extras import get_install_command
 from plait.graph.tensor import Array
 from pocl import pocl_device
 from real_models import RealModel
@@ -377,6 +379,13 @@ def test_an_experiment_that_fails_is_a_row_and_the_next_one_follows() -> None:
 )
 def test_a_row_says_whether_a_goal_is_met(row: Row, met: bool | None) -> None:
     assert row.met is met
+
+
+def test_without_cupy_the_answer_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    (row,) = rows_of([about.device], Target.named("cuda:0", small=True))
+    missing = f"DeviceUnavailableError: CuPy is not installed; {get_install_command('cuda')}"
+    assert (row.status, row.value) == ("failed", f"{missing}, on a machine with an NVIDIA GPU")
 
 
 def test_a_device_says_what_it_is() -> None:

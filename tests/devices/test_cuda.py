@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -280,6 +281,28 @@ def test_measured_work_has_the_gpus_own_times(double: CupyDouble) -> None:
     assert up.node_ns is None
 
 
+def test_work_is_timed_by_the_gpu_while_a_program_measures_and_no_longer(
+    double: CupyDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, record = list[bool](), CudaBackend.record
+
+    def recorded(backend: CudaBackend, stream: Any, *, timed: bool) -> Any:
+        asked.append(timed)
+        return record(backend, stream, timed=timed)
+
+    graph = chain("Relu")
+    monkeypatch.setattr(CudaBackend, "record", recorded)
+    (item,) = some_items(graph, 1)
+    with Rig(double.device(), graph, measure=True) as rig:
+        rig.run(item)
+        assert set(asked) == {True}
+        rig.program = rig.device.compile(graph, rig.views)
+        gc.collect()
+        asked.clear()
+        rig.run(item)
+        assert asked == [False] * 3  # one event each: of upload, kernel and download
+
+
 def test_work_that_is_not_measured_has_the_hosts_times(double: CupyDouble) -> None:
     with Rig(double.device(), chain("Relu")) as rig:
         event = rig.compute()
@@ -340,7 +363,7 @@ def test_a_measured_program_begins_once_all_of_it_is_queued(
 
 @pytest.mark.parametrize("kernels", [1, HELD_AT_MOST // 2 + 1])
 def test_a_program_too_long_for_the_queue_begins_while_it_is_queued(kernels: int) -> None:
-    """CUDA would block who queues more, for ever; and a single kernel waits for no other."""
+    """CUDA would block for ever when more is queued; and a single kernel waits for no other."""
     graph = chain(*["Softmax"] * kernels)
     device = CupyDouble().generating(cublas=None)
     with Rig(device, graph, measure=True) as rig:
@@ -350,7 +373,7 @@ def test_a_program_too_long_for_the_queue_begins_while_it_is_queued(kernels: int
 
 
 def test_a_stream_is_not_held_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who queues may have to wait for the GPU: while a kernel is loaded, or a queue is full."""
+    """To queue may mean to wait for the GPU: while a kernel is loaded, or a queue is full."""
     monkeypatch.setattr("plait.devices.cuda.queues.HELD_S", 0.0)
     double, graph, held = CupyDouble(), chain("Softmax", "Softmax"), list[object]()
     wait = CudaBackend._wait

@@ -15,7 +15,9 @@ import trio
 from cupy_double import CupyDouble
 from fake_cudnn import FakeCudnn
 from fake_gpu import SEEDS
+from plait.devices import cache_folder
 from plait.devices.cuda import choosing
+from plait.devices.cuda import device as cuda_device
 from plait.devices.cuda.convolutions import StaticConvolution, match_convolution
 from plait.devices.cuda.libraries import RefusedError
 from plait.devices.cuda.lowering import Lowering
@@ -254,6 +256,21 @@ def test_a_choice_is_kept_for_the_hardware_and_the_versions(
     monkeypatch.setattr(fake_cudnn, "_version", lambda: 91901)
     computed(graph, IMAGE, with_cudnn(double, FakeCudnn(double.gpu)))
     assert len(asked) == 8
+    monkeypatch.setattr(cuda_device, "hash_sources", lambda *_: "of another commit")
+    computed(graph, IMAGE, with_cudnn(double, FakeCudnn(double.gpu)))
+    assert len(asked) == 12
+
+
+def test_the_digest_of_code_is_of_its_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cache_folder, "__file__", str(tmp_path / "cache_folder.py"))
+    digests = list[str]()
+    for text in ("one", "other", "one"):
+        (tmp_path / "cuda").mkdir(exist_ok=True)
+        (tmp_path / "cuda" / "kernels.py").write_text(text)
+        cache_folder.hash_sources.cache_clear()
+        digests.append(cache_folder.hash_sources("cuda"))
+    cache_folder.hash_sources.cache_clear()
+    assert digests[0] == digests[2] != digests[1]
 
 
 @pytest.mark.usefixtures("folder")

@@ -19,7 +19,7 @@ from plait.devices.cpu import CpuDevice
 from plait.devices.errors import DeviceError, DeviceLostError
 from plait.devices.event import Event
 from plait.devices.opencl.device import OpenClDevice
-from plait.devices.opencl.streams import Stream
+from plait.devices.opencl.streams import OpenClBackend, Stream
 from plait.devices.streams.queues import COMPUTE, UPLOAD
 from plait.graph.tensor import TensorSpec
 from pocl import pocl_device
@@ -234,6 +234,25 @@ def test_measured_work_has_the_devices_times_on_the_hosts_clock() -> None:
     relu_ns, add_ns = run.node_ns
     assert relu_ns == 0
     assert 0 < add_ns <= run.ended_ns - run.started_ns
+
+
+def test_copies_have_the_hosts_times_once_no_program_measures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, record = list[bool](), OpenClBackend.record
+
+    def recorded(backend: OpenClBackend, stream: Any, *, timed: bool) -> Any:
+        asked.append(timed)
+        return record(backend, stream, timed=timed)
+
+    monkeypatch.setattr(OpenClBackend, "record", recorded)
+    graph = chain("Relu")
+    with Rig(OpenClDevice(device=pocl_device()), graph, measure=True) as rig:
+        rig.program = rig.device.compile(graph, rig.views)
+        gc.collect()
+        asked.clear()
+        rig.run(some_items(graph, 1)[0])
+    assert set(asked) == {False}
 
 
 # What goes wrong

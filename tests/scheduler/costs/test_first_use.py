@@ -111,10 +111,10 @@ def test_other_hardware_is_measured_for_itself() -> None:
     check_like(figures(Card(faster, "card of 90 units")), faster)
 
 
-def test_other_releases_measure_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_measures_again(monkeypatch: pytest.MonkeyPatch) -> None:
     figures(Card())
     forget(monkeypatch)
-    monkeypatch.setattr(first_use, "VERSION", "9.9.9")
+    monkeypatch.setattr(first_use, "hash_sources", lambda *_: "of another commit")
     again = Card()
     figures(again)
     assert again.spares
