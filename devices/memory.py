@@ -27,6 +27,9 @@ CALLER = "caller"
 ALIGNMENT = 64
 """Bytes; a cache line, and enough for any vector load."""
 
+PAGE = mmap.PAGESIZE
+"""Bytes."""
+
 TOUCHED_BYTES = 1 << 28
 """The part of an arena that is written when it is allocated: a tenth of a second's work."""
 
@@ -42,18 +45,20 @@ class Arena:
         Of its tensors, by name.
     texts : Array or None
         An object for every 8 bytes, for tensors of text and objects; None before the first.
+    pages : object
+        The pages that it lies in: its buffer, or those of its `HostSlab`.
     """
 
     def __init__(self, memory: str, nbytes: int, buffer: Any) -> None:
         self.memory = memory
         self.nbytes = nbytes
-        self.buffer = buffer
+        self.buffer = self.pages = buffer
         self.donations: dict[str, Donation] = {}
         self.texts: Array | None = None
 
     def close(self) -> None:
         """Free the memory; views on it must not be used any more."""
-        self.buffer = self.texts = None
+        self.buffer = self.pages = self.texts = None
         self.donations.clear()
 
 
@@ -103,23 +108,44 @@ class View:
     donation: Donation | None = field(default=None, kw_only=True)
 
 
-def host_arena(nbytes: int) -> Arena:
-    """Allocate an aligned arena in this process's memory, its first pages touched.
+class HostSlab:
+    """Whole pages of this process's memory, carved into arenas; a GPU page-locks all of them once.
 
-    Touching it early matters: the first write to 64 MB takes 36 ms, later ones 9 ms. Memory beyond
-    most models' size is touched as it is written: a loop may ask for gigabytes of rows, and end
-    after a few.
+    Touching them early matters: the first write to 64 MB takes 36 ms, later ones 9 ms. Memory
+    beyond most models' size is touched as it is written: a loop may ask for gigabytes of rows, and
+    end after a few.
     """
-    try:
-        raw = np.zeros(nbytes + ALIGNMENT, np.uint8)
-    except MemoryError as error:
-        raise DeviceMemoryError(
-            f"cannot allocate {nbytes} bytes of host memory",
-            fix="free memory, or lower max_in_flight",
-        ) from error
-    raw[:TOUCHED_BYTES].fill(0)
-    start = -raw.ctypes.data % ALIGNMENT
-    return Arena(HOST, nbytes, raw[start : start + nbytes])
+
+    def __init__(self, nbytes: int) -> None:
+        size = -(-nbytes // PAGE) * PAGE
+        try:
+            raw = np.zeros(size + PAGE, np.uint8)
+        except MemoryError as error:
+            raise DeviceMemoryError(
+                f"cannot allocate {nbytes} bytes of host memory",
+                fix="free memory, or lower max_in_flight",
+            ) from error
+        raw[:TOUCHED_BYTES].fill(0)
+        start = -raw.ctypes.data % PAGE
+        self._pages = raw[start : start + size]
+        self._end = 0
+
+    def carve(self, nbytes: int) -> Arena | None:
+        """Return an arena of the next free bytes, or None if there are too few."""
+        begin, end = self._end, self._end + nbytes
+        if end > len(self._pages):
+            return None
+        self._end = -(-end // ALIGNMENT) * ALIGNMENT
+        arena = Arena(HOST, nbytes, self._pages[begin:end])
+        arena.pages = self._pages
+        return arena
+
+
+def host_arena(nbytes: int) -> Arena:
+    """Allocate an arena in pages of its own of this process's memory."""
+    arena = HostSlab(nbytes).carve(nbytes)
+    assert arena is not None
+    return arena
 
 
 def host_view(arena: Arena, offset: int, spec: TensorSpec) -> View:

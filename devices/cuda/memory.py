@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from contextlib import suppress
@@ -12,8 +13,11 @@ import numpy as np
 
 from ...graph.tensor import Array, TensorSpec
 from ..memory import Arena, View, check_fits, host_view
+from ..streams.failures import get_first_line
 from .driver import OUT_OF_MEMORY, CuPy
 from .names import parse_name
+
+logger = logging.getLogger(__name__)
 
 ALIGNMENT = 512
 """Bytes; CuPy's own rounding, and enough for cuBLAS and vector loads."""
@@ -113,12 +117,14 @@ _pins_lock = threading.RLock()  # freeing a pin may interrupt its holder
 class HostPins:
     """Page-locks host arenas at their first view, so that copies are asynchronous.
 
-    An arena is released by garbage collection or `close`.
+    An arena is released by garbage collection or `close`. The first one that cannot be page-locked
+    is logged: copies of it go through staging.
     """
 
     def __init__(self, cupy: CuPy) -> None:
         self._cupy = cupy
         self._held: weakref.WeakKeyDictionary[Arena, _Pin | None] = weakref.WeakKeyDictionary()
+        self._has_reported = False
 
     def view(self, arena: Arena, offset: int, spec: TensorSpec) -> HostView:
         """Return a view of a host arena, with staging if the arena cannot be page-locked."""
@@ -135,7 +141,7 @@ class HostPins:
     def _pin(self, arena: Arena) -> _Pin | None:
         with _pins_lock:
             if arena not in self._held:
-                self._held[arena] = self._find_or_make(arena.buffer)
+                self._held[arena] = self._find_or_make(arena.pages)
             return self._held[arena]
 
     def _find_or_make(self, buffer: Array) -> _Pin | None:
@@ -145,8 +151,11 @@ class HostPins:
         if pin is None and buffer.nbytes:
             try:
                 pin = _pins[key] = _Pin(runtime, buffer)
-            except runtime.CUDARuntimeError:  # unsupported, or an adjacent page is locked
-                return None
+            except runtime.CUDARuntimeError as error:
+                # Its text, since records of logs would keep its frames alive.
+                if not self._has_reported:
+                    logger.warning("host memory cannot be page-locked: %s", get_first_line(error))
+                self._has_reported = True
         return pin
 
 

@@ -12,6 +12,7 @@ import pytest
 from cupy_double import CupyDouble
 from fake_gpu import SEEDS
 from patience import WAIT_S
+from plait.devices.cuda.memory import HostView
 from plait.devices.errors import DeviceMemoryError
 from plait.devices.event import Event
 from plait.devices.memory import SharedArena, host_arena
@@ -51,6 +52,46 @@ def test_devices_share_page_locked_memory(double: CupyDouble) -> None:
     one.close()
     assert double.gpu.locked == {arena.buffer.ctypes.data: arena.nbytes}
     other.close()
+
+
+def test_small_host_arenas_share_no_pages(double: CupyDouble) -> None:
+    device = double.device()
+    device.open()
+    arenas = [host_arena(16) for _ in range(32)]
+    for arena in arenas:
+        view = device.view(arena, 0, FLOATS)
+        assert isinstance(view, HostView)
+        assert view.staging is None
+    device.close()
+
+
+@pytest.mark.parametrize(("n", "ranges"), [(4, 1), (300, 1), (1 << 14, 1), (1 << 15, 3)])
+def test_small_arenas_of_all_slots_are_page_locked_at_once(
+    double: CupyDouble, caplog: pytest.LogCaptureFixture, n: int, ranges: int
+) -> None:
+    graph = chain("Relu", n=n)
+    plan = pl.plan(graph, [double.device(), "cpu"], pin={"*": "cuda:0"}, max_in_flight=8)
+    items = some_items(graph, 16)
+    with pl.BlockingSession(plan) as session:
+        results = list(session.stream(items))
+        assert len(double.gpu.locked) == ranges
+    for item, result in zip(items, results, strict=True):
+        np.testing.assert_array_equal(result["y"], evaluate(graph, item)["y"])
+    assert not caplog.records
+
+
+def test_memory_that_cannot_be_page_locked_is_reported_once(
+    double: CupyDouble, caplog: pytest.LogCaptureFixture
+) -> None:
+    double.gpu.refuses_locking = True
+    device = double.device()
+    device.open()
+    for arena in (host_arena(16), host_arena(0), host_arena(16)):
+        device.view(arena, 0, TensorSpec("uint8", (0,)))
+    device.close()
+    (record,) = caplog.records
+    assert "page-locked" in record.getMessage()
+    assert "operation not supported" in record.getMessage()
 
 
 def test_what_cupy_keeps_for_arrays_to_come_is_taken_when_memory_runs_out() -> None:

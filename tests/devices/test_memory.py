@@ -18,6 +18,7 @@ from plait.devices.memory import (
     SHARED,
     TOUCHED_BYTES,
     Arena,
+    HostSlab,
     SharedArena,
     check_fits,
     host_arena,
@@ -44,6 +45,16 @@ def test_a_host_arena_is_aligned_zeroed_and_as_large_as_asked(nbytes: int) -> No
     assert (arena.memory, arena.nbytes, arena.buffer.nbytes) == (HOST, nbytes, nbytes)
     assert arena.buffer.ctypes.data % ALIGNMENT == 0
     assert not arena.buffer.any()
+
+
+def test_arenas_of_a_slab_lie_apart_in_whole_pages() -> None:
+    slab = HostSlab(5000)
+    arenas = [slab.carve(nbytes) for nbytes in (1000, 3000, 4200, 4128, 1)]
+    pages = slab._pages
+    assert (pages.ctypes.data % mmap.PAGESIZE, pages.nbytes) == (0, 2 * mmap.PAGESIZE)
+    found = [a and (a.buffer.ctypes.data - pages.ctypes.data, a.nbytes) for a in arenas]
+    assert found == [(0, 1000), (1024, 3000), None, (4032, 4128), None]
+    assert all(a is None or a.pages is pages for a in arenas)
 
 
 def resident_pages() -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from ....devices.device import Device
-from ....devices.memory import HOST, SHARED, Arena, SharedArena, host_arena
+from ....devices.memory import ALIGNMENT, HOST, SHARED, Arena, HostSlab, SharedArena, host_arena
 from ...plans.regions import MemoryPlan, Region
 
 Arenas: TypeAlias = Mapping[tuple[str, str], Arena]
@@ -17,6 +17,9 @@ Arenas: TypeAlias = Mapping[tuple[str, str], Arena]
 
 Lend: TypeAlias = Callable[[Region, int], Arena | None]
 """Returns an arena of a region that has another owner, None for other regions."""
+
+SMALL_NBYTES, SLAB_NBYTES = 64 << 10, 1 << 20
+"""Largest host arena that shares pages with others, and largest slab of such pages."""
 
 Turned: TypeAlias = frozenset[tuple[str, str]]
 """The regions, by memory and name, that variables have changed places between."""
@@ -50,6 +53,7 @@ class OpenArenas:
         self._making = threading.Lock()
         self._open = ExitStack()
         self._grown: list[OpenArenas] = []
+        self._slab = HostSlab(0)
         self.made: dict[tuple[str, str, int], Arena] = {}
 
     def open(self) -> None:
@@ -155,8 +159,22 @@ class OpenArenas:
         lent = None if self._lend is None else self._lend(region, copy)
         if lent is not None:
             return lent
-        arena = allocate(region, self._devices)
+        is_small = region.memory == HOST and region.nbytes <= SMALL_NBYTES
+        arena = self._carve(region.nbytes) if is_small else allocate(region, self._devices)
         stack.callback(arena.close)
+        return arena
+
+    def _carve(self, nbytes: int) -> Arena:
+        """Return a host arena in a slab of all slots, which a GPU page-locks at once."""
+        arena = self._slab.carve(nbytes)
+        if arena is None:
+            small = [one for one in self._memory.regions if one.nbytes <= SMALL_NBYTES]
+            total = sum(
+                one.copies * (one.nbytes + ALIGNMENT) for one in small if one.memory == HOST
+            )
+            self._slab = HostSlab(min(max(total, nbytes), SLAB_NBYTES))
+            arena = self._slab.carve(nbytes)
+        assert arena is not None
         return arena
 
 

@@ -1,4 +1,4 @@
-"""The memory that a simulation tells of is what a session allocates."""
+"""Sessions allocate the memory that simulations predict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import plait as pl
 import pytest
 from machines import chain
-from plait.devices.memory import Arena, SharedArena, host_arena
+from plait.devices.memory import Arena
+from plait.scheduler.runtime.opened.arenas import OpenArenas
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 2, 5])
@@ -18,17 +19,14 @@ async def test_a_stream_allocates_exactly_what_was_simulated(
     monkeypatch: pytest.MonkeyPatch, max_in_flight: int, stages: int
 ) -> None:
     allocated: Counter[str] = Counter()
+    allocate = OpenArenas._allocate
 
-    def counted(make: Any) -> Any:
-        def allocate(nbytes: int) -> Arena:
-            arena: Arena = make(nbytes)
-            allocated[arena.memory] += nbytes
-            return arena
+    def count(self: OpenArenas, *given: Any) -> Arena:
+        arena = allocate(self, *given)
+        allocated[arena.memory] += arena.nbytes
+        return arena
 
-        return allocate
-
-    monkeypatch.setattr("plait.scheduler.runtime.opened.arenas.host_arena", counted(host_arena))
-    monkeypatch.setattr("plait.scheduler.runtime.opened.arenas.SharedArena", counted(SharedArena))
+    monkeypatch.setattr(OpenArenas, "_allocate", count)
     devices = ["cpu", "worker:0"]
     graph = chain(2 * stages)
     pins = {node.name: devices[index // 2 % 2] for index, node in enumerate(graph.nodes)}
