@@ -37,24 +37,16 @@ _MAGIC = b"\x93NUMPY", b"PK"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """One ``--input``.
-
-    Attributes
-    ----------
-    name : str or None
-        The input to feed; None for the inputs that the file names.
-    files : tuple of Path
-        Empty for random numbers.
-    is_sequence : bool
-        True if each file is an item; otherwise its file is part of every item.
-    value : object
-        A number, a boolean or a list of them from the command line, or NOTHING.
-    """
+    """One ``--input``."""
 
     name: str | None
+    """The input to feed; None for the inputs that the file names."""
     files: tuple[Path, ...]
+    """Empty for random numbers."""
     is_sequence: bool = False
+    """True if each file is an item; otherwise its file is part of every item."""
     value: Any = NOTHING
+    """A number, a boolean or a list of them from the command line, or NOTHING."""
 
 
 def parse_input(text: str) -> Given:

@@ -25,22 +25,15 @@ RATE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The data of one frame.
-
-    Attributes
-    ----------
-    per_second : float
-        Items that ended recently.
-    latency_s : float or None
-        Their median latency, from admission to result, if any.
-    busy : dict of str to float
-        The share of time in which each device worked on them.
-    """
+    """The data of one frame."""
 
     status: Status
     per_second: float
+    """Items that ended recently."""
     latency_s: float | None
+    """Their median latency, from admission to result, if any."""
     busy: dict[str, float]
+    """The share of time in which each device worked on them."""
 
 
 def make_moment(status: Status, records: Sequence[Record], ended: int, elapsed_s: float) -> Moment:

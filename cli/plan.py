@@ -62,41 +62,28 @@ _DECISIONS = {
 
 @dataclass(frozen=True, slots=True)
 class PlanArguments:
-    """A model with the arguments for planning it, or a saved plan.
-
-    Attributes
-    ----------
-    model : Path or bytes
-        Bytes if it was read from the standard input.
-    devices : tuple of str
-        Empty for those of the saved plan, or ``"auto"``.
-    options : Mapping
-        Other keywords of `plan` that are given.
-    fetched : tuple of str
-        Tensors to compute instead of all outputs.
-    cluster : Cluster or None
-        The cluster, joined while the command runs.
-    params : Path or None
-        The model's parameters, if they are not next to it.
-    format : str or None
-        The name of the model's format.
-    device_options : Mapping of str to Mapping of str to str
-        By device.
-    given_inputs : frozenset of str
-        Constants among them are fed in place of the model's values.
-    """
+    """A model with the arguments for planning it, or a saved plan."""
 
     model: Path | bytes
+    """Bytes if it was read from the standard input."""
     devices: tuple[str, ...] = ()
+    """Empty for those of the saved plan, or ``"auto"``."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     costs: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Other keywords of `plan` that are given."""
     fetched: tuple[str, ...] = ()
+    """Tensors to compute instead of all outputs."""
     cluster: Cluster | None = None
+    """The cluster, joined while the command runs."""
     params: Path | None = None
+    """The model's parameters, if they are not next to it."""
     format: str | None = None
+    """The name of the model's format."""
     device_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """By device."""
     given_inputs: frozenset[str] = frozenset()
+    """Constants among them are fed in place of the model's values."""
 
     def plan(self, max_in_flight: int | None = None) -> Plan:
         """Load the model and plan it.

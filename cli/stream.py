@@ -32,30 +32,20 @@ MakeItem: TypeAlias = Callable[[int], Mapping[str, "Array"]]
 
 @dataclass(slots=True)
 class Streamed:
-    """The result of a stream.
-
-    Attributes
-    ----------
-    done : int
-        Successful items.
-    failures : dict of int to exception
-        Failed items, by number.
-    dropped : int
-        Items that there was no room for.
-    elapsed_s : float
-        From the first item asked for to the last result, without opening and closing devices.
-    profile : Profile or None
-        None before the end of the stream, and for replicas.
-    was_interrupted : bool
-        True if Ctrl-C ended the stream early.
-    """
+    """The result of a stream."""
 
     done: int = 0
+    """Successful items."""
     failures: dict[int, BaseException] = field(default_factory=dict)
+    """Failed items, by number."""
     dropped: int = 0
+    """Items that there was no room for."""
     elapsed_s: float = 0.0
+    """From the first item asked for to the last result, without opening and closing devices."""
     profile: Profile | None = None
+    """None before the end of the stream, and for replicas."""
     was_interrupted: bool = False
+    """True if Ctrl-C ended the stream early."""
 
     @property
     def per_second(self) -> float:

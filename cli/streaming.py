@@ -19,18 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """The options of a stream.
-
-    Attributes
-    ----------
-    arguments : StreamArguments
-        For the session.
-    stop : bool
-        End with the first item that fails.
-    """
+    """The options of a stream."""
 
     arguments: StreamArguments
+    """For the session."""
     stop: bool = False
+    """End with the first item that fails."""
 
 
 def add_streaming_options(command: Callable[..., None]) -> Callable[..., None]:

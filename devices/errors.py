@@ -100,11 +100,6 @@ class UnsupportedNodeError(KernelError):
 
     Sessions plan these nodes for other devices and run the item again.
 
-    Attributes
-    ----------
-    nodes : tuple of str
-        The names of the nodes, or of all in the subgraph if the library names none.
-
     Examples
     --------
     >>> import plait as pl
@@ -115,6 +110,7 @@ class UnsupportedNodeError(KernelError):
     """
 
     nodes: tuple[str, ...] = ()
+    """The names of the nodes, or of all in the subgraph if the library names none."""
 
 
 class RemoteError(Exception):

@@ -18,15 +18,10 @@ from .memory import View
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """A caller's array on a device, for that device to copy from.
-
-    Attributes
-    ----------
-    view : View
-        It keeps the array alive.
-    """
+    """A caller's array on a device, for that device to copy from."""
 
     view: View
+    """It keeps the array alive."""
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -98,14 +98,10 @@ class GeneratorStep:
         Returns the generator, for bound arrays.
     store : callable
         Called with the written results.
-
-    Attributes
-    ----------
-    event : Running
-        The event of the enclosing program; cancelling it ends the generator.
     """
 
     event: Running = UNSTOPPED
+    """The event of the enclosing program; cancelling it ends the generator."""
 
     def __init__(
         self,

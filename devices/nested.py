@@ -207,15 +207,10 @@ def _cut_view(buffer: View, offset: int, spec: TensorSpec) -> View:
 
 
 class Branches:
-    """An If: runs one of two bodies.
-
-    Attributes
-    ----------
-    event : Event
-        The enclosing program's; cancelling it stops the body.
-    """
+    """An If: runs one of two bodies."""
 
     event: Any = Event()
+    """The enclosing program's; cancelling it stops the body."""
 
     def __init__(
         self, cond: Array | None, then: Body, other: Body, outputs: Sequence[Array | None]
@@ -233,15 +228,10 @@ class Branches:
 
 
 class Iterations:
-    """A Loop or Scan: runs a body repeatedly, with its states.
-
-    Attributes
-    ----------
-    event : Event
-        As in `Branches`.
-    """
+    """A Loop or Scan: runs a body repeatedly, with its states."""
 
     event: Any = Event()
+    """See `Branches`."""
 
     def __init__(
         self,

@@ -141,10 +141,7 @@ def _infer_results(graph: Graph, specs: Specs, values: Values) -> tuple[TensorSp
 def merge_specs(a: TensorSpec, b: TensorSpec, what: str) -> TensorSpec:
     """Return the spec of a tensor that has one spec or the other.
 
-    Raises
-    ------
-    ShapeError
-        If their dtypes differ.
+    Raises ShapeError if their dtypes differ.
     """
     if a.dtype != b.dtype:
         raise ShapeError(f"{what} is {a} here and {b} there", fix="insert a Cast")

@@ -26,16 +26,11 @@ _REDUCES = "Reduce"
 
 
 class Method(NamedTuple):
-    """A method of tensors: an operator with the tensor as its first input.
-
-    Attributes
-    ----------
-    reduces : bool
-        True where it is called as numpy's reductions are: by `axis` and `keepdims`.
-    """
+    """A method of tensors: an operator with the tensor as its first input."""
 
     op: str
     reduces: bool = False
+    """True where it is called as numpy's reductions are: by `axis` and `keepdims`."""
 
     def describe(self) -> str:
         """Return a line about it."""

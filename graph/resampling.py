@@ -29,23 +29,16 @@ _CHOICES: dict[str, Callable[[Iterable[Any]], Any]] = {"not_larger": min, "not_s
 
 @dataclass(frozen=True, slots=True)
 class Resampling:
-    """How one axis is resized.
-
-    Attributes
-    ----------
-    length, resized : int
-        Cells of the input, and of the output.
-    width : Fraction
-        The output's length before rounding.
-    start, end : float
-        The region of interest: 0 is the middle of the first cell, 1 that of the last.
-    """
+    """How one axis is resized."""
 
     length: int
     resized: int
+    """Cells of the input, and of the output."""
     width: Fraction
+    """The output's length before rounding."""
     start: float = 0.0
     end: float = 1.0
+    """The region of interest: 0 is the middle of the first cell, 1 that of the last."""
 
 
 @dataclass(frozen=True, slots=True)

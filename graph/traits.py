@@ -67,18 +67,12 @@ MOVES = Trait.MOVES | SELECTS
 
 
 class Float16(NamedTuple):
-    """Whether an operator computes in float16 where that is allowed.
-
-    Attributes
-    ----------
-    inputs : range
-        Those that become float16 with it; none where it stays in float32.
-    reason : str
-        Why it does.
-    """
+    """Whether an operator computes in float16 where that is allowed."""
 
     inputs: range
+    """Those that become float16 with it; none where it stays in float32."""
     reason: str = ""
+    """Why it does."""
 
 
 def never(reason: str) -> Float16:

@@ -41,20 +41,15 @@ KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window and how it moves: one number per spatial axis in each field.
-
-    Attributes
-    ----------
-    pads_begin, pads_end : tuple of int
-        Cells of padding before and after the input. In `ceil_mode` the last window may read
-        beyond the end padding: see `span`.
-    """
+    """A window and how it moves: one number per spatial axis in each field."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads_begin: tuple[int, ...]
     pads_end: tuple[int, ...]
+    """Cells of padding before and after the input. In `ceil_mode` the last window may read beyond
+    the end padding: see `span`."""
 
     @property
     def extents(self) -> tuple[int, ...]:

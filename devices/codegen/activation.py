@@ -1,4 +1,4 @@
-"""Formulas of activation functions, on floats computed in their type, on float16 in f32."""
+"""Formulas of activation functions. Floats are computed in their own type, float16 in f32."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from ...graph.operator import Call
-from .conversion import converted
+from .conversion import convert
 from .elementwise import elementwise
-from .types import computed_type, is_float, literal
+from .types import is_float, to_computed_type, write_literal
 
 FORMULAS = {
     "Relu": "max_{t}({x}, 0)",
@@ -26,13 +26,13 @@ FORMULAS = {
     "Selu": "{gamma} * ({x} < 0 ? expm1({x}) * {alpha} : {x})",
     "Celu": "max_{t}({x}, 0) + min_{t}(expm1({x} / {alpha}) * {alpha}, 0)",
 }
-"""Of one float x, and of the operator's attributes."""
+"""In terms of one float x and the operator's attributes."""
 
 GELU = {
     "none": "(1 + erf({x} * {root_half})) * {x} * {half}",
     "tanh": "{x} / (1 + exp({x} * (({x} * {x}) * {cubic} + 1) * {minus_root}))",
 }
-"""By how it is approximated; (1 + tanh(u)) / 2 is 1 / (1 + exp(-2u)), which does not cancel."""
+"""By approximation; (1 + tanh(u)) / 2 is written 1 / (1 + exp(-2u)), which does not cancel."""
 
 CONSTANTS = {
     "sixth": 1 / 6,
@@ -43,29 +43,29 @@ CONSTANTS = {
 }
 
 
-def _written(formula: str, call: Call, arguments: Sequence[str]) -> str:
-    t = computed_type(call.spec(0).dtype)
+def _fill_formula(formula: str, call: Call, arguments: Sequence[str]) -> str:
+    t = to_computed_type(call.spec(0).dtype)
     numbers = {**CONSTANTS, **call.attributes}
     literals = {
-        name: literal(value, t) for name, value in numbers.items() if isinstance(value, float)
+        name: write_literal(value, t) for name, value in numbers.items() if isinstance(value, float)
     }
     return formula.format(x=arguments[0], t=t, **literals)
 
 
 for _op, _formula in FORMULAS.items():
-    elementwise(_op)(partial(_written, _formula))
+    elementwise(_op)(partial(_fill_formula, _formula))
 
 
 @elementwise("Gelu")
 def gelu(call: Call, arguments: Sequence[str]) -> str:
     """Write x/2 · (1 + erf(x/√2)), or the formula with tanh."""
-    return _written(GELU[call.attributes["approximate"]], call, arguments)
+    return _fill_formula(GELU[call.attributes["approximate"]], call, arguments)
 
 
 @elementwise("PRelu")
 def prelu(call: Call, arguments: Sequence[str]) -> str:
     """Write x where x ≥ 0, else slope·x; of integers modulo 2ⁿ."""
-    t = computed_type(call.spec(0).dtype)
+    t = to_computed_type(call.spec(0).dtype)
     x, slope = arguments
     if t.startswith("f"):
         return f"{x} < 0 ? {x} * {slope} : {x}"
@@ -78,8 +78,8 @@ def prelu(call: Call, arguments: Sequence[str]) -> str:
 def shrink(call: Call, arguments: Sequence[str]) -> str:
     """Write x + bias where x < -lambd, x - bias where x > lambd, else 0; integers by way of f64."""
     dtype, (x,) = call.spec(0).dtype, arguments
-    t = computed_type(dtype)
+    t = to_computed_type(dtype)
     c = t if t.startswith("f") else "f64"
-    bias, lambd = (literal(call.attributes[name], c) for name in ("bias", "lambd"))
+    bias, lambd = (write_literal(call.attributes[name], c) for name in ("bias", "lambd"))
     value = f"{x} < -{lambd} ? {x} + {bias} : {x} > {lambd} ? {x} - {bias} : 0"
-    return value if c == t else converted(value, c, dtype)
+    return value if c == t else convert(value, c, dtype)

@@ -8,11 +8,11 @@ from functools import partial, reduce
 import numpy as np
 
 from ...graph.operator import Call
-from .conversion import converted
+from .conversion import convert
 from .elementwise import elementwise
-from .formulas import Formula, Operand, first_input
-from .functions import word
-from .types import computed_type, is_float
+from .formulas import Formula, Operand, list_first_input
+from .functions import choose_word
+from .types import is_float, to_computed_type
 
 FLOATS = {
     "Add": "{a} + {b}",
@@ -44,7 +44,7 @@ FLOATS = {
     "Atanh": "atanh({a})",
     "IsNaN": "{a} != {a}",
 }
-"""Of one or two floats."""
+"""Formulas of one or two floats."""
 
 INTEGERS = {
     "Add": "({t})(({w}){a} + ({w}){b})",
@@ -59,7 +59,8 @@ INTEGERS = {
     "BitwiseXor": "{a} ^ {b}",
     "BitwiseNot": "({t})~{a}",
 }
-"""Of integers, modulo 2ⁿ; signed ones are computed without a sign, which may not overflow in C."""
+"""Formulas of integers, modulo 2ⁿ; signed ones use unsigned types, since signed overflow is
+undefined."""
 
 EITHER = {
     "Equal": "{a} == {b}",
@@ -72,38 +73,38 @@ EITHER = {
     "Xor": "{a} ^ {b}",
     "Not": "!{a}",
 }
-"""Of numbers of any kind, or of truth values."""
+"""Formulas of any numbers or truth values."""
 
 
-def _tabulated(op: str, call: Call, arguments: Sequence[str]) -> str:
-    t = computed_type(call.spec(0).dtype)
+def _format_entry(op: str, call: Call, arguments: Sequence[str]) -> str:
+    t = to_computed_type(call.spec(0).dtype)
     table = FLOATS if t.startswith("f") else INTEGERS
     values = dict(zip("ab", arguments, strict=False))
-    return (EITHER | table)[op].format(**values, t=t, w=word(t))
+    return (EITHER | table)[op].format(**values, t=t, w=choose_word(t))
 
 
 for _op in {**FLOATS, **INTEGERS, **EITHER}:
-    elementwise(_op)(partial(_tabulated, _op))
+    elementwise(_op)(partial(_format_entry, _op))
 
 
-def _folded(combine: str) -> Formula:
-    """Return the formula that combines all inputs, from the first on."""
+def _fold(combine: str) -> Formula:
+    """Return the formula that combines all inputs from left to right."""
 
     def formula(call: Call, arguments: Sequence[str]) -> str:
-        t = computed_type(call.spec(0).dtype)
+        t = to_computed_type(call.spec(0).dtype)
         return reduce(lambda a, b: combine.format(a=a, b=b, t=t), arguments)
 
     return formula
 
 
-elementwise("Max")(_folded("max_{t}({a}, {b})"))
-elementwise("Min")(_folded("min_{t}({a}, {b})"))
-elementwise("Sum")(_folded("{a} + {b}"))
+elementwise("Max")(_fold("max_{t}({a}, {b})"))
+elementwise("Min")(_fold("min_{t}({a}, {b})"))
+elementwise("Sum")(_fold("{a} + {b}"))
 
 
 @elementwise("Mean")
 def mean(call: Call, arguments: Sequence[str]) -> str:
-    """Write the sum of the inputs / how many there are."""
+    """Write the sum of the inputs divided by their number."""
     return f"({' + '.join(arguments)}) / {len(arguments)}"
 
 
@@ -111,20 +112,20 @@ def mean(call: Call, arguments: Sequence[str]) -> str:
 def modulo(call: Call, arguments: Sequence[str]) -> str:
     """Write a mod b with the sign of b, or with fmod the sign of a."""
     name = "rest" if call.attributes["fmod"] else "modulo"
-    return f"{name}_{computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
+    return f"{name}_{to_computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
 
 
 @elementwise("BitShift")
 def shift(call: Call, arguments: Sequence[str]) -> str:
     """Write a << b or a >> b, where b beyond the width leaves only the sign."""
     name = call.attributes["direction"].lower()
-    return f"{name}_{computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
+    return f"{name}_{to_computed_type(call.spec(0).dtype)}({', '.join(arguments)})"
 
 
 @elementwise("IsInf")
 def is_infinite(call: Call, arguments: Sequence[str]) -> str:
-    """Write whether x is one of the infinities asked for."""
-    infinity = f"INF_{computed_type(call.spec(0).dtype).upper()}"
+    """Write whether x is one of the selected infinities."""
+    infinity = f"INF_{to_computed_type(call.spec(0).dtype).upper()}"
     signs = {"detect_positive": "", "detect_negative": "-"}
     asked = [sign for name, sign in signs.items() if call.attributes[name]]
     return " || ".join(f"{arguments[0]} == {sign}{infinity}" for sign in asked) or "0"
@@ -136,22 +137,22 @@ def where(call: Call, arguments: Sequence[str]) -> str:
     return "{} ? {} : {}".format(*arguments)
 
 
-def _clipped(call: Call) -> Sequence[Operand]:
-    # Scalars, whatever the shape of their one element.
+def _list_clip_operands(call: Call) -> Sequence[Operand]:
+    # Scalars of any shape with one element.
     bounds = [Operand(index, ()) for index in (1, 2) if call.has(index)]
     return [Operand(0, call.spec(0).static_shape), *bounds]
 
 
-@elementwise("Clip", operands=_clipped)
+@elementwise("Clip", operands=_list_clip_operands)
 def clip(call: Call, arguments: Sequence[str]) -> str:
     """Write min(max(x, low), high)."""
-    t = computed_type(call.spec(0).dtype)
+    t = to_computed_type(call.spec(0).dtype)
     x, low, high = (*arguments, "", "")[:3]
     raised = f"max_{t}({x}, {low})" if low else x
     return f"min_{t}({raised}, {high})" if high else raised
 
 
-# Written so they are within a rounding or two, which C's pow need not be, and much faster.
+# Correct within a rounding or two, which C's pow need not be, and much faster.
 SHORT_POWERS = {
     -1.0: "1 / {x}",
     0.5: "sqrt({x})",
@@ -162,7 +163,7 @@ SHORT_POWERS = {
 
 
 _IN_F32 = ("f32", "i8", "u8", "i16", "u16")
-"""Types all of whose numbers are an f32."""
+"""Types whose numbers are all exact in f32."""
 
 
 def _is_wide(call: Call) -> bool:
@@ -179,12 +180,12 @@ def _is_wide(call: Call) -> bool:
 def power(call: Call, arguments: Sequence[str]) -> str:
     """Write xᵉ in x's dtype: integers modulo 2ⁿ, small powers of floats by products."""
     x, e = arguments
-    base, exponent = (computed_type(call.spec(index).dtype) for index in range(2))
+    base, exponent = (to_computed_type(call.spec(index).dtype) for index in range(2))
     if base.startswith("f"):
         value = call.value(1)
         if value is not None and value.size == 1 and value.item() in SHORT_POWERS:
             return SHORT_POWERS[value.item()].format(x=x)
-        # As numpy promotes: with an exponent that f32 has not all numbers of, in f64.
+        # As numpy promotes: f64 if f32 does not hold all numbers of the exponent's dtype.
         wide = "f32" if base == "f32" and exponent in _IN_F32 else "f64"
         found = f"pow(({wide}){x}, ({wide}){e})"
         return f"({base}){found}" if wide != base else found
@@ -193,14 +194,14 @@ def power(call: Call, arguments: Sequence[str]) -> str:
     whole = f"({e} < 0 ? inverse_{base}({x}, (i64){e}) : power_{base}({x}, (u64){e}))"
     if exponent.startswith("i"):
         return whole
-    # A float that is a whole number raises integers exactly, modulo 2ⁿ, as an integer would.
+    # Integers to the power of an integral float are exact modulo 2ⁿ.
     integral = f"({e} == rint({e}) && fabs({e}) < 0x1p31f)"
     whole = f"({e} < 0 ? inverse_{base}({x}, (i64){e}) : power_{base}({x}, (u64)fabs({e})))"
-    other = converted(f"pow((f64){x}, (f64){e})", "f64", call.spec(0).dtype)
+    other = convert(f"pow((f64){x}, (f64){e})", "f64", call.spec(0).dtype)
     return f"{integral} ? {whole} : {other}"
 
 
-@elementwise("Expand", operands=first_input, alone=False)
+@elementwise("Expand", operands=list_first_input, alone=False)
 def expand(call: Call, arguments: Sequence[str]) -> str:
-    """Write x: among nodes that repeat what they read, it need not be repeated in memory."""
+    """Write x, which consumers in the same kernel read without repetition in memory."""
     return arguments[0]

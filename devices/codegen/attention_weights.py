@@ -1,38 +1,40 @@
-"""The weights of attention from its scores, for devices on which libraries multiply."""
+"""The softmax of attention scores, for devices on which libraries compute the products."""
 
 from __future__ import annotations
 
 from ...graph.operator import Call
 from ...graph.operators.attention import MASK
-from .dot_attention import AttentionShape, score_statements, seen_keys
-from .indexing import index_type
-from .kernel import THREADS, Kernel, Parameter, groups_of
-from .reduction import input_of
-from .types import ctype, literal, store
+from .dot_attention import AttentionShape, count_visible_keys, write_score
+from .indexing import choose_index_type
+from .kernel import THREADS, Kernel, Parameter, count_groups
+from .reduction import declare_input
+from .types import store, to_ctype, write_literal
 
 EACH = 8
-"""Scores of a row that a thread has, unless all threads of a group have more."""
+"""Scores of a row per thread, unless all threads of a group have more."""
 MOST_KEYS = 32 * THREADS
-"""Of a row that a group keeps in its registers."""
+"""Longest row that a group keeps in registers."""
 
 
-def attention_weights(
+def make_attention_weights(
     call: Call, shape: AttentionShape, row: int, first: int, heads: int
 ) -> Kernel:
-    """Return the kernel that makes a distribution of each query's scores; of none, zeros.
+    """Return the kernel that normalizes each query's scores to weights; zeros if none is visible.
 
-    It reads `scores`, (heads, queries, row) float32, which are scaled, but neither capped nor
-    masked, and writes `weights` of the dtype of queries, in the same places; with float32 there is
-    one buffer, `scores`. What lies behind the keys of a row stays as it is.
+    It reads `scores`, (heads, queries, row) float32, scaled but neither capped nor masked, and
+    writes
+    `weights` in the queries' dtype at the same places; for float32 both are the buffer `scores`.
+    The
+    padding after the keys of a row is left unchanged.
 
     Parameters
     ----------
     call : Call
-        Of an Attention of static shapes.
+        An Attention of static shapes.
     row : int
         Elements from one row to the next, at least one for each key.
     first, heads : int
-        Number of the first head, counted through all samples, and how many there are.
+        The first head, counted over all samples, and the number of heads.
     """
     dtype = call.spec(0).dtype
     lanes = 1 << max(0, min(shape.keys // EACH, THREADS).bit_length() - 1)
@@ -40,17 +42,17 @@ def attention_weights(
     written = "scores" if dtype.name == "float32" else "weights"
     parameters = [Parameter("scores", "f32", "scratch", 0)]
     if written != "scores":
-        parameters.append(Parameter(written, ctype(dtype), "scratch", 0))
+        parameters.append(Parameter(written, to_ctype(dtype), "scratch", 0))
     if call.has(MASK):
         mask = call.spec(MASK)
-        parameters.append(input_of(mask, "mask", MASK))
-        # One mask for all heads: the kernel is the same for those that come later.
+        parameters.append(declare_input(mask, "mask", MASK))
+        # One mask for all heads: later heads use the same kernel.
         first = first if any(length > 1 for length in mask.static_shape[:-2]) else 0
     else:
         first = 0
     sizes = [spec.size for spec in call.inputs if spec is not None]
     body = _BODY.format(
-        index=index_type(*(size + (1 << 16) for size in (*sizes, lines * row))),
+        index=choose_index_type(*(size + (1 << 16) for size in (*sizes, lines * row))),
         threads=THREADS,
         lanes=lanes,
         held=THREADS // lanes,
@@ -62,12 +64,12 @@ def attention_weights(
         queries=shape.queries,
         keys=shape.keys,
         row=row,
-        seen=seen_keys(call, shape),
-        lowest=literal(float("-inf"), "f32"),
-        score="\n    ".join(score_statements(call, shape, "f32")),
+        seen=count_visible_keys(call, shape),
+        lowest=write_literal(float("-inf"), "f32"),
+        score="\n    ".join(write_score(call, shape, "f32")),
         write=store(dtype, written, f"line * {row} + key", "total == 0.0f ? 0.0f : own[i] / total"),
     )
-    groups = groups_of(lines * lanes)
+    groups = count_groups(lines * lanes)
     return Kernel("attention_weights", tuple(parameters), body, groups)
 
 

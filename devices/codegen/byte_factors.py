@@ -1,7 +1,8 @@
-"""Kernels around products of bytes with a sign that something else multiplies.
+"""Kernels before and after a signed byte product that a library computes.
 
-In front, bytes without a sign are lowered by 128, and rows are filled up; behind, sums lose what
-zero points have added to them:
+Before it, unsigned bytes are lowered by 128 and rows are zero-padded; after it, the terms of the
+zero
+points are subtracted from the sums:
 
     Σ (a - za)(b - zb) = Σ ab - za Σ b - zb Σ a + K za zb
 """
@@ -11,39 +12,39 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...graph.operator import Call, Specs
-from .cells import cells
+from .cells import make_cell_kernel
 from .copying import WORDS, Layout, copy
 from .epilogue import Epilogue
-from .folds import sum_of
-from .indexing import coordinates
-from .integer_products import ElementPlace, NodeScales, byte_matrices
+from .folds import make_sum
+from .indexing import declare_coordinates
+from .integer_products import ElementPlace, NodeScales, to_matrices
 from .kernel import Code, Parameter
 from .lines import Lines
-from .sweeps import LineFold, line_code
+from .sweeps import LineFold, fold_lines
 from .windows import Sliding
 
 SUMS, SUMS_A, SUMS_B, PARTS, PACKED = "sums", "sums_a", "sums_b", "parts_total", "packed"
-"""Parameters that are no tensors of the node: sums of products, of rows, and of parts of rows, and
-what cells of windows were packed into."""
+"""Parameters that are not tensors of the node: sums of products, of rows, and of parts of rows, and
+the packed cells of windows."""
 
 
 def pack(
     number: int, shape: tuple[int, int, int], room: tuple[int, int], turns: bool, lowered: int
 ) -> Code:
-    """Return the code that writes matrices as rows of bytes with a sign, filled up with zeros.
+    """Return the code that packs matrices as zero-padded rows of signed bytes.
 
     Parameters
     ----------
     number : int
-        Which input of the node.
+        Index of the node's input.
     shape : tuple of int
-        How many matrices, and what is to be written of each: rows, and their depth.
+        The number of matrices, and the rows and depth to write of each.
     room : tuple of int
-        Rows and depth with what fills them up; what is in rows behind the last one is undefined.
+        Rows and depth with padding; padding rows are undefined.
     turns : bool
         Whether rows are columns of the input.
     lowered : int
-        How much the input's bytes are lowered: by 128, if they have no sign.
+        Subtracted from the input's bytes: 128 if they are unsigned.
     """
     (stack, rows, depth), (height, width) = shape, room
     source = Layout((rows * depth, *((1, rows) if turns else (depth, 1))))
@@ -54,7 +55,9 @@ def pack(
     y = Parameter("y", WORDS[1], "output", 0)
     fill = f"y[k0 * {width} + {depth} + k1] = 0;"
     lines = stack * height, width - depth
-    return Code((packed, cells("fill_up", lines, (y,), (fill,), (stack * height * width,))))
+    return Code(
+        (packed, make_cell_kernel("fill_up", lines, (y,), (fill,), (stack * height * width,)))
+    )
 
 
 def pack_windows(
@@ -66,19 +69,19 @@ def pack_windows(
     room: tuple[int, int],
     lowered: int,
 ) -> Code:
-    """Return the code that writes the cells of windows as `pack` writes rows.
+    """Return the code that packs the cells of windows, in the layout of `pack`.
 
     Parameters
     ----------
     number, zero : int
-        Which inputs of the node are the images, and their zero point if there is one: that is what
-        cells outside of an image are.
+        Indices of the inputs with the images and with their zero point, if any, which is the value
+        of cells outside of an image.
     stack : int
-        How many images there are.
+        The number of images.
     depth : int
         Cells of a window, of all channels.
     lowered : int
-        As those of `pack`.
+        As in `pack`.
     """
     (height, width), given, c = room, "u8" if lowered else "i8", "index"
     parameters = [Parameter("x", given, "input", number), Parameter("y", "u32", "output", 0)]
@@ -96,7 +99,7 @@ def pack_windows(
         "for (i32 j = 0; j < 4; j++) {",
         "const index k = k2 * 4 + j;",
         f"if (k < {depth}) {{",
-        *coordinates(f"(k % {sliding.taps})", sliding.steps, "u", c),
+        *declare_coordinates(f"(k % {sliding.taps})", sliding.steps, "u", c),
         *tap.statements,
         *cell.statements,
         f"word |= (u32)(u8)(({value}) - {lowered}) << 8 * j;",
@@ -105,48 +108,48 @@ def pack_windows(
     ]
     size = stack * max(height * width, planes * sliding.cells)
     shape = stack, sliding.planes, width // 4
-    return Code((cells("pack_windows", shape, parameters, statements, (size,)),))
+    return Code((make_cell_kernel("pack_windows", shape, parameters, statements, (size,)),))
 
 
 def sum_up(
     number: int, shape: tuple[int, int, int], height: int, turns: bool, lowered: int
 ) -> Code:
-    """Return the code that adds up the rows that `pack` writes, modulo 2³².
+    """Return the code that sums the rows that `pack` writes, modulo 2³².
 
-    From one matrix to the next there is room for as many sums as for rows: `height`.
+    Each matrix has `height` sums, padding rows included.
     """
     stack, rows, depth = shape
     lines = Lines((stack, depth, rows), (1,)) if turns else Lines((stack, rows, depth), (2,))
     x = Parameter("x", "u8" if lowered else "i8", "input", number)
     at = f"line / {rows} * {height} + line % {rows}"
-    return _sums(lines, x, lambda i: f"(i32)x[{i}] - {lowered}", at)
+    return _sum_lines(lines, x, lambda i: f"(i32)x[{i}] - {lowered}", at)
 
 
 def sum_up_packed(stack: int, room: tuple[int, int]) -> Code:
-    """Return the code that adds up the rows that `pack_windows` has written."""
+    """Return the code that sums the rows that `pack_windows` writes."""
     height, width = room
     x = Parameter(PACKED, "i8", "input", 0)
-    return _sums(Lines((stack * height, width), (1,)), x, lambda i: f"{PACKED}[{i}]", "line")
+    return _sum_lines(Lines((stack * height, width), (1,)), x, lambda i: f"{PACKED}[{i}]", "line")
 
 
-def _sums(lines: Lines, x: Parameter, element: Callable[[str], str], at: str) -> Code:
+def _sum_lines(lines: Lines, x: Parameter, element: Callable[[str], str], at: str) -> Code:
     y = Parameter("y", "u32", "output", 0)
-    total = LineFold("total", sum_of("u32"), lambda i: f"(u32)({element(i)})")
-    return line_code("row_sums", lines, (x, y), (total,), once=(f"y[{at}] = total;",))
+    total = LineFold("total", make_sum("u32"), lambda i: f"(u32)({element(i)})")
+    return fold_lines("row_sums", lines, (x, y), (total,), once=(f"y[{at}] = total;",))
 
 
 def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row: int) -> Code:
-    """Return the code that makes the node's results of sums, which lie in rows of a length."""
-    m, scales = byte_matrices(op, call, outputs, epilogue), NodeScales(op, call)
-    assert m is not None, "it is multiplied as one"
+    """Return the code that computes the node's results from sums in rows of length `row`."""
+    m, scales = to_matrices(op, call, outputs, epilogue), NodeScales(op, call)
+    assert m is not None, "checked by the caller"
     depth, around = max(m.left.columns, 1), {side: scales.is_around_zero(side) for side in "ab"}
     of_a, of_b = f"a_start / {depth} + row", f"b_start / {depth} + column"
     place = ElementPlace("row", "column", of_a, of_b)
     sum_b = f"b_start / {m.right.size} * {row} + column"
     zero_a, zero_b = (scales.lowered_zero(side, place) for side in "ab")
-    # In u32, which wraps around: modulo 2³² the terms add up to the sum of the definition, however
-    # large each is. That is what sums of integers are defined to be; those that are quantized again
-    # are whole, as `EXACT_DEPTH` keeps them within 32 bits.
+    # Computed in u32, which wraps around: modulo 2³² the terms add up to the sum of the definition,
+    # however large each is. Integer results are defined modulo 2³²; requantized ones are exact, as
+    # `EXACT_DEPTH` keeps their sums within 32 bits.
     total, read = f"(u32){SUMS}[(batch * {m.left.rows} + row) * {row} + column]", [SUMS]
     if not around["a"]:
         total, read = f"{total} - {zero_a} * (u32){SUMS_B}[{sum_b}]", [*read, SUMS_B]
@@ -164,4 +167,4 @@ def finish_product(op: str, call: Call, outputs: Specs, epilogue: Epilogue, row:
     size = m.product_shape
     parameters = (*given, *m.parameters[2:])
     sizes = size[0] * size[1] * row, m.left.size * size[0], m.right.size * size[0]
-    return Code((cells("finish_product", size, parameters, statements, sizes=sizes),))
+    return Code((make_cell_kernel("finish_product", size, parameters, statements, sizes=sizes),))

@@ -1,4 +1,4 @@
-"""Kernels with a thread for each element of a tensor, which says where that comes from."""
+"""Kernels with one thread for each element of the output."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from math import prod
 
 from ...graph.tensor import TensorSpec
 from .copying import WORDS
-from .functions import called_in
-from .indexing import coordinates, index_type
-from .kernel import THREADS, Kernel, Parameter, Role, groups_of
-from .types import ctype
+from .functions import find_functions
+from .indexing import choose_index_type, declare_coordinates
+from .kernel import THREADS, Kernel, Parameter, Role, count_groups
+from .types import to_ctype
 
 
-def cells(
+def make_cell_kernel(
     title: str,
     shape: Sequence[int],
     parameters: Sequence[Parameter],
@@ -22,42 +22,45 @@ def cells(
 ) -> Kernel:
     """Return the kernel that runs statements for each element of a shape.
 
-    They find its number in C order as ``i``, its coordinates as ``k0``, ``k1``..., and the type of
-    indices as ``index``: it holds the `sizes` of all tensors that are indexed, too.
+    They may use the element's number in C order as ``i``, its coordinates as ``k0``, ``k1``..., and
+    the index type as ``index``, which is wide enough for the `sizes` of all indexed tensors.
     """
     size = prod(shape)
-    c = index_type(size + THREADS, *sizes)
+    c = choose_index_type(size + THREADS, *sizes)
     lines = [
         f"typedef {c} index;",
         f"const index i = (index)GROUP * {THREADS} + THREAD;",
         f"if (i >= {size}) return;",
-        *coordinates("i", shape, "k", "index"),
+        *declare_coordinates("i", shape, "k", "index"),
         *statements,
     ]
     body = "\n".join(lines)
-    return Kernel(title, tuple(parameters), body, groups_of(size), functions=called_in(body))
+    return Kernel(
+        title, tuple(parameters), body, count_groups(size), functions=find_functions(body)
+    )
 
 
-def moved(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
-    """Return the parameter of a tensor whose elements are moved as words, whatever they mean."""
-    return in_words(name, spec.dtype.itemsize, role, index)
+def declare_words(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
+    """Return the parameter of a tensor whose elements are moved as words of their size."""
+    return declare_sized_words(name, spec.dtype.itemsize, role, index)
 
 
-def in_words(name: str, itemsize: int, role: Role, index: int = 0) -> Parameter:
-    """Return the parameter of a tensor that is moved in words of a size: see `words_of`."""
+def declare_sized_words(name: str, itemsize: int, role: Role, index: int = 0) -> Parameter:
+    """Return the parameter of a tensor that is moved in words of a size: see `choose_words`."""
     return Parameter(name, WORDS[itemsize], role, index)
 
 
-def typed(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
+def declare_numbers(name: str, spec: TensorSpec, role: Role, index: int = 0) -> Parameter:
     """Return the parameter of a tensor whose elements are numbers."""
-    return Parameter(name, ctype(spec.dtype), role, index)
+    return Parameter(name, to_ctype(spec.dtype), role, index)
 
 
-def place(name: str, value: str, length: int) -> list[str]:
-    """Return the statements that declare `name`, the place on an axis that an index stands for.
+def declare_place(name: str, value: str, length: int) -> list[str]:
+    """Return the statements that declare `name`, the place on an axis for an index.
 
-    Negative ones count from the end. One outside the axis is left in `TRAP`, and stands for the
-    first place: nothing beside the tensor is read, nor written.
+    Negative indices count from the end. An index outside the axis is stored in `TRAP` and read as
+    the
+    first place, so that no memory outside of the tensor is accessed.
     """
     given = f"given_{name}"
     return [

@@ -1,7 +1,7 @@
-"""Formulas put together: elementwise nodes as one kernel, or as the epilogue of a product.
+"""Elementwise nodes composed into one kernel, or into the epilogue of a product.
 
-A chain of nodes reads its inputs once and writes its results once. Between nodes values are rounded
-as if they were stored: a chain gives the bits that its nodes give one by one.
+A chain of nodes reads its inputs once and writes its results once. Intermediate values are rounded
+as if they were stored, so a chain returns the same bits as its nodes do one by one.
 """
 
 from __future__ import annotations
@@ -12,56 +12,63 @@ from typing import NamedTuple
 
 from ...graph.tensor import TensorSpec
 from .epilogue import Epilogue
-from .formulas import Member, number_of
-from .functions import called_in
-from .indexing import broadcast, contiguous, coordinates, index_type, merged, offset
-from .kernel import THREADS, Kernel, Parameter, Role, groups_of
-from .types import computed_type, ctype, literal, load, rounded, store
+from .formulas import Member, find_number
+from .functions import find_functions
+from .indexing import (
+    broadcast_strides,
+    choose_index_type,
+    declare_coordinates,
+    make_strides,
+    merge_axes,
+    write_offset,
+)
+from .kernel import THREADS, Kernel, Parameter, Role, count_groups
+from .types import load, store, to_computed_type, to_ctype, write_literal, write_rounding
 
 EACH = 4
-"""Elements of a thread, where there are `MANY`: so many loads are on their way at once."""
+"""Elements of a thread for `MANY` elements and more: that many loads are in flight at once."""
 MANY = 1 << 20
-"""More than the threads that a GPU has at once."""
+"""More than the threads that a GPU runs at once."""
 
 
 def compose(members: Sequence[Member], stored: Sequence[str]) -> tuple[Kernel, tuple[str, ...]]:
-    """Return one kernel for nodes in order, and the tensors it takes: inputs, then outputs.
+    """Return one kernel for nodes in order, and its tensors: inputs, then outputs.
 
     Parameters
     ----------
     members : sequence of Member
         The last one has the shape of the kernel.
     stored : sequence of str
-        The outputs to write; they are of that shape.
+        The outputs to write; they have that shape.
     """
     composition = _Composition(members, stored)
     return composition.kernel(), composition.tensors
 
 
 class Made(NamedTuple):
-    """The output that an epilogue begins with, and its spec."""
+    """The product's output, with which an epilogue begins, and its spec."""
 
     output: str
     spec: TensorSpec
 
 
 class Chain(NamedTuple):
-    """Nodes as an epilogue: what it is called, and the tensor that each of its parameters is."""
+    """Nodes as an epilogue: its title, and the tensor of each of its parameters."""
 
     epilogue: Epilogue
     title: str
     tensors: dict[str, str]
 
 
-def chained(made: Made, members: Sequence[Member], stored: Sequence[str]) -> Chain:
-    """Return nodes in order as the epilogue of the one that makes what they begin with.
+def chain_members(made: Made, members: Sequence[Member], stored: Sequence[str]) -> Chain:
+    """Return nodes in order as the epilogue of the node that computes their first input.
 
     Parameters
     ----------
     made : Made
         It has the shape of the last member's output.
     stored : sequence of str
-        The outputs to write; they are of that shape, and that of `made` may be one of them.
+        The outputs to write; they have that shape, and `made` may be one of them.
     """
     composition = _Composition(members, stored, made)
     epilogue = composition.epilogue(made)
@@ -78,9 +85,9 @@ class _Load(NamedTuple):
 
 
 class _Sources(NamedTuple):
-    """What a kernel reads at each place, as C: statements that tell where, then the variables.
+    """The loads of a kernel at each place, as C: statements for the place, then the variables.
 
-    A variable has a type, a name and a value. Of `same`, the value is the same at all places.
+    A variable has a type, a name and a value. Values of `same` are the same at all places.
     """
 
     where: list[str]
@@ -89,7 +96,7 @@ class _Sources(NamedTuple):
 
 
 class _Composition:
-    """The parts of one kernel, as they are found from one node to the next."""
+    """Collects the parts of one kernel, node by node."""
 
     def __init__(
         self, members: Sequence[Member], stored: Sequence[str], made: Made | None = None
@@ -109,12 +116,10 @@ class _Composition:
 
     @property
     def tensors(self) -> tuple[str, ...]:
-        """What is read, then what is written."""
         return (*self._inputs, *self._stored)
 
     @property
     def title(self) -> str:
-        """The operators, as an identifier."""
         title = "_".join(member.op.lower() for member in self._members)
         return title.replace(".", "_")[:60].rstrip("_")
 
@@ -122,23 +127,23 @@ class _Composition:
         parameters = self._parameters("x", "y")
         body = "\n".join(self._body(parameters))
         each = THREADS * self._each
-        groups = groups_of(prod(self._shape), each)
-        return Kernel(self.title, parameters, body, groups, functions=called_in(body))
+        groups = count_groups(prod(self._shape), each)
+        return Kernel(self.title, parameters, body, groups, functions=find_functions(body))
 
     def epilogue(self, made: Made) -> Epilogue:
-        """Return what becomes of the results that the first node is given."""
+        """Return the epilogue that continues with the product's results."""
         parameters = self._parameters("other", "result")
-        c, t = index_type(prod(self._shape)), computed_type(made.spec.dtype)
+        c, t = choose_index_type(prod(self._shape)), to_computed_type(made.spec.dtype)
         sources = self._sources(parameters, "place", c)
         inner = [
             *sources.where,
-            *_declared(sources.same + sources.other),
+            *_declare(sources.same + sources.other),
             *self._statements,
             *self._stores(parameters, "place"),
         ]
 
         def write(at: str, value: str) -> list[str]:
-            stored = rounded(made.spec.dtype, value)
+            stored = write_rounding(made.spec.dtype, value)
             first = [f"const {c} place = {at};", f"const {t} made = {stored};"]
             return ["{", *first, *inner, "}"]
 
@@ -154,7 +159,7 @@ class _Composition:
             (written, "output", self._stored),
         )
         return tuple(
-            Parameter(f"{prefix}{number}", ctype(self._specs[name].dtype), role, number)
+            Parameter(f"{prefix}{number}", to_ctype(self._specs[name].dtype), role, number)
             for prefix, role, names in roles
             for number, name in enumerate(names)
         )
@@ -162,16 +167,18 @@ class _Composition:
     def _sources(self, parameters: Sequence[Parameter], index: str, c: str) -> _Sources:
         names = {tensor: p.name for tensor, p in zip(self.tensors, parameters, strict=True)}
         loads = list(self._loads.values())
-        # Axes along which all operands go on alike become one: most chains have one axis then, and
-        # no divisions to tell coordinates.
-        shape, *strides = merged(
-            self._shape, contiguous(self._shape), *(each.strides for each in loads)
+        # Merge axes with matching strides in all operands: most chains then have one axis, and need
+        # no divisions for coordinates.
+        shape, *strides = merge_axes(
+            self._shape, make_strides(self._shape), *(each.strides for each in loads)
         )
-        places = [_place(shape, own, index) for own in strides[1:]]
-        sources = _Sources(coordinates(index, shape, "k", c) if None in places else [], [], [])
+        places = [_find_index(shape, own, index) for own in strides[1:]]
+        sources = _Sources(
+            declare_coordinates(index, shape, "k", c) if None in places else [], [], []
+        )
         for (variable, tensor, spec, _), where, own in zip(loads, places, strides[1:], strict=True):
-            value = load(spec.dtype, names[tensor], where or offset(own, "k"))
-            read = (computed_type(spec.dtype), variable, value)
+            value = load(spec.dtype, names[tensor], where or write_offset(own, "k"))
+            read = (to_computed_type(spec.dtype), variable, value)
             # A single number is loaded once, before the loop over a thread's elements.
             (sources.same if where == "0" else sources.other).append(read)
         return sources
@@ -184,21 +191,20 @@ class _Composition:
         ]
 
     def _body(self, parameters: Sequence[Parameter]) -> list[str]:
-        """Return the statements: all loads come before all stores."""
+        """Return the statements, with all loads before all stores."""
         size = prod(self._shape)
-        # The last group's threads count beyond the end before they find that there is nothing for
-        # them.
-        c = index_type(size + THREADS * self._each)
+        # Threads of the last group count beyond the end before they return.
+        c = choose_index_type(size + THREADS * self._each)
         place, same, other = self._sources(parameters, "i", c)
         stores = self._stores(parameters, "i")
         if self._each == 1:
             first = [f"const {c} i = ({c})GROUP * {THREADS} + THREAD;", f"if (i >= {size}) return;"]
-            # Loads first: an output may lie on an input's bytes, and compilers may not move loads
+            # Loads first: an output may share bytes with an input, and compilers may not move loads
             # over stores.
-            return [*first, *place, *_declared(same + other), *self._statements, *stores]
+            return [*first, *place, *_declare(same + other), *self._statements, *stores]
         return [
             f"const {c} first = ({c})GROUP * {THREADS * self._each} + THREAD;",
-            *_declared(same),
+            *_declare(same),
             *(f"{t} {name}s[{self._each}];" for t, name, _ in other),
             *self._loop(c, [*place, *(f"{name}s[j] = {value};" for _, name, value in other)]),
             *self._loop(
@@ -228,30 +234,30 @@ class _Composition:
             arguments[index] = self._argument(member, index, shape)
         value = member.rule.formula(member.call, arguments)
         if member.output in self._read_again:
-            value = rounded(member.spec.dtype, value)
+            value = write_rounding(member.spec.dtype, value)
         variable = self._variables[member.output] = f"v{len(self._variables)}"
-        return f"const {computed_type(member.spec.dtype)} {variable} = {value};"
+        return f"const {to_computed_type(member.spec.dtype)} {variable} = {value};"
 
     def _argument(self, member: Member, index: int, shape: tuple[int, ...]) -> str:
-        """Return the name of what holds an operand, or the number that it is."""
-        spec, number = member.call.spec(index), number_of(member.call, index)
+        """Return the variable or number of an operand."""
+        spec, number = member.call.spec(index), find_number(member.call, index)
         if number is not None:
-            c = computed_type(spec.dtype)
-            return f"(({c}){literal(number, c)})"
+            c = to_computed_type(spec.dtype)
+            return f"(({c}){write_literal(number, c)})"
         name = member.inputs[index]
         if name in self._variables:
             return self._variables[name]
-        strides = broadcast(shape, self._shape)
+        strides = broadcast_strides(shape, self._shape)
         fresh = _Load(f"a{len(self._loads)}", name, spec, strides)
         return self._loads.setdefault((name, shape), fresh).variable
 
 
-def _declared(variables: Sequence[tuple[str, str, str]]) -> list[str]:
+def _declare(variables: Sequence[tuple[str, str, str]]) -> list[str]:
     return [f"const {t} {name} = {value};" for t, name, value in variables]
 
 
-def _place(shape: Sequence[int], strides: Sequence[int], index: str) -> str | None:
-    """Return where an operand is read, None if it takes coordinates to tell."""
-    if tuple(strides) == contiguous(shape):
+def _find_index(shape: Sequence[int], strides: Sequence[int], index: str) -> str | None:
+    """Return the index of an operand's element, or None if it depends on coordinates."""
+    if tuple(strides) == make_strides(shape):
         return index
     return None if any(strides) else "0"

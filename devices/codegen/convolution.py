@@ -1,15 +1,15 @@
-"""Convolutions: as products of matrices that are never written out, or cell by cell.
+"""Convolutions: as implicit matrix products, or cell by cell.
 
-The left factor is the weights, a row for each feature. The right one has a column for each output
-cell of all images, and a row for each channel and tap: its elements are cells of the input, found
-by their indices (implicit GEMM). With one tap it is the input itself. Features that have few
-channels to themselves, as in a depthwise convolution, leave most of a tile empty: there a thread
-adds up an output cell.
+The left factor is the weights, with a row for each feature. The right one has a column for each
+output
+cell of all images and a row for each channel and tap; its elements are read from the input by index
+(implicit GEMM). With one tap it is the input itself. Features with few channels of their own, as in
+a depthwise convolution, leave most of a tile empty: there each thread sums up one output cell.
 
-In the gradient of the weights, the left factor is dY, a row for each feature of a group and a
-column for each place of the window in each image. The right one has a row for each of these, and a
-column for each channel and tap: the cells of the input that the tap lay on. There are few weights
-and many places: `tiles` splits such products along their depth.
+In the gradient of the weights, the left factor is dY, with a row for each feature of a group and a
+column for each window of each image. The right one has a row for each of these windows and a column
+for each channel and tap: the input cells under the tap. There are few weights and many windows:
+`tiles` splits such products along their depth.
 """
 
 from __future__ import annotations
@@ -23,34 +23,22 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ...graph.windows import Window, resolve_transposed_window, resolve_window
 from .epilogue import Epilogue, generates_product
-from .indexing import contiguous, coordinates, index_type, offset
-from .kernel import THREADS, Code, Kernel, Parameter, groups_of
-from .reduction import input_of, output_of
+from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
+from .kernel import THREADS, Code, Kernel, Parameter, count_groups
+from .reduction import declare_input, declare_output
 from .registry import generates
 from .strips import DEPTH, Factor, Read
 from .tiles import Product
-from .types import computed_type, literal, load, load_factor, store
+from .types import load, load_factor, store, to_computed_type, write_literal
 from .windows import Sliding
 
 LEAST_FEATURES = 8
-"""Of a group, for tiles to be worth it."""
+"""Fewest features of a group for which tiles pay."""
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution, each element in terms of `x[...]` and `w[...]`.
-
-    Attributes
-    ----------
-    ctype : str
-        To multiply and add in.
-    x : callable
-        From an offset to a cell.
-    w : callable
-        From an offset and a feature to a weight.
-    finish : callable
-        From an output's offset, its feature and sum to the statements that write it.
-    """
+    """A convolution, with elements as C expressions of `x[...]` and `w[...]`."""
 
     batch: int
     channels: int
@@ -58,32 +46,36 @@ class Convolution:
     group: int
     sliding: Sliding
     ctype: str
+    """The type of products and sums."""
     x: Callable[[str], str]
+    """From an offset to a cell."""
     w: Callable[[str, str], str]
+    """From an offset and a feature to a weight."""
     finish: Callable[[str, str, str], list[str]]
+    """From an output's offset, its feature and sum to the statements that write it."""
     parameters: tuple[Parameter, ...]
 
     @property
     def per_group(self) -> tuple[int, int]:
-        """How many channels and features a group has."""
+        """The channels and features of a group."""
         return self.channels // self.group, self.features // self.group
 
     @property
     def by_strips(self) -> bool:
-        """True when the depth of the product is put into the order of channels, taps, channels.
+        """Whether the depth of the product is ordered by strips: channels, taps, channels.
 
-        All of a strip is then read by one tap, so that the cell is found once for a strip.
+        All of a strip is then read by one tap, so that the cell is located once for a strip.
         """
         channels = self.per_group[0]
-        # With one tap, the usual order is that order already. Else channels are padded to whole
-        # strips, where few channels would mean many products with nothing.
+        # With one tap, the usual order is that order. Else channels are padded to whole strips, and
+        # with few channels most products would be padding.
         return self.sliding.taps > 1 and (channels % DEPTH == 0 or channels > 4 * DEPTH)
 
     @property
     def depth(self) -> int:
-        """How many products each output is the sum of, those with nothing counted."""
+        """The number of products in each sum, with padding."""
         channels = self.per_group[0]
-        # Strips may not reach from one tap into the next.
+        # A strip may not reach into the next tap.
         channels += -channels % DEPTH if self.by_strips else 0
         return channels * self.sliding.taps
 
@@ -93,10 +85,10 @@ class Convolution:
         inputs = self.batch * self.channels * self.sliding.cells
         outputs = self.batch * self.features * self.sliding.planes
         weights = self.features * self.depth
-        return index_type(*(size + (1 << 16) for size in (inputs, outputs, weights)))
+        return choose_index_type(*(size + (1 << 16) for size in (inputs, outputs, weights)))
 
     def code(self) -> Code:
-        # A tile has at least 16 rows, of which these features would fill less than half.
+        # A tile has at least 16 rows, and fewer features would fill less than half of it.
         if self.per_group[1] < LEAST_FEATURES:
             return Code((self._cell_by_cell(),))
         return self._product().code()
@@ -116,13 +108,13 @@ class Convolution:
             *sliding.place(f"(i % {sliding.planes})", "", c),
             f"const {c} group = f / {features};",
             f"const {c} start = (image * {self.channels} + group * {depth}) * {sliding.cells};",
-            f"{self.ctype} sum = {literal(0, self.ctype)};",
+            f"{self.ctype} sum = {write_literal(0, self.ctype)};",
             f"for (i32 channel = 0; channel < {depth}; channel++) {{",
             *sliding.over_taps(inner),
             "}",
             *self.finish("i", "f", "sum"),
         ]
-        return Kernel("convolution", self.parameters, "\n".join(body), groups_of(size))
+        return Kernel("convolution", self.parameters, "\n".join(body), count_groups(size))
 
     def _add(self, cell: str, weight: str) -> str:
         if self.ctype in ("f32", "f64"):
@@ -130,18 +122,17 @@ class Convolution:
         return f"sum = sum + ({self.ctype})({weight}) * ({self.ctype})({cell});"
 
     def _weight(self, feature: str, channel: str, tap: str) -> str:
-        """Return the offset of a weight, with `group` in scope; the feature is one of all."""
+        """Return the offset of a weight for a feature of all groups; uses `group`."""
         depth, features = self.per_group
         taps = math.prod(self.sliding.window.kernel)
-        # Weights of a transposed convolution come by channels first, then by the features of a
-        # group.
+        # Weights of a transposed convolution are ordered by channel, then by feature of the group.
         if self.sliding.is_transposed:
             row = f"(group * {depth} + {channel}) * {features} + {feature} - group * {features}"
             return f"({row}) * {taps} + {tap}"
         return f"({feature} * {depth} + {channel}) * {taps} + {tap}"
 
     def _product(self) -> Product:
-        """Return the product, a batch for each phase of each group."""
+        """Return the product, with a batch for each phase of each group."""
         c, sliding, features = self.index, self.sliding, self.per_group[1]
         phases, grid = math.prod(sliding.phases), math.prod(sliding.grid)
         at, is_inside = sliding.written("")
@@ -206,14 +197,14 @@ class Convolution:
         c, tap = self.index, self.sliding.tap(self.index)
 
         def conditions(tag: str) -> str:
-            return _all(tap.condition, self.sliding.read(tag, c).condition)
+            return _join_conditions(tap.condition, self.sliding.read(tag, c).condition)
 
         def statements(tag: str) -> list[str]:
             cell, inside = self.sliding.read(tag, c), conditions(tag)
             return [
                 *tap.statements,
                 *cell.statements,
-                # A variable, since with strips it is found once and looked at for each channel.
+                # A variable, since with strips it is computed once and read for each channel.
                 *([f"const i32 inside = {inside};"] if inside else []),
                 f"const {c} at = start{tag} + {cell.offset};",
             ]
@@ -229,34 +220,34 @@ class Convolution:
         return Factor(False, self._place_cell, read, begin)
 
     def _if_channel(self, condition: str) -> str:
-        """Return the condition that another one holds, and that there is the channel."""
+        """Return the conjunction of a condition and the check that the channel exists."""
         channels = self.per_group[0]
         is_ragged = self.by_strips and channels % DEPTH
-        return _all(condition, f"channel < {channels}" if is_ragged else "")
+        return _join_conditions(condition, f"channel < {channels}" if is_ragged else "")
 
     def _strip(self) -> list[str]:
-        """Return the declarations of the first channel of a strip, and of its tap's step."""
+        """Return the declarations of a strip's first channel and tap."""
         c, taps = self.index, self.sliding.taps
         return [
             f"const {c} block = first / {DEPTH * taps} * {DEPTH};",
-            *coordinates(f"(first / {DEPTH} % {taps})", self.sliding.steps, "u", c),
+            *declare_coordinates(f"(first / {DEPTH} % {taps})", self.sliding.steps, "u", c),
         ]
 
     def _step(self, depth: str) -> list[str]:
-        """Return the declarations of the channel and the step that an index along depth means."""
+        """Return the declarations of the channel and tap for an index along the depth."""
         c, taps = self.index, self.sliding.taps
         if self.by_strips:
             return [f"const {c} channel = block + {depth} - first;"]
-        steps = coordinates(f"({depth} % {taps})", self.sliding.steps, "u", c)
+        steps = declare_coordinates(f"({depth} % {taps})", self.sliding.steps, "u", c)
         return [f"const {c} channel = {depth} / {taps};", *steps]
 
 
-def _all(*conditions: str) -> str:
+def _join_conditions(*conditions: str) -> str:
     return " && ".join(filter(None, conditions))
 
 
-def sliding_of(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Sliding:
-    """Return the window of a convolution, and what it slides over."""
+def make_sliding(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Sliding:
+    """Return the window of a convolution and its geometry."""
     spatial, kernel = x.static_shape[2:], w.static_shape[2:]
     is_transposed = "output_padding" in call.attributes
     resolve = resolve_transposed_window if is_transposed else resolve_window
@@ -269,9 +260,9 @@ def sliding_of(call: Call, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Slidi
 def convolution(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = Σ over channels of a group and taps of w·x, + b."""
     x, w, y = call.spec(0), call.spec(1), outputs[0]
-    parameters = [input_of(x), input_of(w, "w", 1), *epilogue.parameters]
+    parameters = [declare_input(x), declare_input(w, "w", 1), *epilogue.parameters]
     if call.has(2):
-        parameters.append(input_of(call.spec(2), "b", 2))
+        parameters.append(declare_input(call.spec(2), "b", 2))
 
     def finish(at: str, feature: str, total: str) -> list[str]:
         value = f"{total} + {load(call.spec(2).dtype, 'b', feature)}" if call.has(2) else total
@@ -282,8 +273,8 @@ def convolution(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
         x.static_shape[1],
         y.static_shape[1],
         call.attributes["group"],
-        sliding_of(call, x, w, y),
-        computed_type(x.dtype),
+        make_sliding(call, x, w, y),
+        to_computed_type(x.dtype),
         partial(load_factor, x.dtype, "x"),
         lambda at, feature: load_factor(w.dtype, "w", at),
         finish,
@@ -293,7 +284,7 @@ def convolution(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
 
 @dataclass(frozen=True)
 class _Gradient:
-    """The numbers of the product, and its factors."""
+    """The sizes of the product, and its factors."""
 
     x: TensorSpec
     dy: TensorSpec
@@ -311,16 +302,16 @@ class _Gradient:
 
     @property
     def per_group(self) -> tuple[int, int]:
-        """How many features and channels a group has."""
+        """The features and channels of a group."""
         return self.dw.static_shape[0] // self.group, self.dw.static_shape[1]
 
     @property
     def index(self) -> str:
         """The C type of indices."""
-        return index_type(*(spec.size + (1 << 16) for spec in (self.x, self.dy, self.dw)))
+        return choose_index_type(*(spec.size + (1 << 16) for spec in (self.x, self.dy, self.dw)))
 
     def product(self) -> Product:
-        """Return the product, a batch for each group."""
+        """Return the product, with a batch for each group."""
         c, (features, channels) = self.index, self.per_group
         columns = channels * self.taps
 
@@ -330,14 +321,14 @@ class _Gradient:
 
         return Product(
             "weights_gradient",
-            (input_of(self.x), input_of(self.dy, "dy", 1), output_of(self.dw, "dw")),
+            (declare_input(self.x), declare_input(self.dy, "dy", 1), declare_output(self.dw, "dw")),
             self.group,
             features,
             columns,
             self.x.static_shape[0] * self.places,
             Factor(True, self._place_feature, self._read_gradient),
             Factor(True, self._place_tap, self._read_cell),
-            computed_type(self.x.dtype),
+            to_computed_type(self.x.dtype),
             lambda column: [],
             finish,
             (),
@@ -354,19 +345,23 @@ class _Gradient:
 
     def _place_tap(self, index: str, tag: str) -> list[str]:
         channel = f"batch * {self.per_group[1]} + {index} / {self.taps}"
-        taps = coordinates(f"({index} % {self.taps})", self.window.kernel, f"t{tag}_", self.index)
+        taps = declare_coordinates(
+            f"({index} % {self.taps})", self.window.kernel, f"t{tag}_", self.index
+        )
         return [f"const {self.index} channel{tag} = {channel};", *taps]
 
     def _read_cell(self, tag: str, depth: str) -> Read:
         c, lengths, window = self.index, self.x.static_shape[2:], self.window
-        statements = coordinates(f"({depth} % {self.places})", self.dy.static_shape[2:], "o", c)
+        statements = declare_coordinates(
+            f"({depth} % {self.places})", self.dy.static_shape[2:], "o", c
+        )
         conditions = []
         for axis, length in enumerate(lengths):
             step = f"o{axis} * {window.strides[axis]} + t{tag}_{axis} * {window.dilations[axis]}"
             statements.append(f"const {c} p{axis} = {step} - {window.pads_begin[axis]};")
             conditions.append(f"p{axis} >= 0 && p{axis} < {length}")
         plane = f"{depth} / {self.places} * {self.x.static_shape[1]} + channel{tag}"
-        at = f"({plane}) * {math.prod(lengths)} + {offset(contiguous(lengths), 'p')}"
+        at = f"({plane}) * {math.prod(lengths)} + {write_offset(make_strides(lengths), 'p')}"
         return Read(statements, " && ".join(conditions), load(self.x.dtype, "x", at))
 
 

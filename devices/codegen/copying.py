@@ -1,6 +1,7 @@
 """Kernels that copy elements from one strided layout to another.
 
-Elements are moved as unsigned words of their size, or of up to 8 bytes where runs allow it.
+Elements are moved as unsigned words of their size, or of up to 8 bytes if runs of elements allow
+it.
 """
 
 from __future__ import annotations
@@ -9,28 +10,28 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from .indexing import contiguous, coordinates, index_type, merged, offset
-from .kernel import THREADS, Kernel, Parameter, groups_of
-from .types import literal
+from .indexing import choose_index_type, declare_coordinates, make_strides, merge_axes, write_offset
+from .kernel import THREADS, Kernel, Parameter, count_groups
+from .types import write_literal
 
 WORDS = {1: "u8", 2: "u16", 4: "u32", 8: "u64"}
-"""Unsigned integers by their bytes."""
+"""Unsigned integers by size in bytes."""
 
 
 _TILE = 32
 _LEAST = 8
-"""An axis shorter than this is not worth tiles."""
+"""The shortest axis for which tiles pay."""
 
 
-def words_of(itemsize: int, run: int) -> tuple[int, int]:
-    """Return the size of words, and how many of them, that runs of elements can be moved in."""
+def choose_words(itemsize: int, run: int) -> tuple[int, int]:
+    """Return the size and number of the words in which a run of elements can be moved."""
     while itemsize < max(WORDS) and run % 2 == 0 and run:
         itemsize, run = 2 * itemsize, run // 2
     return itemsize, run
 
 
 class Layout(NamedTuple):
-    """Where elements lie: strides and the place of the first, in elements."""
+    """A layout of elements: strides and the place of the first, in elements."""
 
     strides: tuple[int, ...]
     base: int = 0
@@ -54,25 +55,25 @@ def copy(
     itemsize : int
         Bytes of an element.
     shape : sequence of int
-        Of the box; its last axes are those that lie closest in the target.
+        The box; its last axes are those that lie closest in the target.
     target : Layout, optional
-        C order when left out.
+        C order if left out.
     read, written : int
-        Which input and output of the node.
+        Indices of the node's input and output.
     flips : bool
-        Whether the highest bit of each byte is turned over: bytes without a sign, less 128.
+        Whether to flip the highest bit of each byte, which subtracts 128 from unsigned bytes.
     """
-    end = target or Layout(contiguous(shape))
-    lengths, *strides = merged(shape, source.strides, end.strides)
+    end = target or Layout(make_strides(shape))
+    lengths, *strides = merge_axes(shape, source.strides, end.strides)
     ours, theirs = map(Layout, strides, (source.base, end.base))
-    box = _widened(_Box(itemsize, lengths, ours, theirs, flips))
+    box = _widen(_Box(itemsize, lengths, ours, theirs, flips))
     word = WORDS[box.itemsize]
     parameters = (Parameter("x", word, "input", read), Parameter("y", word, "output", written))
-    rows = _rows(box)
+    rows = _find_row_axis(box)
     if rows is None:
         size = prod(box.shape)
-        return Kernel(title, parameters, _plain(box), groups_of(size))
-    return Kernel(title, parameters, _tiled(box, rows, word), _tiles(box, rows))
+        return Kernel(title, parameters, _write_loop(box), count_groups(size))
+    return Kernel(title, parameters, _write_tiles(box, rows, word), _count_tiles(box, rows))
 
 
 class _Box(NamedTuple):
@@ -84,22 +85,21 @@ class _Box(NamedTuple):
 
     @property
     def flipped(self) -> str:
-        """What is done to each word."""
+        """The expression that is appended to each word."""
         mask = int.from_bytes(b"\x80" * self.itemsize, "little")
-        return f" ^ {literal(mask, WORDS[self.itemsize])}" if self.flips else ""
+        return f" ^ {write_literal(mask, WORDS[self.itemsize])}" if self.flips else ""
 
     @property
     def ctype(self) -> str:
-        """The type of its indices."""
         ends = (
             layout.base + sum(abs(s) * n for s, n in zip(layout.strides, self.shape, strict=True))
             for layout in (self.source, self.target)
         )
-        return index_type(prod(self.shape) + THREADS, *ends)
+        return choose_index_type(prod(self.shape) + THREADS, *ends)
 
 
-def _widened(box: _Box) -> _Box:
-    """Return the box in words of twice the size, for as long as runs are made of such words."""
+def _widen(box: _Box) -> _Box:
+    """Return the box in larger words, as large as its runs allow."""
     itemsize, shape = box.itemsize, box.shape
     if itemsize == max(WORDS) or not shape or shape[-1] % 2:
         return box
@@ -109,23 +109,23 @@ def _widened(box: _Box) -> _Box:
             return box
         halved.append(Layout((*(stride // 2 for stride in strides[:-1]), 1), base // 2))
     source, target = halved
-    return _widened(_Box(2 * itemsize, (*shape[:-1], shape[-1] // 2), source, target, box.flips))
+    return _widen(_Box(2 * itemsize, (*shape[:-1], shape[-1] // 2), source, target, box.flips))
 
 
-def _plain(box: _Box) -> str:
+def _write_loop(box: _Box) -> str:
     c = box.ctype
     lines = [
         f"const {c} i = ({c})GROUP * {THREADS} + THREAD;",
         f"if (i >= {prod(box.shape)}) return;",
-        *coordinates("i", box.shape, "k", c),
-        f"y[{offset(box.target.strides, 'k', box.target.base)}] = "
-        f"x[{offset(box.source.strides, 'k', box.source.base)}]{box.flipped};",
+        *declare_coordinates("i", box.shape, "k", c),
+        f"y[{write_offset(box.target.strides, 'k', box.target.base)}] = "
+        f"x[{write_offset(box.source.strides, 'k', box.source.base)}]{box.flipped};",
     ]
     return "\n".join(lines)
 
 
-def _rows(box: _Box) -> int | None:
-    """Return the axis along which the source is read in runs, where it is not the last one."""
+def _find_row_axis(box: _Box) -> int | None:
+    """Return the axis along which the source is contiguous, unless it is the last one."""
     last = len(box.shape) - 1
     if last < 1 or box.target.strides[last] != 1 or box.source.strides[last] == 1:
         return None
@@ -135,20 +135,20 @@ def _rows(box: _Box) -> int | None:
     return None
 
 
-def _tiles(box: _Box, rows: int) -> int:
+def _count_tiles(box: _Box, rows: int) -> int:
     return prod(
-        groups_of(length, _TILE) if axis in (rows, len(box.shape) - 1) else length
+        count_groups(length, _TILE) if axis in (rows, len(box.shape) - 1) else length
         for axis, length in enumerate(box.shape)
     )
 
 
-def _tiled(box: _Box, rows: int, word: str) -> str:
-    """Write the transposition of tiles by way of shared memory, so that all access is in runs."""
+def _write_tiles(box: _Box, rows: int, word: str) -> str:
+    """Write the transposition by tiles in shared memory, so that all accesses are contiguous."""
     c, last = box.ctype, len(box.shape) - 1
     batch = [axis for axis in range(last) if axis != rows]
-    high, wide = (groups_of(box.shape[axis], _TILE) for axis in (rows, last))
+    high, wide = (count_groups(box.shape[axis], _TILE) for axis in (rows, last))
     where = [
-        offset([layout.strides[axis] for axis in batch], "k", layout.base)
+        write_offset([layout.strides[axis] for axis in batch], "k", layout.base)
         for layout in (box.source, box.target)
     ]
     step = THREADS // _TILE
@@ -157,7 +157,7 @@ SHARED {word} tile[{_TILE}][{_TILE + 1}];
 const {c} lane = THREAD % {_TILE}, first = THREAD / {_TILE};
 const {c} group = GROUP, batch = group / {wide * high};
 const {c} column = group % {wide} * {_TILE}, row = group / {wide} % {high} * {_TILE};
-{chr(10).join(coordinates("batch", [box.shape[axis] for axis in batch], "k", c))}
+{chr(10).join(declare_coordinates("batch", [box.shape[axis] for axis in batch], "k", c))}
 for ({c} n = first; n < {_TILE}; n += {step})
     if (row + lane < {box.shape[rows]} && column + n < {box.shape[last]})
         tile[n][lane] = x[{where[0]} + row + lane + (column + n) * ({box.source.strides[last]})];

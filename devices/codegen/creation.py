@@ -1,4 +1,4 @@
-"""Generators that make tensors from shapes, scalars and coordinates."""
+"""Generators of tensors that depend on shapes, scalars and coordinates."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ import numpy as np
 from ...graph.operator import Call, Specs
 from ...graph.operators.reshaping import shape_range
 from ...graph.tensor import TensorSpec
-from .cells import cells, moved, typed
-from .conversion import converted
+from .cells import declare_numbers, declare_words, make_cell_kernel
+from .conversion import convert
 from .copying import Layout, copy
-from .functions import word
-from .indexing import contiguous, offset
+from .functions import choose_word
+from .indexing import make_strides, write_offset
 from .kernel import TRAP, Code, Kernel
 from .registry import generates
-from .types import computed_type, ctype, is_float, literal, load, store
+from .types import is_float, load, store, to_computed_type, to_ctype, write_literal
 
 
 def _fill(y: TensorSpec, value: float | int | bool, index: int = 0) -> Kernel:
-    constant = literal(value, computed_type(y.dtype))
+    constant = write_literal(value, to_computed_type(y.dtype))
     statement = store(y.dtype, "y", "i", constant)
-    return cells("fill", y.static_shape, [typed("y", y, "output", index)], [statement])
+    return make_cell_kernel(
+        "fill", y.static_shape, [declare_numbers("y", y, "output", index)], [statement]
+    )
 
 
 @generates("ConstantOfShape")
 def constant_of_shape(call: Call, outputs: Specs) -> Code:
-    """Write one value everywhere."""
     value = outputs[0].dtype.type(call.attributes["value"]).item()
     return Code((_fill(outputs[0], value),))
 
 
 @generates("Size")
 def size(call: Call, outputs: Specs) -> Code:
-    """Write how many elements x has."""
+    """Write the number of elements of x."""
     return Code((_fill(outputs[0], call.spec(0).size),))
 
 
@@ -43,21 +44,27 @@ def shape_of(call: Call, outputs: Specs) -> Code:
     axes = shape_range(len(lengths), call.attributes)
     chosen = " : ".join([*(f"i == {n} ? {lengths[axis]}" for n, axis in enumerate(axes)), "0"])
     y = outputs[0]
-    return Code((cells("shape", y.static_shape, [typed("y", y, "output")], [f"y[i] = {chosen};"]),))
+    return Code(
+        (
+            make_cell_kernel(
+                "shape", y.static_shape, [declare_numbers("y", y, "output")], [f"y[i] = {chosen};"]
+            ),
+        )
+    )
 
 
 @generates("Dropout")
 def dropout(call: Call, outputs: Specs) -> Code:
-    """Write x, and a mask that keeps everything: inference."""
+    """Write x, and a mask that keeps all elements, as in inference."""
     x = call.spec(0)
-    source = Layout(contiguous(x.static_shape))
+    source = Layout(make_strides(x.static_shape))
     kernel = copy("copy", x.dtype.itemsize, x.static_shape, source)
     return Code((kernel, _fill(TensorSpec("bool", x.shape), True, 1)))
 
 
 @generates("Group")
 def group(call: Call, outputs: Specs) -> Code:
-    """Write nothing: the output is empty."""
+    """Write nothing, since the output is empty."""
     return Code(())
 
 
@@ -65,28 +72,36 @@ def group(call: Call, outputs: Specs) -> Code:
 def range_(call: Call, outputs: Specs) -> Code:
     """y[i] = start + i·delta: in double precision on floats, modulo 2ⁿ on integers."""
     y = outputs[0]
-    t = ctype(y.dtype)
+    t = to_ctype(y.dtype)
     if is_float(y.dtype):
         start, delta = (f"(f64){load(y.dtype, name, '0')}" for name in ("start", "delta"))
-        value = converted(f"{start} + (f64)i * {delta}", "f64", y.dtype)
+        value = convert(f"{start} + (f64)i * {delta}", "f64", y.dtype)
     else:
-        w = word(t)
+        w = choose_word(t)
         value = f"({t})(({w})start[0] + ({w})i * ({w})delta[0])"
     parameters = [
-        typed("start", y, "input", 0),
-        typed("delta", y, "input", 2),
-        typed("y", y, "output"),
+        declare_numbers("start", y, "input", 0),
+        declare_numbers("delta", y, "input", 2),
+        declare_numbers("y", y, "output"),
     ]
-    return Code((cells("range", y.static_shape, parameters, [store(y.dtype, "y", "i", value)]),))
+    return Code(
+        (make_cell_kernel("range", y.static_shape, parameters, [store(y.dtype, "y", "i", value)]),)
+    )
 
 
 @generates("EyeLike")
 def eye_like(call: Call, outputs: Specs) -> Code:
     """Write 1 on the k-th diagonal, 0 elsewhere."""
     y = outputs[0]
-    value = f"({computed_type(y.dtype)})(k1 - k0 == ({call.attributes['k']}))"
-    parameters = [typed("y", y, "output")]
-    return Code((cells("eye_like", y.static_shape, parameters, [store(y.dtype, "y", "i", value)]),))
+    value = f"({to_computed_type(y.dtype)})(k1 - k0 == ({call.attributes['k']}))"
+    parameters = [declare_numbers("y", y, "output")]
+    return Code(
+        (
+            make_cell_kernel(
+                "eye_like", y.static_shape, parameters, [store(y.dtype, "y", "i", value)]
+            ),
+        )
+    )
 
 
 @generates("OneHot")
@@ -95,10 +110,10 @@ def one_hot(call: Call, outputs: Specs) -> Code:
     indices, values, y = call.spec(0), call.spec(2), outputs[0]
     shape = y.static_shape
     axis = call.attributes["axis"] % len(shape)
-    where = [stride if i != axis else 0 for i, stride in enumerate(_without(shape, axis))]
-    found = converted(
-        load(indices.dtype, "indices", offset(where, "k")),
-        computed_type(indices.dtype),
+    where = [stride if i != axis else 0 for i, stride in enumerate(_skip_axis(shape, axis))]
+    found = convert(
+        load(indices.dtype, "indices", write_offset(where, "k")),
+        to_computed_type(indices.dtype),
         np.dtype(np.int64),
     )
     statements = [
@@ -106,23 +121,23 @@ def one_hot(call: Call, outputs: Specs) -> Code:
         f"y[i] = values[hot == k{axis} || hot == k{axis} - ({shape[axis]}) ? 1 : 0];",
     ]
     parameters = [
-        typed("indices", indices, "input"),
-        moved("values", values, "input", 2),
-        moved("y", y, "output"),
+        declare_numbers("indices", indices, "input"),
+        declare_words("values", values, "input", 2),
+        declare_words("y", y, "output"),
     ]
-    return Code((cells("one_hot", shape, parameters, statements),))
+    return Code((make_cell_kernel("one_hot", shape, parameters, statements),))
 
 
-def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Return the strides of a tensor that lacks an axis of a shape; any number stands for it."""
-    return contiguous([1 if i == axis else length for i, length in enumerate(shape)])
+def _skip_axis(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Return the strides of a tensor that lacks an axis of a shape; its stride is arbitrary."""
+    return make_strides([1 if i == axis else length for i, length in enumerate(shape)])
 
 
 @generates("ReverseSequence")
 def reverse_sequence(call: Call, outputs: Specs) -> Code:
     """y[t] = x[length - 1 - t] while t < length, x[t] from there on, for each of the batch."""
     x, lengths = call.spec(0), call.spec(1)
-    shape, strides = x.static_shape, contiguous(x.static_shape)
+    shape, strides = x.static_shape, make_strides(x.static_shape)
     time, batch = call.attributes["time_axis"], call.attributes["batch_axis"]
     statements = [
         f"const i64 given = lengths[k{batch}];",
@@ -132,10 +147,10 @@ def reverse_sequence(call: Call, outputs: Specs) -> Code:
         f"y[i] = x[i + (t - k{time}) * {strides[time]}];",
     ]
     parameters = [
-        moved("x", x, "input"),
-        typed("lengths", lengths, "input", 1),
-        moved("y", x, "output"),
+        declare_words("x", x, "input"),
+        declare_numbers("lengths", lengths, "input", 1),
+        declare_words("y", x, "output"),
         TRAP,
     ]
-    kernel = cells("reverse_sequence", shape, parameters, statements)
+    kernel = make_cell_kernel("reverse_sequence", shape, parameters, statements)
     return Code((kernel,), trap=f"sequence length {{}} is not in [0, {shape[time]}]")

@@ -1,23 +1,24 @@
-"""The C that kernels are written in, and what makes CUDA's and OpenCL's compilers understand it.
+"""The C dialect of kernels, and the preludes that define it for CUDA and OpenCL.
 
 ==================  ===========================================================
 KERNEL(n)           begins a kernel whose groups have n threads
 FUNCTION            begins a function
-GLOBAL, SHARED      where a pointer points; where a variable of a group lies
+GLOBAL, SHARED      address space of a pointer; of a variable of a group
 GROUP, THREAD       numbers of the group, and of the thread in its group
-BARRIER             waits for the threads of a group; what they wrote to SHARED
-                    and GLOBAL variables before is seen after
-LOAD_F16, STORE_F16 halves, see `types`; and the same with BF16
-FACTOR_F16          loads a half that is multiplied; of a NaN, any NaN
-ROUND_F16(x)        the f32 that x is when it was stored as half
+BARRIER             waits for the threads of a group, and makes their earlier
+                    writes to SHARED and GLOBAL variables visible
+LOAD_F16, STORE_F16 halves, see `types`; likewise for BF16
+FACTOR_F16          loads a half that is multiplied; a NaN becomes any NaN
+ROUND_F16(x)        the f32 after a round trip through half
 INF_F32, NAN_F32    and for F64
 LEADING_ZEROS(x)    of the bits of a u32
 BITS_F32(x)         the u32 that holds x; BITS_F64 the u64; F32_BITS, F64_BITS back
 ==================  ===========================================================
 
-Functions of mathematics have one name for all types: ``exp(x)``, ``sqrt(x)``, ``fmin(x, y)``,
-``rint(x)``, ``erf(x)``... ``a * b + c`` is never contracted to one rounding; ``fma(a, b, c)`` is
-one where it is asked for.
+Mathematical functions have one name for all types: ``exp(x)``, ``sqrt(x)``, ``fmin(x, y)``,
+``rint(x)``, ``erf(x)``... ``a * b + c`` is never contracted to one rounding; ``fma(a, b, c)``
+rounds
+once.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ typedef struct { u16 bits; } bf16;
 #define STORE_BF16(p, i, x) (p)[i].bits = BITS_BF16(x)
 #define ROUND_BF16(x) F32_BITS((u32)BITS_BF16(x) << 16)
 """
-"""A bf16 is the upper half of an f32, wherever it is computed."""
+"""A bf16 is the upper half of an f32 on all devices."""
 
 _NAN_BF16 = "(u16)(BITS_F32(x) >> 16 & 0x8000 | 0x7fc0)"
-"""Of a NaN its sign remains, as in ml_dtypes."""
+"""A NaN keeps its sign, as in ml_dtypes."""
 
 _ROUNDED = f"""\
     const u32 bits = BITS_F32(x);
     return x != x ? {_NAN_BF16} : (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 """
-"""To nearest even: a carry out of the digits goes into the exponent, and at last to infinity."""
+"""Rounds to nearest even: a carry out of the digits increments the exponent, up to infinity."""
 
 OPENCL = """\
 #pragma OPENCL FP_CONTRACT OFF
@@ -81,8 +82,8 @@ FUNCTION u16 BITS_BF16(f32 x) {
 """
 OPENCL += f"{_ROUNDED}}}\n{_BFLOAT}"
 
-# CUDA's conversions make 0x7fff or 0x7fffffff of each NaN; numpy and ml_dtypes keep the sign, and
-# numpy what digits there is room for. The exponent of a NaN is all ones, in either width.
+# CUDA's conversions turn each NaN into 0x7fff or 0x7fffffff; numpy and ml_dtypes keep the sign, and
+# numpy the digits that fit. The exponent of a NaN is all ones, in either width.
 CUDA = """\
 typedef signed char i8; typedef short i16; typedef int i32; typedef long long i64;
 typedef unsigned char u8; typedef unsigned short u16; typedef unsigned int u32;
@@ -128,8 +129,8 @@ FUNCTION u16 BITS_BF16(f32 x) {
 CUDA += f"    return x != x ? {_NAN_BF16} : h;\n#else\n{_ROUNDED}#endif\n}}\n{_BFLOAT}"
 
 
-def program_source(prelude: str, kernels: Iterable[Kernel]) -> str:
-    """Return one source with each of the kernels once."""
+def join_sources(prelude: str, kernels: Iterable[Kernel]) -> str:
+    """Return one source that defines each of the kernels once."""
     listed = tuple(kernels)
     functions = dict.fromkeys(function for kernel in listed for function in kernel.functions)
     entries = {kernel.name: kernel.source for kernel in listed}

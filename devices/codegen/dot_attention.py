@@ -1,8 +1,9 @@
-"""Attention in one kernel: scores of a tile of queries and keys at a time, in shared memory.
+"""Attention in one kernel: a tile of queries by a tile of keys at a time, in shared memory.
 
-The keys go by tile by tile. What is known of a query's row is its greatest score so far, and the
-sums of exponentials, alone and times the values, as if that were the greatest of all; both are
-scaled down where a greater one comes (Milakov and Gimelshein, 2018; Dao and others, 2022).
+Tiles of keys are visited in order. For each query the kernel keeps the greatest score so far and
+the
+sums of exponentials, alone and times the values, relative to that score. A greater score rescales
+both sums (Milakov and Gimelshein, 2018; Dao and others, 2022).
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from ...graph.operators.attention import (
     scale_of,
     window_of,
 )
-from .indexing import broadcast, index_type
+from .indexing import broadcast_strides, choose_index_type
 from .kernel import THREADS, Code, Kernel
-from .reduction import input_of, output_of
+from .reduction import declare_input, declare_output
 from .registry import generates
-from .types import computed_type, literal, load, load_factor, store
+from .types import load, load_factor, store, to_computed_type, write_literal
 
 LANES = 8
 """Threads that share a row."""
 ROWS = THREADS // LANES
 """Queries in a tile."""
 SHARED_BYTES = 32 << 10
-"""What every OpenCL device has for a group; CUDA gives 48 KiB without being asked for more."""
+"""The shared memory of a group on every OpenCL device; CUDA has 48 KiB by default."""
 
 _NBYTES = {"f32": 4, "f64": 8}
 BY_HEADS = 4
-"""The rank of inputs that have an axis of heads."""
+"""The rank of inputs with an axis of heads."""
 
 
-def _unless(call: Call) -> str | None:
+def _refuse(call: Call) -> str | None:
     if call.n_outputs > 1:
         return "scores and states are not written by the generated kernel"
     if call.has(PAST_KEY) or call.has(USED):
@@ -44,7 +45,7 @@ def _unless(call: Call) -> str | None:
     dtypes = {call.spec(index).dtype for index in (0, 1, 2)}
     if len(dtypes) > 1:
         return "values are of another dtype than keys"
-    c, asked = computed_type(call.spec(0).dtype), call.attributes["softmax_precision"]
+    c, asked = to_computed_type(call.spec(0).dtype), call.attributes["softmax_precision"]
     if asked == "float64" and c != "f64":
         return "the distribution is asked for in float64"
     _, key, value, _ = infer_attention(call)
@@ -53,16 +54,16 @@ def _unless(call: Call) -> str | None:
     depth, width = key.shape[3], value.shape[3]
     if not isinstance(depth, int) or not isinstance(width, int):
         return None
-    if not depth or not _keys_in_tile(depth, width, c):
+    if not depth or not _count_tile_keys(depth, width, c):
         return f"queries of {depth} elements and values of {width} do not fit into a group"
     return None
 
 
-def _keys_in_tile(depth: int, width: int, c: str) -> int:
-    """Return how many keys a tile has: as many as threads of a warp, or half, or a quarter."""
+def _count_tile_keys(depth: int, width: int, c: str) -> int:
+    """Return the number of keys in a tile: the threads of a warp, or half or a quarter of them."""
     for keys in (32, 16, LANES):
-        # Queries, keys, values, weights. Rows have one number more than they hold, so that threads
-        # that go down a column meet different banks.
+        # Queries, keys, values, weights. Rows are padded by one number, so that threads that go
+        # down a column access different banks.
         numbers = (ROWS + keys) * (depth + 1) + keys * width + ROWS * (keys + 1)
         if numbers * _NBYTES[c] <= SHARED_BYTES:
             return keys
@@ -88,7 +89,7 @@ class AttentionShape(NamedTuple):
     y: tuple[int, int, int]
 
 
-def attention_shape(call: Call) -> AttentionShape:
+def infer_attention_shape(call: Call) -> AttentionShape:
     """Return the lengths and strides of a node of static shapes."""
     _, key, value, scores = infer_attention(call)
     batch, heads, queries, keys = scores.static_shape
@@ -118,25 +119,25 @@ def attention_shape(call: Call) -> AttentionShape:
     )
 
 
-@generates("Attention", unless=_unless)
+@generates("Attention", unless=_refuse)
 def attention(call: Call, outputs: Specs) -> Code:
-    """Y = softmax(scale · Q·Kᵀ + mask) · V, and 0 for queries that see nothing."""
-    s, c, y = attention_shape(call), computed_type(call.spec(0).dtype), outputs[0]
+    """Y = softmax(scale · Q·Kᵀ + mask) · V, and 0 for queries without visible keys."""
+    s, c, y = infer_attention_shape(call), to_computed_type(call.spec(0).dtype), outputs[0]
     if not y.size:
         return Code(())
     specs = [spec for spec in (*call.inputs, y) if spec is not None]
-    parameters = [input_of(call.spec(i), name, i) for i, name in enumerate("qkv")]
+    parameters = [declare_input(call.spec(i), name, i) for i, name in enumerate("qkv")]
     if call.has(MASK):
-        parameters.append(input_of(call.spec(MASK), "mask", MASK))
-    # A group for each tile of queries, of each head: keys are gone through inside.
+        parameters.append(declare_input(call.spec(MASK), "mask", MASK))
+    # A group for each tile of queries of each head, which loops over the keys.
     tiles = -(-s.queries // ROWS)
     body = _BODY.format(
-        index=index_type(*(spec.size + (1 << 16) for spec in specs)),
+        index=choose_index_type(*(spec.size + (1 << 16) for spec in specs)),
         c=c,
         rows=ROWS,
         lanes=LANES,
         threads=THREADS,
-        tile=_keys_in_tile(s.depth, s.width, c),
+        tile=_count_tile_keys(s.depth, s.width, c),
         tiles=tiles,
         heads=s.heads,
         group=s.group,
@@ -145,29 +146,29 @@ def attention(call: Call, outputs: Specs) -> Code:
         depth=s.depth,
         width=s.width,
         each=-(-s.width // LANES),
-        zero=literal(0, c),
-        lowest=literal(float("-inf"), c),
-        starts="\n".join(_starts(s)),
-        range="\n".join(_range(call, s)),
+        zero=write_literal(0, c),
+        lowest=write_literal(float("-inf"), c),
+        starts="\n".join(_declare_starts(s)),
+        range="\n".join(_declare_range(call, s)),
         read_q=f"{load_factor(call.spec(0).dtype, 'q', f'q_start + (first + row) * {s.q[2]} + d')}"
-        f" * {literal(scale_of(call.attributes, s.depth), c)}",
+        f" * {write_literal(scale_of(call.attributes, s.depth), c)}",
         read_k=load_factor(call.spec(1).dtype, "k", f"k_start + (start + row) * {s.k[2]} + d"),
         read_v=load_factor(call.spec(2).dtype, "v", f"v_start + (start + row) * {s.v[2]} + d"),
-        score="\n            ".join(score_statements(call, s, c)),
+        score="\n            ".join(write_score(call, s, c)),
         write=store(
             y.dtype,
             "y",
             f"y_start + (first + row) * {s.y[2]} + column",
-            f"total == {literal(0, c)} ? {literal(0, c)} : sums[i] / total",
+            f"total == {write_literal(0, c)} ? {write_literal(0, c)} : sums[i] / total",
         ),
     )
-    parameters.append(output_of(y))
+    parameters.append(declare_output(y))
     groups = tiles * s.heads * s.batch
     return Code((Kernel("attention", tuple(parameters), body, groups),))
 
 
-def _starts(s: AttentionShape) -> list[str]:
-    """Return the statements that declare where a group's heads begin."""
+def _declare_starts(s: AttentionShape) -> list[str]:
+    """Return the statements that declare the offsets of a group's heads."""
     return [
         f"const index {name}_start = batch * {strides[0]} + {head} * {strides[1]};"
         for name, head, strides in (
@@ -179,39 +180,39 @@ def _starts(s: AttentionShape) -> list[str]:
     ]
 
 
-def seen_keys(call: Call, s: AttentionShape) -> int:
-    """Return how many keys may be seen: those beyond a mask are hidden, as ONNX has it."""
+def count_visible_keys(call: Call, s: AttentionShape) -> int:
+    """Return the number of visible keys: ONNX hides those beyond a mask."""
     return min(s.keys, call.spec(MASK).static_shape[-1]) if call.has(MASK) else s.keys
 
 
-def _range(call: Call, s: AttentionShape) -> list[str]:
-    """Return the statements that declare which keys any query of the tile sees."""
+def _declare_range(call: Call, s: AttentionShape) -> list[str]:
+    """Return the statements that declare the range of keys that any query of the tile sees."""
     left, right = window_of(call.attributes)
-    seen = seen_keys(call, s)
+    seen = count_visible_keys(call, s)
     end = str(seen)
     if right is not None:
-        # For the last query of the tile; `score_statements` hides what others of it do not see.
-        behind = f"first + {ROWS + right}"
-        end = f"({behind} < {seen} ? {behind} : {seen})"
+        # For the last query of the tile; `write_score` hides keys from the others.
+        after = f"first + {ROWS + right}"
+        end = f"({after} < {seen} ? {after} : {seen})"
     begin = "0" if left is None else f"(first > {left} ? first - {left} : 0)"
     return [f"const index begin = {begin};", f"const index end = {end};"]
 
 
-def score_statements(call: Call, s: AttentionShape, c: str) -> list[str]:
-    """Return the statements that make of a product the score of `query` and `key`.
+def write_score(call: Call, s: AttentionShape, c: str) -> list[str]:
+    """Return the statements that turn a product into the score of `query` and `key`.
 
-    They read `batch`, `head`, and `end`, the first key that nobody sees.
+    They read `batch`, `head`, and `end`, the end of the visible keys.
     """
     statements, cap = [], call.attributes["softcap"]
     left, right = window_of(call.attributes)
     if cap:
-        number = literal(cap, c)
+        number = write_literal(cap, c)
         statements.append(f"score = {number} * tanh(score / {number});")
     unseen = ["key >= end"]
     if call.has(MASK):
         mask = call.spec(MASK)
         lengths = (s.batch, s.heads, s.queries, mask.static_shape[-1])
-        strides = broadcast(mask.static_shape, lengths)
+        strides = broadcast_strides(mask.static_shape, lengths)
         at = " + ".join(
             f"{name} * {stride}"
             for name, stride in zip(("batch", "head", "query", "key"), strides, strict=True)
@@ -226,8 +227,8 @@ def score_statements(call: Call, s: AttentionShape, c: str) -> list[str]:
         unseen.append(f"key > query + {right}")
     if left is not None:
         unseen.append(f"key < query - {left}")
-    # Last, so that neither a mask's numbers nor a cap bring back what is not to be seen.
-    statements.append(f"if ({' || '.join(unseen)}) score = {literal(float('-inf'), c)};")
+    # Last, so that neither a mask's numbers nor a cap make hidden keys visible.
+    statements.append(f"if ({' || '.join(unseen)}) score = {write_literal(float('-inf'), c)};")
     return statements
 
 

@@ -1,7 +1,4 @@
-"""Nodes whose output elements come from the elements at the same place.
-
-Their formulas say in C what becomes of an element; kernels are put together from them.
-"""
+"""Generators of elementwise nodes: kernels are composed of one formula in C for each operator."""
 
 from __future__ import annotations
 
@@ -11,25 +8,26 @@ from functools import partial
 
 from ...graph.operator import Call, Specs
 from .composition import compose
-from .formulas import Formula, Member, Operands, Rule, all_inputs, register_formula
+from .formulas import Formula, Member, Operands, Rule, list_all_inputs, register_formula
 from .kernel import Code
-from .registry import Condition, Question, generates, never
+from .registry import Condition, Question, generates, use_no_float64
 
 MOST_INPUTS = 64
-"""OpenCL promises room for 128 buffers."""
+"""OpenCL guarantees 128 buffers."""
 
 
 def elementwise(
     *ops: str,
-    operands: Operands = all_inputs,
+    operands: Operands = list_all_inputs,
     unless: Question | None = None,
-    float64: Condition = never,
+    float64: Condition = use_no_float64,
     alone: bool = True,
 ) -> Callable[[Formula], Formula]:
     """Register a formula, and the generator of kernels of a single node.
 
-    `unless` says what the formula is not for, `float64` where a node's code takes that. Where it is
-    not `alone`, a single node has a generator of its own.
+    `unless` returns why a node has no formula, `float64` whether its code needs double precision.
+    With
+    `alone` false, a single node has a generator of its own.
     """
 
     def refused(call: Call) -> str | None:
@@ -41,14 +39,13 @@ def elementwise(
         for op in ops:
             register_formula(op, Rule(formula, operands, unless))
             if alone:
-                generates(op, unless=refused, float64=float64)(partial(single, op))
+                generates(op, unless=refused, float64=float64)(partial(generate_single, op))
         return formula
 
     return decorate
 
 
-def single(op: str, call: Call, outputs: Specs) -> Code:
-    """Return the code of a node that has a formula."""
+def generate_single(op: str, call: Call, outputs: Specs) -> Code:
     names = tuple(map(str, range(len(call.inputs))))
     kernel, tensors = compose([Member(op, call, names, "y", outputs[0])], ["y"])
     inputs = [

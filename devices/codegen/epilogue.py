@@ -1,7 +1,8 @@
-"""Products whose sums other nodes go on with before anything is written.
+"""Epilogues of products: statements that continue with the sums before they are written.
 
-What a generator of products does with the results is given to it. By itself a node stores them; a
-chain of elementwise nodes behind it is computed on them while they are in registers.
+A generator of products receives the epilogue as an argument. That of a lone node stores the
+results;
+a chain of elementwise nodes after the product computes on them while they are in registers.
 """
 
 from __future__ import annotations
@@ -16,30 +17,24 @@ from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.registry import Registry
 from ...graph.tensor import TensorSpec
-from .functions import called_in
+from .functions import find_functions
 from .kernel import Code, Kernel, Parameter
 from .registry import Question, generates
-from .types import ctype, store
+from .types import store, to_ctype
 
 
 class Epilogue(NamedTuple):
-    """What becomes of results.
-
-    Attributes
-    ----------
-    parameters : tuple of Parameter
-        The buffers that it reads and writes, by names that no generator uses.
-    write : callable
-        From the C expressions of a place in the output, in C order, and of the result, in its
-        computed type or one that C converts to it, to statements.
-    """
+    """The continuation of a product."""
 
     parameters: tuple[Parameter, ...]
+    """The buffers that it reads and writes, with names that no generator uses."""
     write: Callable[[str, str], list[str]]
+    """From C expressions of a place in the output, in C order, and of the result, in its computed
+    type or one that C converts to it, to statements."""
 
 
 Generator: TypeAlias = Callable[[Call, Specs, Epilogue], Code]
-"""Returns the code of a node that leaves its results to an epilogue, all of it in one kernel."""
+"""Returns the code of a node that passes its results to an epilogue, all of it in one kernel."""
 
 _generators: Registry[str, Generator] = Registry("two products of {!r}", group=CODEGEN)
 
@@ -52,14 +47,14 @@ def generates_product(
     def decorate(generator: Generator) -> Generator:
         for op in ops:
             _generators.register(op, generator)
-            generates(op, unless=unless)(partial(_alone, generator))
+            generates(op, unless=unless)(partial(_generate_alone, generator))
         return generator
 
     return decorate
 
 
 def takes_epilogue(op: str) -> bool:
-    """True when the operator's generator leaves what becomes of its results to others."""
+    """Return whether the operator's generator accepts an epilogue."""
     return _generators.find(op) is not None
 
 
@@ -71,9 +66,9 @@ def generate_with(
     title: str,
     generator: Generator | None = None,
 ) -> Code:
-    """Return the code of a node and its epilogue; the title is added to that of the kernels.
+    """Return the code of a node and its epilogue, whose title is appended to that of the kernels.
 
-    The `generator` is the operator's own, if left out.
+    `generator` defaults to the operator's own.
     """
     code = (generator or _generators[node.op])(call, outputs, epilogue)
     others = {parameter.name for parameter in epilogue.parameters}
@@ -84,17 +79,17 @@ def generate_with(
             kernel,
             title=f"{kernel.title}_{title}"[:60].rstrip("_"),
             parameters=tuple(taken),
-            functions=called_in(kernel.body),
+            functions=find_functions(kernel.body),
         )
 
     return code._replace(kernels=tuple(map(completed, code.kernels)))
 
 
-def _alone(generator: Generator, call: Call, outputs: Specs) -> Code:
-    return generator(call, outputs, storing(outputs[0]))
+def _generate_alone(generator: Generator, call: Call, outputs: Specs) -> Code:
+    return generator(call, outputs, store_results(outputs[0]))
 
 
-def storing(y: TensorSpec) -> Epilogue:
-    """Return the epilogue that writes results as they are."""
-    written = Parameter("y", ctype(y.dtype), "output", 0)
+def store_results(y: TensorSpec) -> Epilogue:
+    """Return the epilogue that stores the results unchanged."""
+    written = Parameter("y", to_ctype(y.dtype), "output", 0)
     return Epilogue((written,), lambda at, value: [store(y.dtype, "y", at, value)])

@@ -14,32 +14,24 @@ from ...graph.tensor import TensorSpec
 from .registry import Question
 
 Formula: TypeAlias = Callable[[Call, Sequence[str]], str]
-"""Returns the C expression of an element of the output, in its computed type.
-
-It gets the names of variables that hold an element of each input, "" where that is no operand.
-"""
+"""Returns the C expression of an element of the output, in its computed type.  Its arguments are
+the variables with an element of each input, "" for inputs that are not operands."""
 
 
 class Operand(NamedTuple):
-    """An input whose elements the formula takes.
-
-    Attributes
-    ----------
-    number : int
-        Which of the inputs.
-    shape : tuple of int
-        From which it is broadcast to the output's shape; of as many elements as the input.
-    """
+    """An input whose elements the formula takes."""
 
     number: int
+    """Which of the inputs."""
     shape: tuple[int, ...]
+    """From which it is broadcast to the output's shape; of as many elements as the input."""
 
 
 Operands: TypeAlias = Callable[[Call], Sequence[Operand]]
 
 
 class Rule(NamedTuple):
-    """A formula, its operands, and why it is not for a node."""
+    """A formula, its operands, and the function that returns why a node has none."""
 
     formula: Formula
     operands: Operands
@@ -51,7 +43,7 @@ _rules: Registry[str, Rule] = Registry(
 )
 
 
-def all_inputs(call: Call) -> Sequence[Operand]:
+def list_all_inputs(call: Call) -> Sequence[Operand]:
     """Return all inputs as operands, broadcast as numpy does."""
     return [
         Operand(index, spec.static_shape)
@@ -60,8 +52,7 @@ def all_inputs(call: Call) -> Sequence[Operand]:
     ]
 
 
-def first_input(call: Call) -> Sequence[Operand]:
-    """Return the first input as the only operand."""
+def list_first_input(call: Call) -> Sequence[Operand]:
     return [Operand(0, call.spec(0).static_shape)]
 
 
@@ -71,21 +62,15 @@ def register_formula(op: str, rule: Rule) -> None:
 
 @dataclass(frozen=True)
 class Member:
-    """A node of a kernel.
-
-    Attributes
-    ----------
-    inputs : tuple of str
-        Names of tensors.
-    spec : TensorSpec
-        Of the output; it broadcasts to the shape of the whole kernel.
-    """
+    """A node of a kernel."""
 
     op: str
     call: Call
     inputs: tuple[str, ...]
+    """Names of tensors."""
     output: str
     spec: TensorSpec
+    """Spec of the output; it broadcasts to the shape of the whole kernel."""
 
     @property
     def rule(self) -> Rule:
@@ -93,28 +78,23 @@ class Member:
 
     @cached_property
     def reads(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The tensors that the formula takes elements of, and the shapes they are broadcast from.
+        """The tensors that the formula reads elements of, with the shapes they are broadcast from.
 
-        What is a number in the source is left out.
+        Inputs that are numbers in the source are left out.
         """
         return tuple(
             (self.inputs[index], shape)
             for index, shape in self.rule.operands(self.call)
-            if number_of(self.call, index) is None
+            if find_number(self.call, index) is None
         )
 
 
-def is_elementwise(op: str) -> bool:
-    """True when the operator has a formula."""
-    return _rules.find(op) is not None
-
-
 def has_formula(op: str, call: Call) -> bool:
-    """True when the operator has a formula, and it is for such a node."""
+    """Return whether the operator has a formula for such a node."""
     rule = _rules.find(op)
     return rule is not None and (rule.unless is None or rule.unless(call) is None)
 
 
-def number_of(call: Call, index: int) -> float | int | bool | None:
+def find_number(call: Call, index: int) -> float | int | bool | None:
     value = call.value(index)
     return None if value is None or value.size != 1 else value.item()

@@ -1,7 +1,8 @@
-"""C functions that expressions call, each written for the types that it is called with.
+"""C functions that expressions call, instantiated for the types of each call.
 
-A call names the function and its types: ``max_f32(a, b)``, ``to_i32_f64(x)``. `called_in` finds the
-calls in a kernel's body and returns the functions, those before that these call in turn.
+A call names the function and its types: ``max_f32(a, b)``, ``to_i32_f64(x)``. `find_functions`
+finds
+the calls in a kernel's body and returns the functions, callees first.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ FUNCTIONS = {
     "min_i": "return a < b ? a : b;",
     "sign_f": "return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x;",
     "sign_i": "return (x > 0) - (x < 0);",
-    # Written as a choice it would become an instruction of LLVM that Oclgrind does not know.
+    # As a conditional it would become an LLVM instruction that Oclgrind does not support.
     "abs_i": "const {w} minus = x < 0; return ({t})((({w})x ^ (0 - minus)) + minus);",
-    # Of integers, quotients by 0 are 0, and the lowest number has no opposite but itself.
+    # Integer quotients by 0 are 0, and the lowest number is its own opposite.
     "quotient_i": "return b == 0 ? 0 : b == -1 ? ({t})(0 - ({w})a) : ({t})(a / b);",
     "quotient_u": "return b == 0 ? 0 : a / b;",
     "rest_f": "return fmod(a, b);",
@@ -42,10 +43,10 @@ const {t} r = rest_{t}(a, b);
     return ({t})y;""",
     "inverse_i": "return x == 1 ? 1 : x == -1 ? (e & 1 ? -1 : 1) : 0;",
     "inverse_u": "return x == 1;",
-    # Of an index into an axis of a length: from the end where negative, wrapped around outside.
+    # An index into an axis of a length: from the end if negative, wrapped around outside.
     "place_i": "return a >= 0 && a < b ? a : a < 0 && a >= -b ? a + b : (a % b + b) % b;",
     "softplus_f": "return max_{t}(x, 0) + log1p(exp(-fabs(x)));",
-    # What does not fit becomes what processors make of it: low bits, or the lowest number.
+    # Values out of range become low bits or the lowest number, as on processors.
     "to_i32": "return x > {below} && x < 0x1p31f ? (i32)x : -2147483647 - 1;",
     "to_i64": "return x >= -0x1p63f && x < 0x1p63f ? (i64)x : -9223372036854775807L - 1;",
     "to_u32": "return (u32)to_i64_{s}(x);",
@@ -53,19 +54,16 @@ const {t} r = rest_{t}(a, b);
 if (x < 0x1p63f || x != x) return (u64)to_i64_{s}(x);
     return x < 0x1p64f ? (u64)x : 0;""",
     "to_small": "return ({t})to_i32_{s}(x);",
-    # Rounding to odd first, a second rounding to fewer bits gives what a single one does.
+    # After rounding to odd, a second rounding to fewer bits gives the result of a single one.
     "odd": """\
 const f32 y = (f32)x;
     const u32 bits = BITS_F32(y);
     if ((f64)y == x || x != x || (bits & 1)) return y;
     return F32_BITS(fabs((f64)y) < fabs(x) ? bits + 1 : bits - 1);""",
 }
-"""Bodies by name, and by kind of number: f floats, i signed integers, u unsigned ones or, where
-there is nothing for u, i both.
-
-``{t}`` is the type, ``{s}`` that of what is converted, ``{w}`` the unsigned integer to compute in:
-it wraps around.
-"""
+"""Bodies by name and kind of number: f floats, i signed integers, u unsigned ones; without an entry
+for u, i is both.  ``{t}`` is the type, ``{s}`` the source of a conversion, ``{w}`` the unsigned
+integer to compute in, which wraps around."""
 
 _ARGUMENTS = {
     "to": "{s} x",
@@ -77,43 +75,43 @@ _ARGUMENTS = {
 _NAMES = sorted({name.split("_")[0] for name in FUNCTIONS})
 _CALL = re.compile(rf"\b({'|'.join(_NAMES)})_([iuf]\d+)(?:_([iuf]\d+))?\(")
 _BELOW = {"f32": "-0x1.000002p31f", "f64": "-2147483649.0"}
-"""The largest numbers that are no longer in an i32 when rounded toward zero."""
+"""The largest numbers that round toward zero to values below an i32."""
 
 
-def called_in(body: str) -> tuple[str, ...]:
-    """Return the functions that C statements call, in an order that they can be defined in."""
+def find_functions(body: str) -> tuple[str, ...]:
+    """Return the functions that C statements call, in an order of definition."""
     found: dict[str, None] = {}
     _collect(body, found)
     return tuple(found)
 
 
-def word(c: str) -> str:
-    """Return the unsigned type that integers of a type are computed in, which wraps around."""
+def choose_word(c: str) -> str:
+    """Return the unsigned type for computing with integers of a type, which wraps around."""
     return "u64" if c.endswith("64") else "u32"
 
 
 def _collect(body: str, found: dict[str, None]) -> None:
     for name, c, source in _CALL.findall(body):
-        text = _function(name, c, source)
+        text = _define(name, c, source)
         if text not in found:
             _collect(text.partition("{")[2], found)
             found[text] = None
 
 
-def _function(name: str, c: str, source: str) -> str:
+def _define(name: str, c: str, source: str) -> str:
     types = {
         "t": c,
         "s": source,
-        "w": word(c),
+        "w": choose_word(c),
         "bits": c[1:],
         "below": _BELOW.get(source, ""),
     }
     full = f"{name}_{c}_{source}" if source else f"{name}_{c}"
     arguments = _ARGUMENTS.get(name, "{t} a, {t} b").format(**types)
-    return f"FUNCTION {c} {full}({arguments}) {{\n    {_body(name, c).format(**types)}\n}}\n"
+    return f"FUNCTION {c} {full}({arguments}) {{\n    {_find_body(name, c).format(**types)}\n}}\n"
 
 
-def _body(name: str, c: str) -> str:
+def _find_body(name: str, c: str) -> str:
     if name == "to":
         return FUNCTIONS[f"to_{c if c in ('i32', 'i64', 'u32', 'u64') else 'small'}"]
     kinds = (f"{name}_{c[0]}", f"{name}_i", name)

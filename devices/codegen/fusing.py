@@ -1,9 +1,9 @@
-"""Groups of nodes of a subgraph that are computed together.
+"""Fusion: groups of a subgraph's nodes that one piece of work computes.
 
-Nodes computed element by element join those whose results they read, and go on with the results of
-a product as its epilogue. All runs where the last of them stood, so that the others run later than
-planned: nothing may be written meanwhile over what they read. Results that only nodes of the group
-read are never written.
+Elementwise nodes join the nodes whose results they read, or become the epilogue of a product. A
+group runs at the place of its last node, so its other nodes run later than planned: in between,
+no other node may write over their inputs. Results that only nodes of the group read are never
+written.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ import numpy as np
 from ...graph.ir import Graph, Node
 from ..device import scratch_name
 from ..memory import View
-from .composition import Chain, Made, chained, compose
+from .composition import Chain, Made, chain_members, compose
 from .epilogue import generate_with, takes_epilogue
 from .formulas import Member, has_formula
-from .pieces import Launch, Piece, launches, piece_of, transfers_of, working_nodes
-from .registry import why_not
+from .pieces import Launch, Piece, list_transfers, list_working_nodes, make_launches, make_piece
+from .registry import find_refusal
 
 Launching: TypeAlias = Callable[[Node, Chain], tuple[Launch, ...] | None]
-"""Returns what goes on with a product and the chain behind it; None leaves it to its generator."""
+"""Returns the launches for a product and the chain after it; None leaves it to its generator."""
 
 MOST_NODES = 64
 MOST_WITH_PRODUCT = 17
 MOST_TENSORS = 32
-"""Of one kernel: more would not stay in registers."""
+"""Most of one kernel: more would not stay in registers."""
 
 
 LEFT = "\0left"
-"""Behind a tensor's name: what something else has left in its place, to be gone on with."""
+"""Suffix of a tensor's name: the intermediate result that a library has left in its place."""
 
 
-def fused(
+def fuse(
     graph: Graph,
     views: Mapping[str, View],
     *,
@@ -46,38 +46,39 @@ def fused(
     begun: Callable[[Node], Member | None] | None = None,
     launching: Launching | None = None,
 ) -> tuple[Piece | Node, ...]:
-    """Return a static subgraph's pieces in order; a node itself where no kernel is generated.
+    """Return a static subgraph's pieces in order; a node itself if it has no generated kernel.
 
-    Nodes that have nothing to do are left out. `epilogues` says which products are computed by
-    generated kernels, and may have an epilogue; none, if left out. `begun` says of others what is
-    to be done with what a library leaves in their output: the member reads that by the output's
-    name and `LEFT`. They come back as nodes, in their places, and once more in a piece with nodes
-    behind them, if there are any. `launching` is asked for the launches of products with nodes
-    behind them.
+    Nodes without work are left out. `epilogues` returns whether generated kernels compute a
+    product,
+    which may then have an epilogue; no product, by default. `begun` returns, for nodes that a
+    library computes, the member that finishes the library's output: it reads that by the output's
+    name
+    and `LEFT`. Such nodes are returned in their places, and again in a piece if nodes after them
+    join it. `launching` is asked for the launches of products with nodes after them.
     """
-    working = working_nodes(graph, views)
+    working = list_working_nodes(graph, views)
     members = {} if begun is None else {node.name: begun(node) for node in working}
     rests = {name: member for name, member in members.items() if member is not None}
     left = {each.output + LEFT: each.output for each in rests.values() if each.output in views}
     seen = {**views, **{name: views[output] for name, output in left.items()}}
-    groups = _Fusing(graph, seen, working, epilogues or _never, rests).groups()
+    groups = _Fusing(graph, seen, working, epilogues or _accept_none, rests).groups()
     last = {group.nodes[-1].name: group for group in groups if len(group.nodes) > 1}
     inside = {node.name for group in last.values() for node in group.nodes}
     found: list[Piece | Node] = []
     for node in working:
-        # Where the last of a group stood: what it reads is there by then, and nobody needs its
-        # results sooner.
+        # At the place of the group's last node: its inputs are ready there, and no other node reads
+        # its results sooner.
         if node.name in last:
             found.append(last[node.name].piece(launching))
         elif node.name in rests:
             found.append(node)
         elif node.name not in inside:
-            found.append(piece_of(graph, node, views) or node)
+            found.append(make_piece(graph, node, views) or node)
     return tuple(found)
 
 
 class _Group:
-    """Nodes in order, that may be computed together; a product is alone, or has them behind it."""
+    """Nodes in order that one piece may compute: a product comes first, before its epilogue."""
 
     def __init__(self, graph: Graph, nodes: Sequence[Node], members: Mapping[str, Member]) -> None:
         self.nodes = nodes
@@ -89,23 +90,23 @@ class _Group:
         self._graph = graph
 
     def piece(self, launching: Launching | None) -> Piece:
-        """Return what computes the nodes: one kernel, but for products whose depth is split."""
+        """Return the piece that computes the nodes: one kernel, or two if a product is split."""
         if not self.products:
             kernel, tensors = compose(self.members, self.stored)
             return Piece(tuple(self.nodes), (Launch(kernel, tensors),) if kernel.groups else ())
         (product,) = self.products
         made = product.outputs[0]
-        chain = chained(Made(made, self._graph.tensors[made]), self.members, self.stored)
+        chain = chain_members(Made(made, self._graph.tensors[made]), self.members, self.stored)
         found = None if launching is None else launching(product, chain)
         if found is None:
             call, outputs = self._graph.call(product), self._graph.output_specs(product)
             code = generate_with(product, call, outputs, chain.epilogue, chain.title)
-            found = launches(product, code, chain.tensors)
+            found = make_launches(product, code, chain.tensors)
         return Piece(tuple(self.nodes), found)
 
     @cached_property
     def stored(self) -> tuple[str, ...]:
-        """The outputs that others read."""
+        """The outputs with readers outside of the group."""
         inside = {node.name for node in self.nodes}
         return tuple(
             node.outputs[0]
@@ -119,9 +120,9 @@ class _Group:
 
     @cached_property
     def reads(self) -> tuple[tuple[Node, str, tuple[int, ...] | None], ...]:
-        """What comes from elsewhere: who reads it, its name, what it is broadcast from.
+        """The inputs from outside: reader, name, and the shape that it is broadcast from.
 
-        None stands for reads of anything, anywhere in it, until the last results are written.
+        The shape is None for nodes that read any element until the last results are written.
         """
         pairs = zip(self._chain, self.members, strict=True)
         found = [(node, *read) for node, member in pairs for read in member.reads]
@@ -130,7 +131,7 @@ class _Group:
         return tuple(read for read in (*found, *own) if read[1] not in self.outputs)
 
     def fits(self) -> bool:
-        """True when the nodes can be computed at the places of one output, and are not too many."""
+        """Return whether one kernel can compute the nodes at the places of one output."""
         tensors = {tensor for _, tensor, _ in self.reads}
         if len(self.nodes) > MOST_NODES or len(tensors) + len(self.stored) > MOST_TENSORS:
             return False
@@ -139,37 +140,36 @@ class _Group:
         return all(map(self._begins, self.products)) and all(map(self._fits_in, self.members))
 
     def _is_computed(self, node: Node, member: Member) -> bool:
-        """True when what a library is given is not made here, if a library begins with the node."""
+        """Return whether a library's node has its inputs from outside of the group."""
         return member.inputs == node.inputs or self.outputs.isdisjoint(node.inputs)
 
     def _begins(self, product: Node) -> bool:
-        """True when a product can have all others as its epilogue."""
+        """Return whether a product can have all others as its epilogue."""
         if len(self.products) > 1 or len(self.nodes) > MOST_WITH_PRODUCT:
             return False
-        # Each sum is at hand once, in one thread: the epilogue has to be done with it there and
-        # then.
+        # Each sum is available once, in one thread: the epilogue must use it there.
         shape = self._graph.tensors[product.outputs[0]].shape
         return shape == self.shape and self.outputs.isdisjoint(product.inputs)
 
     def _fits_in(self, member: Member) -> bool:
-        """True when a member's values are read where they were made, and stored at each place."""
+        """Return whether a member reads values at their own places, and is stored at each place."""
         for tensor, shape in member.reads:
-            # A value lives in the registers of the thread that made it; what is broadcast is wanted
-            # by others, too.
+            # A value lives in the registers of the thread that computed it; a broadcast value has
+            # readers in other threads, too.
             if tensor in self.outputs and shape != self._graph.tensors[tensor].shape:
                 return False
         own = member.spec.static_shape
         if own == self.shape:
             return True
-        # What is smaller than the kernel is computed again at each place, which is cheap; storing
-        # it, too, would have all of them write the same.
+        # A smaller value is recomputed at each place, which is cheap; storing it would have several
+        # threads write the same element.
         return member.output not in self.stored and np.broadcast_shapes(own, self.shape) == (
             self.shape
         )
 
 
 class _Fusing:
-    """Groups of nodes, as they grow while the nodes are looked at in order."""
+    """Grows groups of nodes, visiting the nodes in order."""
 
     def __init__(
         self,
@@ -189,7 +189,6 @@ class _Fusing:
         self._group_of: dict[str, _Group] = {}
 
     def groups(self) -> list[_Group]:
-        """Return all groups."""
         for node in self._graph.nodes:
             if node.name in self._rests:
                 self._members[node.name] = self._rests[node.name]
@@ -200,7 +199,7 @@ class _Fusing:
             if takes_epilogue(node.op):
                 self._group_of[node.name] = _Group(self._graph, [node], self._members)
             else:
-                self._members[node.name] = _member(self._graph, node)
+                self._members[node.name] = _make_member(self._graph, node)
                 self._place(node)
         return list({id(group): group for group in self._group_of.values()}.values())
 
@@ -209,16 +208,15 @@ class _Fusing:
         begins = takes_epilogue(node.op) and self._epilogues(node)
         if not (begins or has_formula(node.op, call)) or len(node.outputs) != 1:
             return False
-        if transfers_of(self._graph, node, self._views) is not None:
+        if list_transfers(self._graph, node, self._views) is not None:
             return False
-        return why_not(node, call) is None
+        return find_refusal(node, call) is None
 
     def _place(self, node: Node) -> None:
         """Put a node into the groups it reads from, into one of them, or into a new one."""
         sources = self._sources(node)
         everything = [member for group in sources for member in group.nodes]
-        # Joining all of them saves most; else the latest, whose results are likeliest to be near
-        # the node.
+        # Joining all of them saves most; else the latest, which most likely runs close to the node.
         choices = [everything] if len(sources) > 1 else []
         for chosen in (*choices, *(group.nodes for group in sources[::-1])):
             grown = sorted([*chosen, node], key=lambda each: self._places[each.name])
@@ -243,7 +241,7 @@ class _Fusing:
         return all(self._keeps_scratch(group, product) for product in group.products)
 
     def _can_wait(self, group: _Group) -> bool:
-        """True when nobody needs the results before the last node, nor ruins what it reads."""
+        """Return whether no other node needs the results sooner or overwrites the inputs."""
         if any(not group.outputs.isdisjoint(node.inputs) for node in self._others(group)):
             return False
         return not any(
@@ -253,18 +251,18 @@ class _Fusing:
         )
 
     def _keeps_scratch(self, group: _Group, product: Node) -> bool:
-        """True when the bytes of a product's scratch are nobody else's at the last node, either."""
+        """Return whether the bytes of a product's scratch are free at the last node, too."""
         names = (*(name for _, name, _ in group.reads), *group.stored)
         used = [self._views[name] for name in names if name in self._views]
-        # The plan gave these bytes to others before and after the product's own place in the order,
-        # which is not where it runs now.
+        # The plan may use these bytes for others before and after the product's own place in the
+        # order, which is not where it runs now.
         used += [view for _, view in self._written_between(group)]
         return not any(
             self._overlaps(name, view) for name in self._scratch(product) for view in used
         )
 
     def _written_between(self, group: _Group) -> list[tuple[int, View]]:
-        """Return what other nodes write before the last one runs, and their places."""
+        """Return the views that other nodes write before the last one runs, and their places."""
         names = [
             (self._places[node.name], name)
             for node in self._others(group)
@@ -279,10 +277,10 @@ class _Fusing:
         return [node for node in self._graph.nodes[first : last + 1] if node.name not in inside]
 
     def _scratch(self, node: Node) -> Iterator[str]:
-        return takewhile(self._views.__contains__, _scratch_names(node))
+        return takewhile(self._views.__contains__, _iterate_scratch_names(node))
 
     def _can_overwrite(self, group: _Group) -> bool:
-        """True when what is written lies on what is read element by element, or apart from it."""
+        """Return whether each output coincides with an input or lies apart from all inputs."""
         for output in group.stored:
             view = self._views.get(output)
             for _, tensor, shape in group.reads:
@@ -307,14 +305,14 @@ class _Fusing:
         )
 
 
-def _scratch_names(node: Node) -> Iterator[str]:
+def _iterate_scratch_names(node: Node) -> Iterator[str]:
     return (scratch_name(node, index) for index in count())
 
 
-def _member(graph: Graph, node: Node) -> Member:
+def _make_member(graph: Graph, node: Node) -> Member:
     output = node.outputs[0]
     return Member(node.op, graph.call(node), node.inputs, output, graph.tensors[output])
 
 
-def _never(node: Node) -> bool:
+def _accept_none(node: Node) -> bool:
     return False

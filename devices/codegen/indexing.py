@@ -1,4 +1,4 @@
-"""Index arithmetic in C, of shapes and strides that are known."""
+"""Index arithmetic in C, for known shapes and strides."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from math import prod
 INDEX_LIMIT = 1 << 31
 
 
-def index_type(*sizes: int) -> str:
+def choose_index_type(*sizes: int) -> str:
     """Return the type of indices below all of these sizes; 32 bits are several times faster."""
     return "i32" if max(sizes, default=0) < INDEX_LIMIT else "i64"
 
 
-def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+def make_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides, in elements, of a C-ordered array."""
     return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def broadcast(shape: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
+def broadcast_strides(shape: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
     """Return the strides, in elements, that read an array of a shape as if it had another."""
     lead = len(to) - len(shape)
-    strides = contiguous(shape)
+    strides = make_strides(shape)
     return tuple(
         0 if axis < lead or shape[axis - lead] == 1 else strides[axis - lead]
         for axis in range(len(to))
     )
 
 
-def coordinates(index: str, shape: Sequence[int], prefix: str, c: str) -> list[str]:
-    """Return statements that declare `prefix`0, `prefix`1... from an index into a shape."""
-    strides = contiguous(shape)
+def declare_coordinates(index: str, shape: Sequence[int], prefix: str, c: str) -> list[str]:
+    strides = make_strides(shape)
     statements = []
     for axis, (length, stride) in enumerate(zip(shape, strides, strict=True)):
         quotient = index if stride == 1 else f"{index} / {stride}"
@@ -40,7 +39,7 @@ def coordinates(index: str, shape: Sequence[int], prefix: str, c: str) -> list[s
     return statements
 
 
-def offset(strides: Sequence[int], prefix: str, base: int = 0) -> str:
+def write_offset(strides: Sequence[int], prefix: str, base: int = 0) -> str:
     """Return the expression base + Σ strideᵢ · `prefix`i."""
     terms = [
         f"{prefix}{axis}" if stride == 1 else f"{prefix}{axis} * ({stride})"
@@ -52,14 +51,8 @@ def offset(strides: Sequence[int], prefix: str, base: int = 0) -> str:
     return " + ".join(terms)
 
 
-def merged(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the shape and strides with neighbouring axes made one where all strides allow it.
-
-    Returns
-    -------
-    tuple of tuple of int
-        The shape, then each of the strides.
-    """
+def merge_axes(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the shape, then each of the strides, with neighbouring axes merged where possible."""
     lengths: list[int] = []
     kept: list[list[int]] = [[] for _ in strides]
     for axis, length in enumerate(shape):

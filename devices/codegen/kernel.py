@@ -1,4 +1,4 @@
-"""The result of a generator: kernels, in the order in which they run, and the scratch they need."""
+"""The result of a generator: kernels in order, and the scratch they need."""
 
 from __future__ import annotations
 
@@ -12,55 +12,32 @@ from ...graph.tensor import TensorSpec
 Role: TypeAlias = Literal["input", "output", "scratch", "trap"]
 
 THREADS = 256
-"""Threads of a group, where a kernel has no reason to want another number."""
+"""Threads of a group, unless a kernel needs another number."""
 GROUPS = 264
 """Groups that keep the largest devices busy."""
 
 
 class Parameter(NamedTuple):
-    """A buffer that a kernel takes.
-
-    Attributes
-    ----------
-    name : str
-        In the kernel's source.
-    ctype : str
-        Of its elements, as `types.ctype` names it.
-    role : str
-        Whether it is an input, an output or a scratch buffer of the node, or its `TRAP`.
-    number : int
-        Which of them.
-    """
+    """A buffer that a kernel accesses."""
 
     name: str
+    """Name in the kernel's source."""
     ctype: str
+    """C type of its elements, see `types.to_ctype`."""
     role: Role
+    """Whether it is an input, an output or a scratch buffer of the node, or its `TRAP`."""
     number: int
+    """Index among those of its role."""
 
 
 TRAP = Parameter("trap", "i64", "trap", 0)
-"""Where a kernel leaves a value that it cannot use: an index outside of its axis, for one.
-
-One word, 0 until then; of several values any one. No value that is wrong is 0.
-"""
+"""The word where a kernel stores a value that it cannot use, such as an index outside of its axis.
+It is 0 until then; of several such values it holds any one. No invalid value is 0."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel and how it is launched: `groups` groups of `threads` threads, in one dimension.
-
-    Attributes
-    ----------
-    title : str
-        What it computes, an identifier; shown by profilers.
-    body : str
-        The statements, in the dialect that `dialect` defines.
-    groups : int
-        With 0, there is nothing to do.
-    functions : str
-        What stands before the kernel: functions that the body calls, each with a name that tells
-        all that went into it. Kernels of one program may bring the same.
-    """
+    """A kernel and its launch: `groups` groups of `threads` threads, in one dimension."""
 
     title: str
     parameters: tuple[Parameter, ...]
@@ -76,18 +53,18 @@ class Kernel:
 
     @property
     def may_fail(self) -> bool:
-        """True when it may be given values that it cannot use, and then leaves one in `TRAP`."""
+        """Whether it may store an unusable value in `TRAP`."""
         return TRAP in self.parameters
 
     @cached_property
     def name(self) -> str:
-        """The entry: kernels of the same source have the same name, others do not."""
+        """The entry point. Kernels have the same name if and only if they have the same source."""
         source = "\0".join((self._signature(""), self.body, *self.functions, str(self.threads)))
         return f"{self.title}_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
     @cached_property
     def source(self) -> str:
-        """The whole function, without what stands before it."""
+        """The function's source, without the functions that it calls."""
         return f"{self._signature(self.name)} {{\n{self.body}\n}}\n"
 
     def _signature(self, name: str) -> str:
@@ -99,21 +76,15 @@ class Kernel:
 
 
 class Code(NamedTuple):
-    """How a node is computed.
-
-    Attributes
-    ----------
-    kernels : tuple of Kernel
-        Each reads what those before it wrote.
-    trap : str
-        What is said of a value that a kernel leaves in `TRAP`, which stands for ``{}`` in it.
-    """
+    """The kernels that compute a node, and their scratch."""
 
     kernels: tuple[Kernel, ...]
+    """Each may read the results of earlier ones."""
     scratch: tuple[TensorSpec, ...] = ()
     trap: str = ""
+    """Message for a value that a kernel leaves in `TRAP`, with ``{}`` in its place."""
 
 
-def groups_of(threads_wanted: int, threads: int = THREADS) -> int:
-    """Return how many groups have that many threads together."""
+def count_groups(threads_wanted: int, threads: int = THREADS) -> int:
+    """Return the number of groups with at least that many threads together."""
     return -(-threads_wanted // threads)

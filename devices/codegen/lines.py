@@ -1,7 +1,7 @@
-"""Lines of a tensor, and how many threads go over each.
+"""Lines of a tensor, and the number of threads for each.
 
-A line is made of the elements along some axes of a tensor, at one place of the other axes: what
-reductions and normalizations work on.
+A line consists of the elements along some axes of a tensor, at one place of the other axes:
+reductions and normalizations work on lines.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .indexing import contiguous, index_type, merged
+from .indexing import choose_index_type, make_strides, merge_axes
 from .kernel import GROUPS, THREADS
 
 EACH = 8
-"""Elements that a thread takes of a line, if there are enough of them."""
+"""Elements of a line per thread, if there are enough of them."""
 BUSY = GROUPS * THREADS
 """Threads that keep the largest devices busy."""
 LEAST_PART = 32
-"""Elements that a thread takes of a part, or else a line is not split."""
+"""Fewest elements of a part per thread for which a line is split."""
 MOST_PARTS = 256
 MARGIN = 1 << 16
-"""What loops may add to an index behind the end."""
+"""Most that loops add to an index beyond the end."""
 
 
 @dataclass(frozen=True)
@@ -33,34 +33,32 @@ class Lines:
 
     @property
     def count(self) -> int:
-        """How many lines there are."""
         return math.prod(n for axis, n in enumerate(self.shape) if axis not in self.axes)
 
     @property
     def length(self) -> int:
-        """How many elements each has."""
+        """The elements of each line."""
         return math.prod(self.shape[axis] for axis in self.axes)
 
     @property
     def index(self) -> str:
-        """The C type of indices."""
-        return index_type(math.prod(self.shape) + MARGIN)  # what loops add behind it
+        return choose_index_type(math.prod(self.shape) + MARGIN)  # what loops add behind it
 
     @property
     def parts(self) -> int:
-        """How many parts each line is split into."""
+        """The number of parts of each line."""
         wanted = BUSY // max(self.count * self.lanes, 1)
         return max(1, min(wanted, self.length // (self.lanes * LEAST_PART), MOST_PARTS))
 
     @property
     def is_adjacent(self) -> bool:
-        """True when neighbours in memory are on the same line."""
+        """Whether neighbours in memory are on the same line."""
         wide = [axis for axis, n in enumerate(self.shape) if n > 1]
         return not wide or wide[-1] in self.axes
 
     @property
     def lanes(self) -> int:
-        """How many threads go over a line, or a part of it, together."""
+        """The number of threads that share a line, or a part of it."""
         share = self.length // EACH
         if not self.is_adjacent:  # neighbouring threads take neighbouring lines
             share = min(share, BUSY // max(self.count, 1), THREADS // 32)
@@ -68,7 +66,7 @@ class Lines:
 
     @property
     def in_group(self) -> int:
-        """How many lines, or parts of them, a group goes over."""
+        """The number of lines, or parts of them, in a group."""
         return THREADS // self.lanes
 
     def along(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -76,13 +74,12 @@ class Lines:
         return self._merged(lambda axis: axis in self.axes)
 
     def across(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the lengths and strides of the other axes."""
         return self._merged(lambda axis: axis not in self.axes)
 
     def _merged(self, taken: Callable[[int], bool]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         kept = [axis for axis in range(len(self.shape)) if taken(axis)]
-        strides = contiguous(self.shape)
-        lengths, merged_strides = merged(
+        strides = make_strides(self.shape)
+        lengths, merged_strides = merge_axes(
             [self.shape[axis] for axis in kept], [strides[axis] for axis in kept]
         )
         return lengths, merged_strides

@@ -1,4 +1,4 @@
-"""Products of matrices: by tiles, or line by line where one of them is a vector."""
+"""Products of matrices: by tiles, or line by line if one of them is a vector."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import NamedTuple
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from .epilogue import Epilogue, generates_product
-from .folds import sum_of, sum_type
-from .indexing import broadcast, coordinates, index_type, offset
+from .folds import choose_sum_type, make_sum
+from .indexing import broadcast_strides, choose_index_type, declare_coordinates, write_offset
 from .kernel import Code, Parameter
 from .lines import Lines
-from .reduction import input_of
+from .reduction import declare_input
 from .strips import Factor, Read
-from .sweeps import LineFold, line_code
+from .sweeps import LineFold, fold_lines
 from .tiles import Product
-from .types import literal, load, load_factor
+from .types import load, load_factor, write_literal
 
 
 class Stack(NamedTuple):
-    """Matrices in memory: how many of them in which shape, rows and columns, and if transposed."""
+    """Matrices in memory: their batch shape, rows and columns, and order."""
 
     batch: tuple[int, ...]
     rows: int
@@ -41,14 +41,14 @@ class Stack(NamedTuple):
         return f"{row} * {self.columns} + {column}"
 
 
-def left_stack(spec: TensorSpec) -> Stack:
+def to_left_stack(spec: TensorSpec) -> Stack:
     """Return a left factor as a stack; a vector is a row."""
     shape = spec.static_shape
     rows = shape[-2] if len(shape) > 1 else 1
     return Stack(shape[:-2], rows, shape[-1])
 
 
-def right_stack(spec: TensorSpec) -> Stack:
+def to_right_stack(spec: TensorSpec) -> Stack:
     """Return a right factor as a stack; a vector is a column."""
     shape = spec.static_shape
     if len(shape) == 1:
@@ -58,49 +58,40 @@ def right_stack(spec: TensorSpec) -> Stack:
 
 @dataclass(frozen=True)
 class Matrices:
-    """A product of two stacks, each element in terms of `a[...]` and `b[...]`.
-
-    Attributes
-    ----------
-    batch : tuple of int
-        That of the product.
-    ctype : str
-        To multiply and add in.
-    a, b : callable
-        From an offset and a row or column of the product to an element; `a_start` and `b_start`
-        are where the factors of the batch begin.
-    finish : callable
-        From row, column and sum, and with `batch` in scope, to the statements that write it.
-    """
+    """A product of two stacks, with elements as C expressions of `a[...]` and `b[...]`."""
 
     left: Stack
     right: Stack
     batch: tuple[int, ...]
+    """The batch shape of the product."""
     ctype: str
+    """The type of products and sums."""
     a: Callable[[str, str], str]
     b: Callable[[str, str], str]
+    """From an offset and a row or column of the product to an element. `a_start` and `b_start` are
+    the offsets of the batch's factors."""
     finish: Callable[[str, str, str], list[str]]
+    """From row, column and sum to the statements that write it; they may use `batch`."""
     parameters: tuple[Parameter, ...]
 
     @property
     def product_shape(self) -> tuple[int, int, int]:
-        """How many products there are, and their rows and columns."""
+        """The number of products, and their rows and columns."""
         return math.prod(self.batch), self.left.rows, self.right.columns
 
     @property
     def index(self) -> str:
-        """The C type of indices."""
         sizes = [math.prod(stack.batch) * stack.size for stack in (self.left, self.right)]
-        # Indices count beyond the end in tiles at the edge, before they are found to be outside.
+        # In tiles at the edge, indices count beyond the end before they are compared.
         margin = 1 << 16
         result = math.prod(self.batch) * self.left.rows * self.right.columns
-        return index_type(*(size + margin for size in (*sizes, result)))
+        return choose_index_type(*(size + margin for size in (*sizes, result)))
 
     def code(self) -> Code:
         rows, columns = self.left.rows, self.right.columns
-        # A product with a vector reads each element of the matrix once: nothing to keep in a tile,
-        # and sums along lines keep more threads busy. Unless the matrix is broadcast, and read
-        # again for each of a batch.
+        # A product with a vector reads each element of the matrix once: a tile would reuse nothing,
+        # and sums along lines keep more threads busy. That fails for a broadcast matrix, which is
+        # read again for each batch.
         if columns == 1 and math.prod(self.left.batch) == math.prod(self.batch):
             return self._by_lines(self.left, self._times_column)
         if rows == 1 and math.prod(self.right.batch) == math.prod(self.batch):
@@ -108,11 +99,11 @@ class Matrices:
         return self._product().code()
 
     def starts(self) -> tuple[str, ...]:
-        """Return the statements that declare where the factors of a batch begin."""
-        c, statements = self.index, coordinates("batch", self.batch, "n", self.index)
+        """Return the statements that declare the offsets of a batch's factors."""
+        c, statements = self.index, declare_coordinates("batch", self.batch, "n", self.index)
         for name, stack in (("a", self.left), ("b", self.right)):
-            strides = [stride * stack.size for stride in broadcast(stack.batch, self.batch)]
-            statements.append(f"const {c} {name}_start = {offset(strides, 'n')};")
+            strides = [stride * stack.size for stride in broadcast_strides(stack.batch, self.batch)]
+            statements.append(f"const {c} {name}_start = {write_offset(strides, 'n')};")
         return tuple(statements)
 
     def _product(self) -> Product:
@@ -150,7 +141,7 @@ class Matrices:
         shape = (math.prod(self.batch), stack.rows, stack.columns)
         axis = 2 if is_left else 1
         if stack.is_transposed:
-            # Lines are told by how the elements lie, and a transposed matrix lies the other way.
+            # Lines follow the layout of elements, which is reversed in a transposed matrix.
             shape, axis = (shape[0], shape[2], shape[1]), 3 - axis
         lines = Lines(shape, (axis,))
         row, column = ("line % {0}", "0") if is_left else ("0", "line % {0}")
@@ -160,11 +151,11 @@ class Matrices:
             f"const {self.index} column = {column.format(max(count, 1))};",
             *self.starts(),
         )
-        # Sums start at -0, which changes no number; of nothing at all, the sum is to be 0.
-        total = f"(total + {literal(0, self.ctype)})"
-        line_fold = LineFold("total", sum_of(self.ctype), element)
+        # Sums start at -0, which changes no number; the empty sum must be 0.
+        total = f"(total + {write_literal(0, self.ctype)})"
+        line_fold = LineFold("total", make_sum(self.ctype), element)
         once = self.finish("row", "column", total)
-        return line_code(
+        return fold_lines(
             "vector_product", lines, self.parameters, (line_fold,), prepare=prepare, once=once
         )
 
@@ -180,15 +171,15 @@ class Matrices:
         return f"({self.ctype})({a}) * ({self.ctype})({b})"
 
 
-def stretched(left: Stack, right: Stack, batch: tuple[int, ...]) -> tuple[Stack, tuple[int, ...]]:
-    """Return a stack of matrices, to be multiplied by one, as one tall matrix; else as it is."""
-    # Rows of all matrices next to one another fill tiles that each matrix's rows alone would not.
+def merge_batch(left: Stack, right: Stack, batch: tuple[int, ...]) -> tuple[Stack, tuple[int, ...]]:
+    """Return a stack as one tall matrix if all its matrices have the same right factor."""
+    # The rows of all matrices together fill tiles that the rows of each would not.
     if math.prod(right.batch) == 1 and math.prod(left.batch) == math.prod(batch) != 1:
         return Stack((), math.prod(batch) * left.rows, left.columns), ()
     return left, batch
 
 
-def product_batch(left: Stack, right: Stack) -> tuple[int, ...]:
+def broadcast_batches(left: Stack, right: Stack) -> tuple[int, ...]:
     rank = max(len(left.batch), len(right.batch))
     padded = [(1,) * (rank - len(stack.batch)) + stack.batch for stack in (left, right)]
     return tuple(b if a == 1 else a for a, b in zip(*padded, strict=True))
@@ -198,8 +189,8 @@ def product_batch(left: Stack, right: Stack) -> tuple[int, ...]:
 def matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = a · b, by numpy's rules."""
     a, b = call.spec(0), call.spec(1)
-    left, right = left_stack(a), right_stack(b)
-    left, batch = stretched(left, right, product_batch(left, right))
+    left, right = to_left_stack(a), to_right_stack(b)
+    left, batch = merge_batch(left, right, broadcast_batches(left, right))
     size = left.rows * right.columns
 
     def finish(row: str, column: str, total: str) -> list[str]:
@@ -210,39 +201,39 @@ def matmul(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
         left,
         right,
         batch,
-        sum_type(a.dtype),
+        choose_sum_type(a.dtype),
         lambda at, row: load_factor(a.dtype, "a", at),
         lambda at, column: load_factor(b.dtype, "b", at),
         finish,
-        (input_of(a, "a"), input_of(b, "b", 1), *epilogue.parameters),
+        (declare_input(a, "a"), declare_input(b, "b", 1), *epilogue.parameters),
     ).code()
 
 
-def _unless_fraction(call: Call) -> str | None:
+def _refuse_fraction(call: Call) -> str | None:
     factors = (call.attributes["alpha"], call.attributes["beta"])
     if call.spec(0).dtype.kind in "iu" and not all(map(float.is_integer, map(float, factors))):
         return "integers are multiplied by a fraction"
     return None
 
 
-@generates_product("Gemm", unless=_unless_fraction)
+@generates_product("Gemm", unless=_refuse_fraction)
 def gemm(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     """Y = alpha·A·B + beta·C."""
     a, b, y, attributes = call.spec(0), call.spec(1), outputs[0], call.attributes
-    c = sum_type(a.dtype)
+    c = choose_sum_type(a.dtype)
     left, right = (
-        _matrix(spec, attributes[turned]) for spec, turned in ((a, "transA"), (b, "transB"))
+        _to_stack(spec, attributes[turned]) for spec, turned in ((a, "transA"), (b, "transB"))
     )
-    alpha, beta = (_factor(attributes[name], c) for name in ("alpha", "beta"))
-    parameters = [input_of(a, "a"), input_of(b, "b", 1), *epilogue.parameters]
+    alpha, beta = (_write_factor(attributes[name], c) for name in ("alpha", "beta"))
+    parameters = [declare_input(a, "a"), declare_input(b, "b", 1), *epilogue.parameters]
     added = call.spec(2) if call.has(2) and attributes["beta"] != 0 else None
     if added is not None:
-        parameters.append(input_of(added, "c", 2))
+        parameters.append(declare_input(added, "c", 2))
 
     def finish(row: str, column: str, total: str) -> list[str]:
         value = total if attributes["alpha"] == 1 else f"{alpha} * {total}"
         if added is not None:
-            strides = broadcast(added.static_shape, y.static_shape)
+            strides = broadcast_strides(added.static_shape, y.static_shape)
             terms = [f"{n} * {s}" for n, s in zip((row, column), strides, strict=True) if s]
             term = load(added.dtype, "c", " + ".join(terms) or "0")
             value += f" + {term}" if attributes["beta"] == 1 else f" + {beta} * {term}"
@@ -260,13 +251,13 @@ def gemm(call: Call, outputs: Specs, epilogue: Epilogue) -> Code:
     ).code()
 
 
-def _matrix(spec: TensorSpec, is_transposed: bool) -> Stack:
+def _to_stack(spec: TensorSpec, is_transposed: bool) -> Stack:
     rows, columns = spec.static_shape
     return Stack((), columns, rows, True) if is_transposed else Stack((), rows, columns)
 
 
-def _factor(number: float, c: str) -> str:
-    """Return a factor as a literal; one of integers is taken modulo their size."""
+def _write_factor(number: float, c: str) -> str:
+    """Return a factor as a literal, modulo the type's size for integers."""
     if c in ("u32", "u64"):
-        return literal(int(number) % (1 << (64 if c == "u64" else 32)), c)
-    return literal(number, c)
+        return write_literal(int(number) % (1 << (64 if c == "u64" else 32)), c)
+    return write_literal(number, c)

@@ -1,6 +1,6 @@
 """Generators that move, repeat and join elements: copies between strided layouts.
 
-Of borders and triangles, what lies outside of x is made up.
+Borders and triangles are filled with values that are not in x.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ...graph.operators.inputs import integers
 from ...graph.operators.movement import pads_by_axis
 from ...graph.operators.slicing import slice_range, slices_by_axis, split_sizes
 from ...graph.tensor import TensorSpec
-from .cells import cells, moved, typed
+from .cells import declare_numbers, declare_words, make_cell_kernel
 from .copying import Layout, copy
-from .indexing import broadcast, contiguous, offset
+from .indexing import broadcast_strides, make_strides, write_offset
 from .kernel import Code
 from .registry import generates
 
@@ -26,14 +26,14 @@ def transpose(call: Call, outputs: Specs) -> Code:
     """Write x with its axes in another order."""
     shape = call.spec(0).static_shape
     order = call.attributes["perm"] or range(len(shape))[::-1]
-    return permuted("transpose", call, shape, order)
+    return permute("transpose", call, shape, order)
 
 
 @generates("Expand")
 def expand(call: Call, outputs: Specs) -> Code:
     """Write x, repeated to y's shape."""
     x, shape = call.spec(0), outputs[0].static_shape
-    source = Layout(broadcast(x.static_shape, shape))
+    source = Layout(broadcast_strides(x.static_shape, shape))
     return Code((copy("expand", x.dtype.itemsize, shape, source),))
 
 
@@ -43,15 +43,15 @@ def tile(call: Call, outputs: Specs) -> Code:
     x, shape = call.spec(0).static_shape, outputs[0].static_shape
     # Nothing stays nothing, however often.
     times = [big // max(small, 1) for big, small in zip(shape, x, strict=True)]
-    return repeated("tile", call, [*zip(times, x, strict=True)])
+    return repeat_axes("tile", call, [*zip(times, x, strict=True)])
 
 
-def repeated(title: str, call: Call, axes: Sequence[tuple[int, int]]) -> Code:
+def repeat_axes(title: str, call: Call, axes: Sequence[tuple[int, int]]) -> Code:
     """Return the code that repeats each axis of x: a broadcast to pairs of times and length.
 
     The axes are x's, or others in which its elements may be counted.
     """
-    strides = contiguous([length for _, length in axes])
+    strides = make_strides([length for _, length in axes])
     layout = Layout(tuple(stride for own in strides for stride in (0, own)))
     lengths = [length for pair in axes for length in pair]
     return Code((copy(title, call.spec(0).dtype.itemsize, lengths, layout),))
@@ -65,12 +65,12 @@ def slice_(call: Call, outputs: Specs) -> Code:
     taken = [range(length) for length in x.static_shape]
     for axis, bounds in slices_by_axis(len(taken), starts or (), ends or (), axes, steps).items():
         taken[axis] = slice_range(len(taken[axis]), *bounds)
-    return part("slice", x, taken)
+    return copy_part("slice", x, taken)
 
 
-def part(title: str, x: TensorSpec, taken: Sequence[range]) -> Code:
+def copy_part(title: str, x: TensorSpec, taken: Sequence[range]) -> Code:
     """Return the code that copies x at some places along each axis."""
-    shape, strides = tuple(map(len, taken)), contiguous(x.static_shape)
+    shape, strides = tuple(map(len, taken)), make_strides(x.static_shape)
     if not prod(shape):
         return Code(())
     places = list(zip(taken, strides, strict=True))
@@ -84,7 +84,7 @@ def part(title: str, x: TensorSpec, taken: Sequence[range]) -> Code:
 def split(call: Call, outputs: Specs) -> Code:
     """Write x in parts along an axis, each by a kernel of its own: outputs may be absent."""
     x = call.spec(0)
-    shape, strides = x.static_shape, contiguous(x.static_shape)
+    shape, strides = x.static_shape, make_strides(x.static_shape)
     axis = normalize_axis(call.attributes["axis"], len(shape))
     kernels, begin = [], 0
     lengths = split_sizes(shape[axis], integers(call, 1, "split"), call.n_outputs)
@@ -100,12 +100,12 @@ def split(call: Call, outputs: Specs) -> Code:
 def concat(call: Call, outputs: Specs) -> Code:
     """Write the inputs one after the other along an axis."""
     y = outputs[0]
-    strides = contiguous(y.static_shape)
+    strides = make_strides(y.static_shape)
     axis = normalize_axis(call.attributes["axis"], len(strides))
     kernels, begin = [], 0
     for index in range(len(call.inputs)):
         shape = call.spec(index).static_shape
-        source, target = Layout(contiguous(shape)), Layout(strides, begin * strides[axis])
+        source, target = Layout(make_strides(shape)), Layout(strides, begin * strides[axis])
         kernels.append(copy("concat", y.dtype.itemsize, shape, source, target, read=index))
         begin += shape[axis]
     return Code(tuple(kernels))
@@ -121,7 +121,7 @@ def depth_to_space(call: Call, outputs: Specs) -> Code:
         shape, order = (batch, size, size, channels, *cells), (0, 3, 4, 1, 5, 2)
     else:
         shape, order = (batch, channels, size, size, *cells), (0, 1, 4, 2, 5, 3)
-    return permuted("depth_to_space", call, shape, order)
+    return permute("depth_to_space", call, shape, order)
 
 
 @generates("SpaceToDepth")
@@ -131,12 +131,12 @@ def space_to_depth(call: Call, outputs: Specs) -> Code:
     size = call.attributes["blocksize"]
     shape = (batch, channels, height // size, size, width // size, size)
     order = (0, 3, 5, 1, 2, 4) if call.attributes["mode"] == "DCR" else (0, 1, 3, 5, 2, 4)
-    return permuted("space_to_depth", call, shape, order)
+    return permute("space_to_depth", call, shape, order)
 
 
-def permuted(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) -> Code:
+def permute(title: str, call: Call, shape: Sequence[int], order: Sequence[int]) -> Code:
     """Return the code that reorders the axes of x, taken as of another shape."""
-    strides = contiguous(shape)
+    strides = make_strides(shape)
     lengths = [shape[axis] for axis in order]
     source = Layout(tuple(strides[axis] for axis in order))
     return Code((copy(title, call.spec(0).dtype.itemsize, lengths, source),))
@@ -147,24 +147,24 @@ def pad(call: Call, outputs: Specs) -> Code:
     """Write x with a border, or without one where pads are negative."""
     x, y = call.spec(0), outputs[0]
     pads = pads_by_axis(len(y.static_shape), integers(call, 1, "pads") or (), integers(call, 3, ""))
-    parameters = [moved("x", x, "input")]
+    parameters = [declare_words("x", x, "input")]
     if call.has(2):
-        parameters.append(moved("value", x, "input", 2))
+        parameters.append(declare_words("value", x, "input", 2))
     constant = call.attributes["mode"] == "constant"
     statements, inside = [], []
     for axis, (length, both) in enumerate(zip(x.static_shape, pads, strict=True)):
-        statements += _source(call.attributes["mode"], axis, length, *both)
+        statements += _declare_source(call.attributes["mode"], axis, length, *both)
         if constant and (both[0] > 0 or both[1] > 0):
             inside.append(f"s{axis} >= 0 && s{axis} < {length}")
-    found = f"x[{offset(contiguous(x.static_shape), 's')}]"
+    found = f"x[{write_offset(make_strides(x.static_shape), 's')}]"
     if inside:
         found = f"{' && '.join(inside)} ? {found} : {'value[0]' if call.has(2) else '0'}"
     statements.append(f"y[i] = {found};")
-    parameters.append(moved("y", y, "output"))
-    return Code((cells("pad", y.static_shape, parameters, statements, [x.size]),))
+    parameters.append(declare_words("y", y, "output"))
+    return Code((make_cell_kernel("pad", y.static_shape, parameters, statements, [x.size]),))
 
 
-def _source(mode: str, axis: int, length: int, before: int, after: int) -> list[str]:
+def _declare_source(mode: str, axis: int, length: int, before: int, after: int) -> list[str]:
     """Return the statements that declare where along an axis of x an element comes from.
 
     What is repeated is the part that negative pads leave.
@@ -194,15 +194,15 @@ def triangle(call: Call, outputs: Specs) -> Code:
     """Write x above or below the k-th diagonal, 0 elsewhere."""
     x = call.spec(0)
     rank, given = len(x.static_shape), call.value(1)
-    parameters = [moved("x", x, "input")]
+    parameters = [declare_words("x", x, "input")]
     k = "0"
     if given is not None:  # as a buffer it could not be beyond an index
         k = str(min(max(int(given.reshape(-1)[0]), -(2**31)), 2**31 - 1))
     elif call.has(1):
-        parameters.append(typed("k", call.spec(1), "input", 1))
+        parameters.append(declare_numbers("k", call.spec(1), "input", 1))
         k = "k[0]"
     kept = ">=" if call.attributes["upper"] else "<="
     distance = f"(i64)k{rank - 1} - k{rank - 2}"
     statement = f"y[i] = {distance} {kept} {k} ? x[i] : 0;"
-    parameters.append(moved("y", x, "output"))
-    return Code((cells("trilu", x.static_shape, parameters, [statement]),))
+    parameters.append(declare_words("y", x, "output"))
+    return Code((make_cell_kernel("trilu", x.static_shape, parameters, [statement]),))

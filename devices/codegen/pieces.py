@@ -1,6 +1,6 @@
-"""A subgraph as pieces that a device queues one after another: copies of bytes, and kernels.
+"""A subgraph as pieces that a device queues in order: copies of bytes, and kernels.
 
-Shared by the devices that run generated kernels; how buffers are bound is theirs.
+All devices with generated kernels share this; each binds buffers in its own way.
 """
 
 from __future__ import annotations
@@ -15,45 +15,33 @@ from ..device import scratch_name
 from ..memory import View
 from ..program import is_in_place, is_placed
 from .kernel import Code, Kernel, Parameter
-from .registry import generate, why_not
+from .registry import find_refusal, generate
 
 
 class Transfer(NamedTuple):
-    """Bytes of one tensor that become bytes of another.
-
-    Attributes
-    ----------
-    source, target : str
-        Tensors; the source may be a constant.
-    start, begin : int
-        Where the bytes are in the source, and in the target.
-    """
+    """A copy of bytes from one tensor to another."""
 
     source: str
     target: str
+    """Tensors; the source may be a constant."""
     start: int
     begin: int
+    """Offsets of the bytes in the source, and in the target."""
     nbytes: int
 
 
 class Trap(NamedTuple):
-    """The word where a node's kernels leave a value that they cannot use.
-
-    Attributes
-    ----------
-    name : str
-        Among the buffers of launches.
-    text : str
-        What is said of the value, with ``{}`` in its place.
-    """
+    """The word where a node's kernels store a value that they cannot use."""
 
     name: str
+    """Its name among the buffers of launches."""
     node: Node
     text: str
+    """Message for the value, with ``{}`` in its place."""
 
 
 class Launch(NamedTuple):
-    """A kernel, and the tensors, the scratch buffers and the trap it is given, by name."""
+    """A kernel, and its buffers by name: tensors, scratch and trap."""
 
     kernel: Kernel
     buffers: tuple[str, ...]
@@ -64,24 +52,19 @@ Queued: TypeAlias = Transfer | Launch
 
 
 class Piece(NamedTuple):
-    """Nodes that are computed together, and what is queued for them.
-
-    Attributes
-    ----------
-    nodes : tuple of Node
-        The last one is the one that errors and times name.
-    """
+    """Nodes that are computed together, and their queued work."""
 
     nodes: tuple[Node, ...]
+    """Errors and times name the last one."""
     queued: tuple[Queued, ...]
 
 
-def transfers_of(
+def list_transfers(
     graph: Graph, node: Node, views: Mapping[str, View]
 ) -> tuple[Transfer, ...] | None:
-    """Return the copies that a node comes down to; None if it has to be computed.
+    """Return the copies that a node amounts to; None if it has to be computed.
 
-    There are none where all its outputs lie where they belong before it runs, or are empty.
+    There are none if all its outputs are in place before it runs, or are empty.
     """
     runs = find_runs(graph, node)
     if not is_copy(node, runs):
@@ -90,23 +73,23 @@ def transfers_of(
     return tuple(Transfer(run.source, run.target, run.start, run.begin, run.nbytes) for run in left)
 
 
-def piece_of(graph: Graph, node: Node, views: Mapping[str, View]) -> Piece | None:
-    """Return the piece of one node, None if no kernel can be generated for it."""
-    transfers = transfers_of(graph, node, views)
+def make_piece(graph: Graph, node: Node, views: Mapping[str, View]) -> Piece | None:
+    """Return the piece of one node, None if it has no generated kernel."""
+    transfers = list_transfers(graph, node, views)
     if transfers is not None:
         return Piece((node,), transfers)
     call = graph.call(node)
-    if why_not(node, call) is not None:
+    if find_refusal(node, call) is not None:
         return None
-    return Piece((node,), launches(node, generate(node, call, graph.output_specs(node))))
+    return Piece((node,), make_launches(node, generate(node, call, graph.output_specs(node))))
 
 
-def launches(
+def make_launches(
     node: Node, code: Code, named: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Launch, ...]:
     """Return the launches of a node's code.
 
-    Those without groups are left out, and those that write nothing but outputs that are absent.
+    Kernels without groups are left out, and those that write only absent outputs.
 
     Parameters
     ----------
@@ -115,9 +98,9 @@ def launches(
     """
 
     def buffer(parameter: Parameter) -> str:
-        return named.get(parameter.name) or _buffer(node, parameter.role, parameter.number)
+        return named.get(parameter.name) or _name_buffer(node, parameter.role, parameter.number)
 
-    trap = Trap(_trap_name(node), node, code.trap)
+    trap = Trap(_name_trap(node), node, code.trap)
     return tuple(
         Launch(kernel, tuple(map(buffer, kernel.parameters)), trap if kernel.may_fail else None)
         for kernel in code.kernels
@@ -125,24 +108,24 @@ def launches(
     )
 
 
-def working_nodes(graph: Graph, views: Mapping[str, View]) -> tuple[Node, ...]:
+def list_working_nodes(graph: Graph, views: Mapping[str, View]) -> tuple[Node, ...]:
     return tuple(node for node in graph.nodes if not is_in_place(graph, node, views))
 
 
-def traps_in(queued: Iterable[object]) -> tuple[Trap, ...]:
-    """Return the traps of all launches among what is queued, each once."""
+def list_traps(queued: Iterable[object]) -> tuple[Trap, ...]:
+    """Return the traps of all launches, each once."""
     found = (item.trap for item in queued if isinstance(item, Launch))
     return tuple({trap.name: trap for trap in found if trap is not None}.values())
 
 
-def _trap_name(node: Node) -> str:
-    """Return the name of a node's trap; no tensor has it."""
+def _name_trap(node: Node) -> str:
+    """Return the name of a node's trap, which is not the name of a tensor."""
     return f"{node.name}\0trap"
 
 
-def _buffer(node: Node, role: str, index: int) -> str:
+def _name_buffer(node: Node, role: str, index: int) -> str:
     if role == "scratch":
         return scratch_name(node, index)
     if role == "trap":
-        return _trap_name(node)
+        return _name_trap(node)
     return (node.inputs if role == "input" else node.outputs)[index]

@@ -1,6 +1,6 @@
-"""Pooling over windows: a thread makes one output; and the ways back from maxima to their places.
+"""Pooling over windows, one output per thread, and the inverses of max pooling.
 
-In the gradient of MaxPool each cell looks for the windows whose maximum it was.
+In the gradient of MaxPool, each cell looks for the windows with their maximum there.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from ...graph.operator import Call, Specs
 from ...graph.operators.pooling import pooling_window, unpooled_shape
 from ...graph.tensor import TensorSpec
-from .folds import extreme, extremum_of
-from .indexing import contiguous, coordinates, index_type, offset
-from .kernel import THREADS, TRAP, Code, Kernel, Parameter, groups_of
-from .reduction import input_of, output_of, power, root
+from .folds import find_extreme, make_extremum
+from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
+from .kernel import THREADS, TRAP, Code, Kernel, Parameter, count_groups
+from .reduction import declare_input, declare_output, write_power, write_root
 from .registry import generates
-from .types import computed_type, is_float, literal, load, store
+from .types import is_float, load, store, to_computed_type, write_literal
 from .windows import Sliding
 
 
@@ -29,8 +29,8 @@ class _Pooling:
         assert window is not None
         self.sliding = Sliding(x.static_shape[2:], y.static_shape[2:], window)
         self.size = y.size
-        self.dtype, self.ctype = x.dtype, computed_type(x.dtype)
-        self.index = index_type(x.size + THREADS, y.size + THREADS)
+        self.dtype, self.ctype = x.dtype, to_computed_type(x.dtype)
+        self.index = choose_index_type(x.size + THREADS, y.size + THREADS)
         self.cell = self.sliding.read("", self.index)
 
     def value(self) -> str:
@@ -61,7 +61,7 @@ class _Pooling:
             *self.sliding.over_taps([*cell.statements, *inner, *always]),
             *end,
         ]
-        return Code((Kernel(title, tuple(parameters), "\n".join(body), groups_of(self.size)),))
+        return Code((Kernel(title, tuple(parameters), "\n".join(body), count_groups(self.size)),))
 
 
 @generates("MaxPool")
@@ -69,25 +69,27 @@ def max_pool(call: Call, outputs: Specs) -> Code:
     """Y = the maximum over each window, the first of equal ones; of nothing, the least number."""
     x, y = call.spec(0), outputs[0]
     pooling = _Pooling(call, y)
-    c, parameters = pooling.ctype, [input_of(x), output_of(y)]
-    least = f"{c} best = {literal(extreme(x.dtype, 'min'), c)};"
+    c, parameters = pooling.ctype, [declare_input(x), declare_output(y)]
+    least = f"{c} best = {write_literal(find_extreme(x.dtype, 'min'), c)};"
     write = store(y.dtype, "y", "i", "best")
     if len(outputs) == 1:
-        take = f"best = {extremum_of(x.dtype, 'max').combine('best', 'value')};"
+        take = f"best = {make_extremum(x.dtype, 'max').combine('best', 'value')};"
         return pooling.kernel("max_pool", parameters, [least], [take], [write])
     spatial = pooling.sliding.spatial
-    counted = _column_major(spatial) if call.attributes["storage_order"] else pooling.cell.offset
+    counted = (
+        _write_column_major(spatial) if call.attributes["storage_order"] else pooling.cell.offset
+    )
     # A NaN is larger than all, and the first one stays.
     unordered = " || (value != value && best == best)" if is_float(x.dtype) else ""
     take = f"if (place < 0 || value > best{unordered}) {{ best = value; place = {counted}; }}"
-    parameters.append(output_of(outputs[1], "places", 1))
+    parameters.append(declare_output(outputs[1], "places", 1))
     found = f"places[i] = plane * {pooling.sliding.cells} + (place < 0 ? 0 : place);"
     begin = [least, f"{pooling.index} place = -1;"]
     return pooling.kernel("max_pool", parameters, begin, [take], [write, found])
 
 
-def _column_major(spatial: Sequence[int]) -> str:
-    return offset([math.prod(spatial[:axis]) for axis in range(len(spatial))], "p")
+def _write_column_major(spatial: Sequence[int]) -> str:
+    return write_offset([math.prod(spatial[:axis]) for axis in range(len(spatial))], "p")
 
 
 @generates("AveragePool")
@@ -101,20 +103,20 @@ def average_pool(call: Call, outputs: Specs) -> Code:
     c, each, always = pooling.ctype, ["sum = sum + value;"], list[str]()
     if call.attributes["count_include_pad"]:
         # What rounding up adds behind the padding counts in no case.
-        always = [f"if ({_in_padding(pooling.sliding)}) count++;"]
+        always = [f"if ({_require_padding(pooling.sliding)}) count++;"]
     else:
         each.append("count++;")
     return pooling.kernel(
         "average_pool",
-        (input_of(x), output_of(y)),
-        [f"{c} sum = {literal(0, c)};", "i32 count = 0;"],
+        (declare_input(x), declare_output(y)),
+        [f"{c} sum = {write_literal(0, c)};", "i32 count = 0;"],
         each,
         [store(y.dtype, "y", "i", f"sum / ({c})(count > 0 ? count : 1)")],
         always,
     )
 
 
-def _in_padding(sliding: Sliding) -> str:
+def _require_padding(sliding: Sliding) -> str:
     """Return the condition that a cell is in the input or its padding."""
     window = sliding.window
     ends = [length + pad for length, pad in zip(sliding.spatial, window.pads_end, strict=True)]
@@ -129,10 +131,10 @@ def lp_pool(call: Call, outputs: Specs) -> Code:
     c = pooling.ctype
     return pooling.kernel(
         "lp_pool",
-        (input_of(x), output_of(y)),
-        [f"{c} sum = {literal(0, c)};"],
-        [f"sum = sum + {power('value', p, c)};"],
-        [store(y.dtype, "y", "i", root("sum", p, c))],
+        (declare_input(x), declare_output(y)),
+        [f"{c} sum = {write_literal(0, c)};"],
+        [f"sum = sum + {write_power('value', p, c)};"],
+        [store(y.dtype, "y", "i", write_root("sum", p, c))],
     )
 
 
@@ -147,13 +149,13 @@ def max_pool_gradient(call: Call, outputs: Specs) -> Code:
     window, _ = pooling_window(dx.static_shape, call.attributes)
     assert window is not None
     spatial, places = dx.static_shape[2:], dy.static_shape[2:]
-    c, real = index_type(dx.size + THREADS, dy.size + THREADS), computed_type(dy.dtype)
+    c, real = choose_index_type(dx.size + THREADS, dy.size + THREADS), to_computed_type(dy.dtype)
     body = [
         f"const {c} i = ({c})GROUP * {THREADS} + THREAD;",
         f"if (i >= {dx.size}) return;",
         f"const {c} plane = i / {math.prod(spatial)};",
-        *coordinates(f"(i % {math.prod(spatial)})", spatial, "p", c),
-        f"{real} sum = {literal(0, real)};",
+        *declare_coordinates(f"(i % {math.prod(spatial)})", spatial, "p", c),
+        f"{real} sum = {write_literal(0, real)};",
     ]
     conditions = []
     for axis, size in enumerate(window.kernel):
@@ -167,7 +169,7 @@ def max_pool_gradient(call: Call, outputs: Specs) -> Code:
             # A window begins so many taps before the cell, if one begins there at all.
             f"from{axis} >= 0 && from{axis} % {stride} == 0 && o{axis} < {places[axis]}"
         )
-    at = offset(contiguous(places), "o")
+    at = write_offset(make_strides(places), "o")
     body += [
         f"if ({' && '.join(conditions)}) {{",
         f"const {c} at = plane * {math.prod(places)} + {at};",
@@ -176,8 +178,12 @@ def max_pool_gradient(call: Call, outputs: Specs) -> Code:
         "}" * len(spatial),
         store(dx.dtype, "dx", "i", "sum"),
     ]
-    taken = (input_of(dy, "dy"), input_of(call.spec(1), "places", 1), output_of(dx, "dx"))
-    return Code((Kernel("unpool_gradient", taken, "\n".join(body), groups_of(dx.size)),))
+    taken = (
+        declare_input(dy, "dy"),
+        declare_input(call.spec(1), "places", 1),
+        declare_output(dx, "dx"),
+    )
+    return Code((Kernel("unpool_gradient", taken, "\n".join(body), count_groups(dx.size)),))
 
 
 @generates("MaxUnpool")
@@ -188,30 +194,30 @@ def max_unpool(call: Call, outputs: Specs) -> Code:
     """
     x, y = call.spec(0), outputs[0]
     shape = [int(n) for n in unpooled_shape(x.static_shape, call.attributes)]
-    c = index_type(x.size + THREADS, y.size + THREADS, math.prod(shape))
+    c = choose_index_type(x.size + THREADS, y.size + THREADS, math.prod(shape))
     start = f"const {c} i = ({c})GROUP * {THREADS} + THREAD;"
-    zero = store(y.dtype, "y", "i", literal(0, computed_type(y.dtype)))
+    zero = store(y.dtype, "y", "i", write_literal(0, to_computed_type(y.dtype)))
     clear = [start, f"if (i < {y.size}) {zero}"]
     inside = [
         f"p{axis} < {length}"
         for axis, (length, counted) in enumerate(zip(y.static_shape, shape, strict=True))
         if length < counted
     ]
-    at, value = offset(contiguous(y.static_shape), "p"), load(x.dtype, "x", "i")
+    at, value = write_offset(make_strides(y.static_shape), "p"), load(x.dtype, "x", "i")
     scatter = [
         start,
         f"if (i >= {x.size}) return;",
         "const i64 place = places[i];",
         f"if (place < 0 || place >= {math.prod(shape)}) {{ trap[0] = place; return; }}",
-        *coordinates("place", shape, "p", c),
+        *declare_coordinates("place", shape, "p", c),
         f"if ({' && '.join(inside) or '1'}) {store(y.dtype, 'y', at, value)}",
     ]
-    target, places = output_of(y), input_of(call.spec(1), "places", 1)
-    each = groups_of(x.size)
+    target, places = declare_output(y), declare_input(call.spec(1), "places", 1)
+    each = count_groups(x.size)
     return Code(
         (
-            Kernel("clear", (target,), "\n".join(clear), groups_of(y.size)),
-            Kernel("unpool", (input_of(x), places, target, TRAP), "\n".join(scatter), each),
+            Kernel("clear", (target,), "\n".join(clear), count_groups(y.size)),
+            Kernel("unpool", (declare_input(x), places, target, TRAP), "\n".join(scatter), each),
         ),
         trap=f"index {{}} is not one of {math.prod(shape)} places",
     )

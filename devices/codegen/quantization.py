@@ -12,13 +12,13 @@ import numpy as np
 
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
-from .cells import cells, typed
-from .conversion import dequantize, has_blocks, quantize
-from .elementwise import single
+from .cells import declare_numbers, make_cell_kernel
+from .conversion import dequantize, quantize, refuse_blocks
+from .elementwise import generate_single
 from .formulas import Formula
-from .functions import called_in
-from .indexing import contiguous
-from .kernel import THREADS, Code, Kernel, Parameter, groups_of
+from .functions import find_functions
+from .indexing import make_strides
+from .kernel import THREADS, Code, Kernel, Parameter, count_groups
 from .registry import generates
 from .types import is_float, load, store
 
@@ -32,31 +32,34 @@ def dynamic_quantize(call: Call, outputs: Specs) -> Code:
     Where all is 0 the scale may be anything but 0; it is 1, as ONNX Runtime has it.
     """
     x, (y, scale, zero) = call.spec(0), outputs
-    parts = min(groups_of(x.size), THREADS)
+    parts = min(count_groups(x.size), THREADS)
     partial = TensorSpec(np.float32, (2, parts))
     found = Parameter("part", "f32", "scratch", 0)
-    read = [typed("x", x, "input"), found]
+    read = [declare_numbers("x", x, "input"), found]
     over = f"""\
 for (i64 n = (i64)GROUP * {THREADS} + THREAD; n < {x.size}; n += {parts * THREADS}) {{
     low = min_f32(low, x[n]);
     high = max_f32(high, x[n]);
 }}"""
     ends = f"part[GROUP] = low; part[{parts} + GROUP] = high;"
-    measure = _folding("range", read, over, ends, parts)
+    measure = _make_fold_kernel("range", read, over, ends, parts)
     again = f"if (THREAD < {parts}) {{ low = part[THREAD]; high = part[{parts} + THREAD]; }}"
     settled = f"""\
 const f32 unit = (high - low) / 255;
 scale[0] = unit == 0 ? 1 : unit;
 zero[0] = {_ROUNDED.format(value="rint(-(low / scale[0]))")};"""
-    scaled = [typed("scale", scale, "output", 1), typed("zero", zero, "output", 2)]
-    settle = _folding("scale", [found, *scaled], again, settled, 1)
+    scaled = [
+        declare_numbers("scale", scale, "output", 1),
+        declare_numbers("zero", zero, "output", 2),
+    ]
+    settle = _make_fold_kernel("scale", [found, *scaled], again, settled, 1)
     value = _ROUNDED.format(value="rint(x[i] / scale[0]) + zero[0]")
-    written = [typed("x", x, "input"), *scaled, typed("y", y, "output")]
-    write = cells("quantize", y.static_shape, written, [f"y[i] = {value};"])
+    written = [declare_numbers("x", x, "input"), *scaled, declare_numbers("y", y, "output")]
+    write = make_cell_kernel("quantize", y.static_shape, written, [f"y[i] = {value};"])
     return Code((measure, settle, write) if x.size else (settle,), (partial,))
 
 
-def _folding(
+def _make_fold_kernel(
     title: str, parameters: list[Parameter], fold: str, finish: str, groups: int
 ) -> Kernel:
     """Return the kernel whose groups each find the lowest and highest number, 0 among them.
@@ -81,17 +84,17 @@ if (THREAD > 0) return;
 low = lows[0];
 high = highs[0];
 {finish}"""
-    return Kernel(title, tuple(parameters), body, groups, functions=called_in(body))
+    return Kernel(title, tuple(parameters), body, groups, functions=find_functions(body))
 
 
-def _quantized(op: str, formula: Formula, call: Call, outputs: Specs) -> Code:
-    if not has_blocks(call):
-        return single(op, call, outputs)
+def _quantize(op: str, formula: Formula, call: Call, outputs: Specs) -> Code:
+    if not refuse_blocks(call):
+        return generate_single(op, call, outputs)
     x, y = call.spec(0), outputs[0]
     axis, size = call.attributes["axis"] % len(x.static_shape), call.attributes["block_size"]
     terms = [
         f"k{d} / {size} * {stride}" if d == axis else f"k{d} * {stride}"
-        for d, stride in enumerate(contiguous(call.spec(1).static_shape))
+        for d, stride in enumerate(make_strides(call.spec(1).static_shape))
     ]
     given = {"x": 0, "scale": 1} | ({"zero": 2} if call.has(2) else {})
     places = {"x": "i", "scale": "block", "zero": "block"}
@@ -100,9 +103,9 @@ def _quantized(op: str, formula: Formula, call: Call, outputs: Specs) -> Code:
         f"const index block = {' + '.join(terms)};",
         store(y.dtype, "y", "i", formula(call, elements)),
     ]
-    parameters = [typed(name, call.spec(n), "input", n) for name, n in given.items()]
-    parameters.append(typed("y", y, "output"))
-    return Code((cells("by_blocks", x.static_shape, parameters, statements),))
+    parameters = [declare_numbers(name, call.spec(n), "input", n) for name, n in given.items()]
+    parameters.append(declare_numbers("y", y, "output"))
+    return Code((make_cell_kernel("by_blocks", x.static_shape, parameters, statements),))
 
 
 def _has_wide_quotients(call: Call) -> bool:
@@ -110,6 +113,6 @@ def _has_wide_quotients(call: Call) -> bool:
 
 
 generates("QuantizeLinear", float64=_has_wide_quotients)(
-    partial(_quantized, "QuantizeLinear", quantize)
+    partial(_quantize, "QuantizeLinear", quantize)
 )
-generates("DequantizeLinear")(partial(_quantized, "DequantizeLinear", dequantize))
+generates("DequantizeLinear")(partial(_quantize, "DequantizeLinear", dequantize))

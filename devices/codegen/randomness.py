@@ -1,4 +1,4 @@
-"""The generator of Philox: a thread for each block of words."""
+"""The generator of Philox: one thread for each block of words."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ...graph.normal_quantile import (
 )
 from ...graph.operator import Call, Specs
 from ...graph.operators.randomness import INTEGER, NORMAL, PHILOX
-from .cells import cells, typed
+from .cells import declare_numbers, make_cell_kernel
 from .kernel import Code
 from .registry import generates
-from .types import literal
+from .types import write_literal
 
 _MULTIPLIERS = "0xD2E7470EE14C6C93UL", "0xCA5A826395121157UL"
 _WEYL = "0x9E3779B97F4A7C15UL", "0xBB67AE8584CAA73BUL"
@@ -54,7 +54,7 @@ def philox(call: Call, outputs: Specs) -> Code:
     blocks = -(-y.size // each)
     seed = "0" if given["seeded"] else "key[0]"
     statements = [
-        f"u64 key0 = {seed}, key1 = {literal(given['sequence'], 'u64')};",
+        f"u64 key0 = {seed}, key1 = {write_literal(given['sequence'], 'u64')};",
         "u64 c0 = (u64)i + 1, c1 = key[1], c2 = 0, c3 = 0;",
         f"for (i32 n = 0; n < {_ROUNDS}; n++) {{",
         f"    const u64 h0 = upper_u64({_MULTIPLIERS[0]}, c0), l0 = {_MULTIPLIERS[0]} * c0;",
@@ -68,56 +68,57 @@ def philox(call: Call, outputs: Specs) -> Code:
         f"    const i32 w = n / {64 // bits};",
         "    const u64 whole = w == 0 ? c0 : w == 1 ? c1 : w == 2 ? c2 : c3;",
         f"    const u{bits} word = (u{bits})(whole >> ({bits} * (n % {64 // bits})));",
-        f"    y[at] = {_drawn(given['distribution'], bits)};",
+        f"    y[at] = {_draw(given['distribution'], bits)};",
         "}",
     ]
-    parameters = [typed("key", call.spec(0), "input"), typed("y", y, "output")]
-    kernel = cells("philox", (blocks,), parameters, statements, [blocks * each])
+    parameters = [declare_numbers("key", call.spec(0), "input"), declare_numbers("y", y, "output")]
+    kernel = make_cell_kernel("philox", (blocks,), parameters, statements, [blocks * each])
     functions = (_UPPER, *(_QUANTILE if given["distribution"] == NORMAL else ()))
     return Code((replace(kernel, functions=(*kernel.functions, *functions)),))
 
 
-def _drawn(distribution: str, bits: int) -> str:
+def _draw(distribution: str, bits: int) -> str:
     if distribution == INTEGER:
         return "word"
     if distribution == NORMAL:
         digits = min(bits, 52)
-        p = f"((f64)(word >> {bits - digits}) + 0.5) * {literal(0.5**digits, 'f64')}"
+        p = f"((f64)(word >> {bits - digits}) + 0.5) * {write_literal(0.5**digits, 'f64')}"
         return f"(f{bits})normal_quantile_f64({p})"
     digits = 24 if bits == 32 else 53
-    return f"(f{bits})(word >> {bits - digits}) * {literal(0.5**digits, f'f{bits}')}"
+    return f"(f{bits})(word >> {bits - digits}) * {write_literal(0.5**digits, f'f{bits}')}"
 
 
-def _polynomial(coefficients: Sequence[float], x: str) -> str:
-    total = literal(coefficients[0], "f64")
+def _write_polynomial(coefficients: Sequence[float], x: str) -> str:
+    total = write_literal(coefficients[0], "f64")
     for one in coefficients[1:]:
-        total = f"({total} * {x} + {literal(one, 'f64')})"
+        total = f"({total} * {x} + {write_literal(one, 'f64')})"
     return total
 
 
-def _quotient(ratio: Ratio, x: str) -> str:
-    return f"{_polynomial(ratio.above, x)} / {_polynomial(ratio.below, x)}"
+def _write_quotient(ratio: Ratio, x: str) -> str:
+    return f"{_write_polynomial(ratio.above, x)} / {_write_polynomial(ratio.below, x)}"
 
 
 _QUANTILE = (
     f"""\
 FUNCTION f64 series_log_f64(f64 m) {{
     i32 exponent = 0;
-    while (m < {literal(ROOT_HALF, "f64")}) {{ m *= 2; exponent--; }}
+    while (m < {write_literal(ROOT_HALF, "f64")}) {{ m *= 2; exponent--; }}
     const f64 s = (m - 1.0) / (m + 1.0), t = s * s;
-    return exponent * {literal(LOG_2, "f64")} + 2.0 * s * {_polynomial(LOG_TERMS, "t")};
+    return exponent * {write_literal(LOG_2, "f64")} + 2.0 * s * {_write_polynomial(LOG_TERMS, "t")};
 }}
 """,
     f"""\
 FUNCTION f64 normal_quantile_f64(f64 p) {{
     const f64 q = p - 0.5;
-    if (fabs(q) <= {literal(HALF, "f64")}) {{
-        const f64 r = {literal(HALF_SQUARED, "f64")} - q * q;
-        return q * ({_quotient(CENTRAL, "r")});
+    if (fabs(q) <= {write_literal(HALF, "f64")}) {{
+        const f64 r = {write_literal(HALF_SQUARED, "f64")} - q * q;
+        return q * ({_write_quotient(CENTRAL, "r")});
     }}
     const f64 r = sqrt(-series_log_f64(q < 0 ? p : 1.0 - p));
-    const f64 near = r - {literal(NEAR_FROM, "f64")}, far = r - {literal(FARTHEST, "f64")};
-    const f64 z = far <= 0 ? {_quotient(NEAR, "near")} : {_quotient(FAR, "far")};
+    const f64 near = r - {write_literal(NEAR_FROM, "f64")};
+    const f64 far = r - {write_literal(FARTHEST, "f64")};
+    const f64 z = far <= 0 ? {_write_quotient(NEAR, "near")} : {_write_quotient(FAR, "far")};
     return q < 0 ? -z : z;
 }}
 """,

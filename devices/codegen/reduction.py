@@ -1,7 +1,8 @@
-"""Reductions over axes, pooling over whole planes, which is one, and scans along an axis.
+"""Reductions over axes, global pooling, which is one, and scans along an axis.
 
-Scanned lines that lie side by side have a thread each. A line along the last axis is scanned by a
-group, block by block: sums are added in the same order each time, but not from first to last.
+Scanned lines that lie side by side have a thread each. A group scans a line along the last axis
+block
+by block: sums are added in a fixed order, but not from first to last.
 """
 
 from __future__ import annotations
@@ -18,57 +19,57 @@ from ...graph.dims import normalize_axis
 from ...graph.operator import Call, Specs
 from ...graph.operators.reduction import reduced_axes
 from ...graph.tensor import TensorSpec
-from .cells import typed
-from .folds import comes_before, extremum_of, place_of, product_of, sum_of, sum_type
-from .functions import word
-from .indexing import index_type
-from .kernel import THREADS, TRAP, Code, Kernel, Parameter, groups_of
+from .cells import declare_numbers
+from .folds import choose_sum_type, define_before, make_extremum, make_place, make_product, make_sum
+from .functions import choose_word
+from .indexing import choose_index_type
+from .kernel import THREADS, TRAP, Code, Kernel, Parameter, count_groups
 from .lines import Lines
 from .registry import generates
-from .sweeps import LineFold, line_code
-from .types import computed_type, ctype, is_float, literal, load, store
+from .sweeps import LineFold, fold_lines
+from .types import is_float, load, store, to_computed_type, to_ctype, write_literal
 
 
-def input_of(spec: TensorSpec, name: str = "x", index: int = 0) -> Parameter:
-    return Parameter(name, ctype(spec.dtype), "input", index)
+def declare_input(spec: TensorSpec, name: str = "x", index: int = 0) -> Parameter:
+    return Parameter(name, to_ctype(spec.dtype), "input", index)
 
 
-def output_of(spec: TensorSpec, name: str = "y", index: int = 0) -> Parameter:
-    return Parameter(name, ctype(spec.dtype), "output", index)
+def declare_output(spec: TensorSpec, name: str = "y", index: int = 0) -> Parameter:
+    return Parameter(name, to_ctype(spec.dtype), "output", index)
 
 
 class _Way(NamedTuple):
-    """How a reduction computes: from a value to what is added up, and from the sum to y."""
+    """The steps of a reduction: from an element to a summand, and from the sum to y."""
 
     element: Callable[[str], str]
     finish: Callable[[str], str]
 
 
-def _axes(call: Call) -> tuple[int, ...]:
+def _list_axes(call: Call) -> tuple[int, ...]:
     value = call.value(1)
     given = None if value is None else [int(axis) for axis in value.reshape(-1)]
     shape = call.spec(0).static_shape
     return reduced_axes(len(shape), given, call.attributes["noop_with_empty_axes"])
 
 
-def _unless(call: Call) -> str | None:
+def _refuse(call: Call) -> str | None:
     if call.has(1) and call.value(1) is None:
         return "the axes are computed"
     return None
 
 
-def _same(value: str) -> str:
+def _keep(value: str) -> str:
     return value
 
 
 def _reduce(call: Call, outputs: Specs, folds: tuple[LineFold, ...], result: str) -> Code:
     """Return the code that folds the elements along the axes and writes a result for each line."""
     x, y = call.spec(0), outputs[0]
-    lines = Lines(x.static_shape, _axes(call))
-    return line_code(
+    lines = Lines(x.static_shape, _list_axes(call))
+    return fold_lines(
         "reduce",
         lines,
-        (input_of(x), output_of(y)),
+        (declare_input(x), declare_output(y)),
         folds,
         once=[store(y.dtype, "y", "line", result)],
     )
@@ -76,209 +77,216 @@ def _reduce(call: Call, outputs: Specs, folds: tuple[LineFold, ...], result: str
 
 def _fold_sums(way: Callable[[np.dtype[Any], int], _Way], call: Call, outputs: Specs) -> Code:
     dtype = call.spec(0).dtype
-    c = sum_type(dtype)
-    count = Lines(call.spec(0).static_shape, _axes(call)).length
+    c = choose_sum_type(dtype)
+    count = Lines(call.spec(0).static_shape, _list_axes(call)).length
     element, finish = way(dtype, count)
-    line_fold = LineFold("total", sum_of(c), lambda at: element(load(dtype, "x", at)))
-    # The sum of nothing is -0, and is to be shown as 0.
-    nothing = "" if count else f" + {literal(0, c)}"
+    line_fold = LineFold("total", make_sum(c), lambda at: element(load(dtype, "x", at)))
+    # The empty sum is -0, and must be shown as 0.
+    nothing = "" if count else f" + {write_literal(0, c)}"
     return _reduce(call, outputs, (line_fold,), finish(f"total{nothing}"))
 
 
-def _magnitude(dtype: np.dtype[Any], value: str) -> str:
+def _write_magnitude(dtype: np.dtype[Any], value: str) -> str:
     if is_float(dtype):
         return f"fabs({value})"
-    c = sum_type(dtype)
-    # In the type without a sign: the least integer has no magnitude in its own.
+    c = choose_sum_type(dtype)
+    # In the unsigned type: the least integer has no magnitude in its own.
     return f"({value} < 0 ? 0 - ({c}){value} : ({c}){value})" if dtype.kind == "i" else value
 
 
-def _square(dtype: np.dtype[Any], value: str) -> str:
-    c = sum_type(dtype)
+def _write_square(dtype: np.dtype[Any], value: str) -> str:
+    c = choose_sum_type(dtype)
     return f"({c}){value} * ({c}){value}"
 
 
 _SUMS: dict[str, Callable[[np.dtype[Any], int], _Way]] = {
-    "ReduceSum": lambda dtype, count: _Way(_same, _same),
-    "ReduceL1": lambda dtype, count: _Way(partial(_magnitude, dtype), _same),
-    "ReduceSumSquare": lambda dtype, count: _Way(partial(_square, dtype), _same),
-    "ReduceLogSum": lambda dtype, count: _Way(_same, lambda total: f"log({total})"),
+    "ReduceSum": lambda dtype, count: _Way(_keep, _keep),
+    "ReduceL1": lambda dtype, count: _Way(partial(_write_magnitude, dtype), _keep),
+    "ReduceSumSquare": lambda dtype, count: _Way(partial(_write_square, dtype), _keep),
+    "ReduceLogSum": lambda dtype, count: _Way(_keep, lambda total: f"log({total})"),
 }
 
 for _op, _way in _SUMS.items():
-    generates(_op, unless=_unless)(partial(_fold_sums, _way))
+    generates(_op, unless=_refuse)(partial(_fold_sums, _way))
 
 
-@generates("ReduceMean", unless=_unless)
+@generates("ReduceMean", unless=_refuse)
 def reduce_mean(call: Call, outputs: Specs) -> Code:
     """Y = the mean; of integers rounded toward zero."""
     dtype = call.spec(0).dtype
-    count = Lines(call.spec(0).static_shape, _axes(call)).length
+    count = Lines(call.spec(0).static_shape, _list_axes(call)).length
     if is_float(dtype):
-        return _mean(call, outputs, _axes(call))
+        return _compute_mean(call, outputs, _list_axes(call))
     c = "u64" if dtype.kind == "u" else "i64"
-    # Negative numbers wrap around, and sums come back when they are read with a sign.
-    line_fold = LineFold("total", sum_of("u64"), lambda at: f"(u64)x[{at}]")
-    quotient = f"({c})total / {literal(count, c)}" if count else "0"
-    return _reduce(call, outputs, (line_fold,), f"({ctype(dtype)})({quotient})")
+    # Negative numbers wrap around; reading the sum as signed restores it.
+    line_fold = LineFold("total", make_sum("u64"), lambda at: f"(u64)x[{at}]")
+    quotient = f"({c})total / {write_literal(count, c)}" if count else "0"
+    return _reduce(call, outputs, (line_fold,), f"({to_ctype(dtype)})({quotient})")
 
 
-def _mean(call: Call, outputs: Specs, axes: tuple[int, ...]) -> Code:
+def _compute_mean(call: Call, outputs: Specs, axes: tuple[int, ...]) -> Code:
     x, y = call.spec(0), outputs[0]
-    c, lines = computed_type(x.dtype), Lines(x.static_shape, axes)
-    line_fold = LineFold("total", sum_of(c), lambda at: load(x.dtype, "x", at))
-    mean = f"total / {literal(lines.length, c)}" if lines.length else literal(math.nan, c)
+    c, lines = to_computed_type(x.dtype), Lines(x.static_shape, axes)
+    line_fold = LineFold("total", make_sum(c), lambda at: load(x.dtype, "x", at))
+    mean = (
+        f"total / {write_literal(lines.length, c)}" if lines.length else write_literal(math.nan, c)
+    )
     write = store(y.dtype, "y", "line", mean)
-    return line_code("mean", lines, (input_of(x), output_of(y)), (line_fold,), once=[write])
+    return fold_lines(
+        "mean", lines, (declare_input(x), declare_output(y)), (line_fold,), once=[write]
+    )
 
 
-def _unless_root(call: Call) -> str | None:
+def _refuse_root(call: Call) -> str | None:
     if call.spec(0).dtype.kind in "iu" and call.spec(0).dtype.itemsize == 8:
         return "there are no roots of integers of 64 bits"
-    return _unless(call)
+    return _refuse(call)
 
 
 def _is_integer(call: Call) -> bool:
     return not is_float(call.spec(0).dtype)
 
 
-@generates("ReduceL2", unless=_unless_root, float64=_is_integer)
+@generates("ReduceL2", unless=_refuse_root, float64=_is_integer)
 def reduce_l2(call: Call, outputs: Specs) -> Code:
     """Y = √Σ x²; of integers in f64, rounded down."""
     dtype = call.spec(0).dtype
-    c = computed_type(dtype) if is_float(dtype) else "f64"
+    c = to_computed_type(dtype) if is_float(dtype) else "f64"
 
     def square(at: str) -> str:
         value = f"({c}){load(dtype, 'x', at)}"
         return f"{value} * {value}"
 
-    root = f"sqrt(total + {literal(0, c)})"
-    result = root if is_float(dtype) else f"({ctype(dtype)})(i64){root}"
-    return _reduce(call, outputs, (LineFold("total", sum_of(c), square),), result)
+    root = f"sqrt(total + {write_literal(0, c)})"
+    result = root if is_float(dtype) else f"({to_ctype(dtype)})(i64){root}"
+    return _reduce(call, outputs, (LineFold("total", make_sum(c), square),), result)
 
 
-@generates("ReduceProd", unless=_unless)
+@generates("ReduceProd", unless=_refuse)
 def reduce_product(call: Call, outputs: Specs) -> Code:
     dtype = call.spec(0).dtype
-    line_fold = LineFold("total", product_of(sum_type(dtype)), lambda at: load(dtype, "x", at))
+    line_fold = LineFold(
+        "total", make_product(choose_sum_type(dtype)), lambda at: load(dtype, "x", at)
+    )
     return _reduce(call, outputs, (line_fold,), "total")
 
 
-def _extremum(name: str, call: Call, outputs: Specs) -> Code:
+def _reduce_extremum(name: str, call: Call, outputs: Specs) -> Code:
     dtype = call.spec(0).dtype
-    line_fold = LineFold("best", extremum_of(dtype, name), lambda at: load(dtype, "x", at))
+    line_fold = LineFold("best", make_extremum(dtype, name), lambda at: load(dtype, "x", at))
     return _reduce(call, outputs, (line_fold,), "best")
 
 
-generates("ReduceMax", unless=_unless)(partial(_extremum, "max"))
-generates("ReduceMin", unless=_unless)(partial(_extremum, "min"))
+generates("ReduceMax", unless=_refuse)(partial(_reduce_extremum, "max"))
+generates("ReduceMin", unless=_refuse)(partial(_reduce_extremum, "min"))
 
 
-@generates("ReduceLogSumExp", unless=_unless)
+@generates("ReduceLogSumExp", unless=_refuse)
 def reduce_log_sum_exp(call: Call, outputs: Specs) -> Code:
-    """Y = m + log Σ exp(x - m) with the maximum m, where that is a number."""
+    """Y = m + log Σ exp(x - m) with the maximum m, if that is finite."""
     dtype = call.spec(0).dtype
-    c = computed_type(dtype)
-    # An infinite peak less itself would be nan; without a shift the sum is infinite, too, as it
-    # should.
-    shift = f"const {c} shift = fabs(peak) < {literal(math.inf, c)} ? peak : 0;"
+    c = to_computed_type(dtype)
+    # An infinite peak minus itself would be nan; without a shift the sum is infinite, as it should.
+    shift = f"const {c} shift = fabs(peak) < {write_literal(math.inf, c)} ? peak : 0;"
     folds = (
-        LineFold("peak", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at), (shift,)),
-        LineFold("total", sum_of(c), lambda at: f"exp({load(dtype, 'x', at)} - shift)"),
+        LineFold("peak", make_extremum(dtype, "max"), lambda at: load(dtype, "x", at), (shift,)),
+        LineFold("total", make_sum(c), lambda at: f"exp({load(dtype, 'x', at)} - shift)"),
     )
-    return _reduce(call, outputs, folds, f"log(total + {literal(0, c)}) + shift")
+    return _reduce(call, outputs, folds, f"log(total + {write_literal(0, c)}) + shift")
 
 
-def _arg_extremum(name: str, call: Call, outputs: Specs) -> Code:
+def _find_extremum(name: str, call: Call, outputs: Specs) -> Code:
     x, y, attributes = call.spec(0), outputs[0], call.attributes
     shape = x.static_shape or (1,)
     axis = attributes["axis"] % len(shape)
     lines = Lines(shape, (axis,))
-    function, before = comes_before(x.dtype, name, first=not attributes["select_last_index"])
+    function, before = define_before(x.dtype, name, first=not attributes["select_last_index"])
     inner = math.prod(shape[axis + 1 :])
-    # From an element's place in the tensor to that along the axis.
+    # From an element's place in the tensor to its place along the axis.
     place = f"(best - base) / {inner}" if inner > 1 else "best - base"
-    return line_code(
+    return fold_lines(
         "place",
         lines,
-        (input_of(x), output_of(y)),
-        (LineFold("best", place_of(lines.index, before), _same),),
+        (declare_input(x), declare_output(y)),
+        (LineFold("best", make_place(lines.index, before), _keep),),
         once=[store(y.dtype, "y", "line", place)],
         functions=(function,),
     )
 
 
-generates("ArgMax")(partial(_arg_extremum, "max"))
-generates("ArgMin")(partial(_arg_extremum, "min"))
+generates("ArgMax")(partial(_find_extremum, "max"))
+generates("ArgMin")(partial(_find_extremum, "min"))
 
 
-def _spatial(call: Call) -> tuple[int, ...]:
+def _list_spatial(call: Call) -> tuple[int, ...]:
     return tuple(range(2, len(call.spec(0).static_shape)))
 
 
 @generates("GlobalAveragePool")
 def global_average_pool(call: Call, outputs: Specs) -> Code:
     """Y = the mean of each plane."""
-    return _mean(call, outputs, _spatial(call))
+    return _compute_mean(call, outputs, _list_spatial(call))
 
 
-def _plane(call: Call, outputs: Specs, line_fold: LineFold, result: str) -> Code:
+def _reduce_plane(call: Call, outputs: Specs, line_fold: LineFold, result: str) -> Code:
     x, y = call.spec(0), outputs[0]
-    lines = Lines(x.static_shape, _spatial(call))
+    lines = Lines(x.static_shape, _list_spatial(call))
     write = store(y.dtype, "y", "line", result)
-    return line_code("pool_plane", lines, (input_of(x), output_of(y)), (line_fold,), once=[write])
+    return fold_lines(
+        "pool_plane", lines, (declare_input(x), declare_output(y)), (line_fold,), once=[write]
+    )
 
 
 @generates("GlobalMaxPool")
 def global_max_pool(call: Call, outputs: Specs) -> Code:
     """Y = the maximum of each plane."""
     dtype = call.spec(0).dtype
-    line_fold = LineFold("best", extremum_of(dtype, "max"), lambda at: load(dtype, "x", at))
-    return _plane(call, outputs, line_fold, "best")
+    line_fold = LineFold("best", make_extremum(dtype, "max"), lambda at: load(dtype, "x", at))
+    return _reduce_plane(call, outputs, line_fold, "best")
 
 
 @generates("GlobalLpPool")
 def global_lp_pool(call: Call, outputs: Specs) -> Code:
     """Y = (Σ |x|ᵖ)^(1/p) of each plane."""
     dtype, p = call.spec(0).dtype, call.attributes["p"]
-    c = computed_type(dtype)
-    line_fold = LineFold("total", sum_of(c), lambda at: power(load(dtype, "x", at), p, c))
-    return _plane(call, outputs, line_fold, root(f"(total + {literal(0, c)})", p, c))
+    c = to_computed_type(dtype)
+    line_fold = LineFold("total", make_sum(c), lambda at: write_power(load(dtype, "x", at), p, c))
+    return _reduce_plane(
+        call, outputs, line_fold, write_root(f"(total + {write_literal(0, c)})", p, c)
+    )
 
 
-def power(value: str, p: int, c: str) -> str:
-    """Return the expression |value|ᵖ."""
+def write_power(value: str, p: int, c: str) -> str:
     if p == 2:
         return f"{value} * {value}"
     magnitude = f"fabs({value})"
-    return magnitude if p == 1 else f"pow({magnitude}, {literal(p, c)})"
+    return magnitude if p == 1 else f"pow({magnitude}, {write_literal(p, c)})"
 
 
-def root(total: str, p: int, c: str) -> str:
-    """Return the expression total^(1/p)."""
+def write_root(total: str, p: int, c: str) -> str:
     if p == 1:
         return total
-    return f"sqrt({total})" if p == 2 else f"pow({total}, {literal(1 / p, c)})"
+    return f"sqrt({total})" if p == 2 else f"pow({total}, {write_literal(1 / p, c)})"
 
 
 @generates("CumSum")
 def running_sum(call: Call, outputs: Specs) -> Code:
-    """Write sums of all elements up to each, or before it."""
-    return _scanned("cum_sum", call, "+", 0)
+    """Write the sum of all elements up to each one, or before it."""
+    return _scan("cum_sum", call, "+", 0)
 
 
 @generates("CumProd")
 def running_product(call: Call, outputs: Specs) -> Code:
-    """Write products of all elements up to each, or before it."""
-    return _scanned("cum_prod", call, "*", 1)
+    """Write the product of all elements up to each one, or before it."""
+    return _scan("cum_prod", call, "*", 1)
 
 
-def _scanned(title: str, call: Call, operation: str, neutral: int) -> Code:
+def _scan(title: str, call: Call, operation: str, neutral: int) -> Code:
     x, value = call.spec(0), call.value(1)
     if not x.size:
         return Code(())
-    shape, t = x.static_shape, computed_type(x.dtype)
-    w = t if t.startswith("f") else word(t)
+    shape, t = x.static_shape, to_computed_type(x.dtype)
+    w = t if t.startswith("f") else choose_word(t)
     scan = _Scan(
         x.dtype,
         f"({t})(({w})(%s) {operation} ({w})(%s))",
@@ -288,13 +296,13 @@ def _scanned(title: str, call: Call, operation: str, neutral: int) -> Code:
         else "(first + (n) * inner)",
         call.attributes["exclusive"],
     )
-    head = f"typedef {index_type(x.size + THREADS)} index; typedef {t} number;\n"
-    parameters = (typed("x", x, "input"), typed("y", x, "output"))
+    head = f"typedef {choose_index_type(x.size + THREADS)} index; typedef {t} number;\n"
+    parameters = (declare_numbers("x", x, "input"), declare_numbers("y", x, "output"))
     if value is None:
-        axis = typed("axis", call.spec(1), "input", 1)
-        body = head + _lines(shape) + scan.by_thread(x.size)
+        axis = declare_numbers("axis", call.spec(1), "input", 1)
+        body = head + _declare_lines(shape) + scan.by_thread(x.size)
         most = x.size // min(shape)
-        kernel = Kernel(title, (axis, *parameters, TRAP), body, groups_of(most))
+        kernel = Kernel(title, (axis, *parameters, TRAP), body, count_groups(most))
         return Code((kernel,), trap=f"axis {{}} is outside a tensor of rank {len(shape)}")
     axis_number = normalize_axis(int(value.reshape(-1)[0]), len(shape))
     length, inner = shape[axis_number], prod(shape[axis_number + 1 :])
@@ -302,13 +310,13 @@ def _scanned(title: str, call: Call, operation: str, neutral: int) -> Code:
     lines = x.size // length
     if inner == 1:
         return Code((Kernel(title, parameters, head + scan.by_group(), lines),))
-    return Code((Kernel(title, parameters, head + scan.by_thread(x.size), groups_of(lines)),))
+    return Code((Kernel(title, parameters, head + scan.by_thread(x.size), count_groups(lines)),))
 
 
-def _lines(shape: tuple[int, ...]) -> str:
-    """Return the statements that find the lines along an axis that is known at run time only.
+def _declare_lines(shape: tuple[int, ...]) -> str:
+    """Return the statements that find the lines along an axis known at run time only.
 
-    An axis that is not there is left in `TRAP`, and stands for the first one.
+    An invalid axis is stored in `TRAP` and read as the first one.
     """
     rank = len(shape)
     lengths = " : ".join([*(f"at == {i} ? {shape[i]}" for i in range(rank)), "1"])
@@ -322,20 +330,14 @@ const index length = {lengths}, inner = {inner};
 
 
 class _Scan(NamedTuple):
-    """A scan in C.
-
-    Attributes
-    ----------
-    combine : str
-        With two ``%s``, for what is combined.
-    where : str
-        The place of the ``n``-th element of a line from ``first`` on.
-    """
+    """A scan in C."""
 
     dtype: np.dtype[Any]
     combine: str
+    """An expression with two ``%s`` for the operands."""
     neutral: int
     where: str
+    """The place of the ``n``-th element of a line from ``first`` on."""
     exclusive: bool
 
     def by_thread(self, size: int) -> str:
@@ -353,7 +355,7 @@ for (index n = 0; n < length; n++) {{
     def by_group(self) -> str:
         """Return the scan of a line by a group: of blocks, each of which starts with a carry.
 
-        In a block, distances are doubled.
+        Within a block, distances are doubled.
 
         References
         ----------

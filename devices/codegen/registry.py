@@ -35,20 +35,20 @@ _generators: Registry[str, _Entry] = Registry(
 )
 
 
-def never(call: Call) -> bool:
-    """Say that a node's code has no float64 but that of its tensors."""
+def use_no_float64(call: Call) -> bool:
+    """Return False: the code uses float64 only if the tensors do."""
     return False
 
 
 def generates(
-    *ops: str, unless: Question | None = None, float64: Condition = never
+    *ops: str, unless: Question | None = None, float64: Condition = use_no_float64
 ) -> Callable[[Generator], Generator]:
     """Register a generator for operators.
 
-    `unless` says of a node whether the generator does not take it, and why; dtypes without a C type
-    are refused in any case. `float64` says whether the code takes arithmetic in double precision,
-    which some devices lack, though none of the node's tensors is of that. Raises GraphError if
-    there is one already.
+    `unless` returns why the generator refuses a node; dtypes without a C type are always refused.
+    `float64` returns whether the code needs double precision, which some devices lack, although
+    none
+    of the node's tensors has it. Raises GraphError if an operator has a generator already.
     """
 
     def decorate(generator: Generator) -> Generator:
@@ -59,12 +59,7 @@ def generates(
     return decorate
 
 
-def generated_ops() -> tuple[str, ...]:
-    """Return the operators that have a generator, sorted."""
-    return tuple(sorted(_generators.all()))
-
-
-def why_not(node: Node, call: Call) -> str | None:
+def find_refusal(node: Node, call: Call) -> str | None:
     """Return why a node cannot be generated; None if it can."""
     if {output for output, _ in node.operator.views}.issuperset(range(call.n_outputs)):
         return None  # bytes are copied, whatever they mean
@@ -82,7 +77,7 @@ def why_not(node: Node, call: Call) -> str | None:
 
 
 def computes_float64(node: Node, call: Call) -> bool:
-    """Return True where a node's code has float64, in its tensors or on the way."""
+    """Return whether a node's code uses float64, in its tensors or in between."""
     specs = (*call.inputs, *infer_node(node, call))
     if any(spec is not None and spec.dtype == np.float64 for spec in specs):
         return True
@@ -91,14 +86,14 @@ def computes_float64(node: Node, call: Call) -> bool:
 
 
 def generate(node: Node, call: Call, outputs: Specs) -> Code:
-    """Return the code of a node that `why_not` has no objection to."""
+    """Return the code of a node that `find_refusal` accepts."""
     entry = _generators.find(node.op)
     assert entry is not None, f"{node} has no generator"
     return entry.generator(call, outputs)
 
 
 def scratch(node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-    """Return the scratch buffers that a node's code needs; none where it has no code."""
-    if _generators.find(node.op) is None or why_not(node, call) is not None:
+    """Return the scratch buffers of a node's code; none if it has no code."""
+    if _generators.find(node.op) is None or find_refusal(node, call) is not None:
         return ()
     return generate(node, call, outputs).scratch

@@ -1,4 +1,4 @@
-"""Resize: where an output lies in the input is a fraction of integers, exact on every device."""
+"""Resize: the place of an output in the input is a fraction of integers, exact on every device."""
 
 from __future__ import annotations
 
@@ -14,41 +14,37 @@ from ...graph.attribute import Attributes
 from ...graph.operator import Call, Specs
 from ...graph.resampling import CROP, Resampling, read_target, resample_axes
 from ...graph.tensor import TensorSpec
-from .folds import extreme
-from .indexing import contiguous, coordinates, index_type, offset
-from .kernel import THREADS, Code, Kernel, Parameter, groups_of
+from .folds import find_extreme
+from .indexing import choose_index_type, declare_coordinates, make_strides, write_offset
+from .kernel import THREADS, Code, Kernel, Parameter, count_groups
 from .registry import generates
-from .types import computed_type, ctype, is_float, is_narrow, literal, load, store
+from .types import is_float, is_narrow, load, store, to_computed_type, to_ctype, write_literal
 
 FINEST = 1 << 30
 FARTHEST = 16
-"""The largest denominator of a region's bounds, and how large they are: all fits in 64 bits."""
+"""The largest denominator of a region's bounds, and their largest magnitude: all fits in 64
+bits."""
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis, and the line on which its outputs lie: slope · i + intercept.
-
-    Attributes
-    ----------
-    stretch : Fraction
-        How many times wider than a cell the filter is.
-    """
+    """An axis, and the line on which its outputs lie: slope · i + intercept."""
 
     length: int
     resized: int
     slope: Fraction
     intercept: Fraction
     stretch: Fraction = Fraction(1)
+    """The width of the filter in cells of the input."""
 
     @property
     def is_kept(self) -> bool:
-        """True when the axis is shown as it is."""
+        """Whether the axis is copied unchanged."""
         return self.length == self.resized and self.slope == 1 and self.intercept == 0
 
     @property
     def is_inside(self) -> bool:
-        """True when no output lies outside of the input."""
+        """Whether all outputs lie inside the input."""
         lowest, highest = self.ends()
         return lowest >= 0 and highest <= self.length - 1
 
@@ -60,12 +56,12 @@ class _Axis:
     def floor(self, index: str, shift: Fraction = Fraction(0)) -> str:
         """Return the expression ⌊place + shift⌋.
 
-        C's quotients are rounded toward zero: whole numbers are added before, and taken off.
+        C rounds quotients toward zero: whole numbers are added before and subtracted after.
         """
         lowest, highest = (end + shift for end in self.ends())
         up = max(0, -math.floor(lowest))
         constant = self.intercept + shift + up
-        # One denominator for all: then only whole numbers are computed with, and no device rounds.
+        # With one common denominator all arithmetic is on whole numbers, and devices cannot round.
         below = math.lcm(self.slope.denominator, constant.denominator)
         top, add = int(self.slope * below), int(constant * below)
         fits = max(int((highest + up) * below), abs(top) * self.resized, add) < 1 << 31
@@ -74,23 +70,23 @@ class _Axis:
         return f"(i32)(({number}) / {below}{suffix} - {up})"
 
     def gap(self, index: str, cell: str, c: str) -> str:
-        """Return the expression: how far a cell is behind the place of an output."""
+        """Return the expression of a cell's distance after the place of an output."""
         below = math.lcm(self.slope.denominator, self.intercept.denominator)
         top, add = int(self.slope * below), int(self.intercept * below)
-        # The distance is a fraction, too, and rounded once, when it becomes a float.
+        # The distance is a fraction, too, rounded once when it becomes a float.
         number = f"(i64){cell} * {below}L - {top}L * (i64){index} - ({add}L)"
-        return f"({c})({number}) / {literal(below, c)}"
+        return f"({c})({number}) / {write_literal(below, c)}"
 
     def is_outside(self, index: str) -> str:
-        """Return the condition that the place of an output is not in the input."""
+        """Return the condition that the place of an output is outside of the input."""
         below = math.lcm(self.slope.denominator, self.intercept.denominator)
         top, add = int(self.slope * below), int(self.intercept * below)
         number = f"{top}L * (i64){index} + ({add}L)"
         return f"{number} < 0 || {number} > {(self.length - 1) * below}L"
 
 
-def _line(how: Resampling, transformation: str) -> tuple[Fraction, Fraction]:
-    """Return slope and intercept, as `kernels.interpolation.coordinates` has them."""
+def _find_line(how: Resampling, transformation: str) -> tuple[Fraction, Fraction]:
+    """Return slope and intercept, as `kernels.interpolation.coordinates` computes them."""
     length, resized, width = how.length, how.resized, how.width
     if not resized or (transformation == "pytorch_half_pixel" and resized == 1):
         return Fraction(1), Fraction(0)
@@ -109,16 +105,16 @@ def _line(how: Resampling, transformation: str) -> tuple[Fraction, Fraction]:
     return length / width, length / width / 2 - half
 
 
-def _axes(call: Call) -> list[_Axis]:
-    """Return the axes; neighbours that are kept are one."""
+def _list_axes(call: Call) -> list[_Axis]:
+    """Return the axes, merging neighbours that are copied."""
     target = read_target(call.values, call.attributes)
     axes: list[_Axis] = []
     for how in resample_axes(call.spec(0).static_shape, call.attributes, target):
         widens = call.attributes["antialias"] and how.width < how.length
         stretch = how.length / how.width if widens else Fraction(1)
-        line = _line(how, call.attributes["coordinate_transformation_mode"])
+        line = _find_line(how, call.attributes["coordinate_transformation_mode"])
         axis = _Axis(how.length, how.resized, *line, stretch)
-        # Fewer axes, fewer divisions to tell coordinates.
+        # Fewer axes need fewer divisions for coordinates.
         if axis.is_kept and axes and axes[-1].is_kept:
             length = axis.length * axes.pop().length
             axis = _Axis(length, length, Fraction(1), Fraction(0))
@@ -126,7 +122,7 @@ def _axes(call: Call) -> list[_Axis]:
     return axes
 
 
-def _unless(call: Call) -> str | None:
+def _refuse(call: Call) -> str | None:
     if any(call.has(index) and call.value(index) is None for index in range(1, 4)):
         return "the region, scales or sizes are computed"
     region = call.value(1)
@@ -143,43 +139,43 @@ def _has_wide_sums(call: Call) -> bool:
     return has_sums and not is_float(dtype) and dtype.itemsize > 2
 
 
-@generates("Resize", unless=_unless, float64=_has_wide_sums)
+@generates("Resize", unless=_refuse, float64=_has_wide_sums)
 def resize(call: Call, outputs: Specs) -> Code:
     """Y = x at other places: the nearest cell, or a weighted sum of cells around."""
     x, y, attributes = call.spec(0), outputs[0], call.attributes
-    axes = _axes(call)
-    c = index_type(x.size + THREADS, y.size + THREADS)
+    axes = _list_axes(call)
+    c = choose_index_type(x.size + THREADS, y.size + THREADS)
     if attributes["mode"] == "nearest":
-        element, body = _stored(x.dtype), _nearest(axes, attributes, c)
-        value = f"x[{offset(contiguous([axis.length for axis in axes]), 'c')}]"
+        element, body = _choose_copy_type(x.dtype), _declare_nearest(axes, attributes, c)
+        value = f"x[{write_offset(make_strides([axis.length for axis in axes]), 'c')}]"
         write = f"y[i] = {value};"
     else:
-        element, body = ctype(x.dtype), _interpolate(axes, x, attributes, c)
-        write = _narrowed(y, "sum")
+        element, body = to_ctype(x.dtype), _interpolate(axes, x, attributes, c)
+        write = _write_narrow(y, "sum")
     begin = [
         f"const {c} i = ({c})GROUP * {THREADS} + THREAD;",
         f"if (i >= {y.size}) return;",
-        *coordinates("i", [axis.resized for axis in axes], "o", c),
+        *declare_coordinates("i", [axis.resized for axis in axes], "o", c),
     ]
     if attributes["coordinate_transformation_mode"] == CROP:
-        begin += _extrapolated(axes, y, attributes)
+        begin += _extrapolate(axes, y, attributes)
     parameters = (Parameter("x", element, "input", 0), Parameter("y", element, "output", 0))
     text = "\n".join((*begin, *body, write))
-    return Code((Kernel("resize", parameters, text, groups_of(y.size)),))
+    return Code((Kernel("resize", parameters, text, count_groups(y.size)),))
 
 
-def _stored(dtype: np.dtype[Any]) -> str:
+def _choose_copy_type(dtype: np.dtype[Any]) -> str:
     """Return the C type to copy elements in."""
-    return "u16" if is_narrow(dtype) else ctype(dtype)
+    return "u16" if is_narrow(dtype) else to_ctype(dtype)
 
 
-def _extrapolated(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -> list[str]:
-    """Return the statement that ends with the value for what is not in the input."""
+def _extrapolate(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) -> list[str]:
+    """Return the statement that stores the extrapolation value outside of the input and returns."""
     value = np.array(attributes["extrapolation_value"]).astype(y.dtype)
     if is_narrow(y.dtype) and attributes["mode"] == "nearest":
         write = f"y[i] = {int(value.view(np.uint16))};"
     else:
-        write = store(y.dtype, "y", "i", literal(value.item(), computed_type(y.dtype)))
+        write = store(y.dtype, "y", "i", write_literal(value.item(), to_computed_type(y.dtype)))
     return [
         f"if ({axis.is_outside(f'o{number}')}) {{ {write} return; }}"
         for number, axis in enumerate(axes)
@@ -187,7 +183,7 @@ def _extrapolated(axes: Sequence[_Axis], y: TensorSpec, attributes: Attributes) 
     ]
 
 
-def _nearest(axes: Sequence[_Axis], attributes: Attributes, c: str) -> list[str]:
+def _declare_nearest(axes: Sequence[_Axis], attributes: Attributes, c: str) -> list[str]:
     """Return the declarations of the nearest cell along each axis."""
     half = Fraction(1, 2)
     statements = []
@@ -200,35 +196,35 @@ def _nearest(axes: Sequence[_Axis], attributes: Attributes, c: str) -> list[str]
                 cell = axis.floor(f"o{number}")
             case "round_prefer_ceil":
                 cell = axis.floor(f"o{number}", half)
-            # Rounding down is all that there is in whole numbers.
+            # Whole numbers can only be rounded down.
             case mode:  # ⌈p⌉ is -⌊-p⌋
                 down = _Axis(axis.length, axis.resized, -axis.slope, -axis.intercept)
                 shift = half if mode == "round_prefer_floor" else Fraction(0)
                 cell = f"-{down.floor(f'o{number}', shift)}"
-        statements.append(f"const {c} c{number} = {_inside(cell, axis.length)};")
+        statements.append(f"const {c} c{number} = {_clamp(cell, axis.length)};")
     return statements
 
 
-def _inside(cell: str, length: int) -> str:
+def _clamp(cell: str, length: int) -> str:
     return f"max(min({cell}, {length - 1}), 0)"
 
 
 def _interpolate(axes: Sequence[_Axis], x: TensorSpec, attributes: Attributes, c: str) -> list[str]:
     """Return the statements that add up weighted cells to `sum`."""
-    real = _summed_in(x.dtype)
+    real = _choose_sum_type(x.dtype)
     changed = [number for number, axis in enumerate(axes) if not axis.is_kept]
     statements = [
         f"const {c} c{number} = o{number};" for number, axis in enumerate(axes) if axis.is_kept
     ]
     for number in changed:
         statements += _begin_axis(number, axes[number], attributes, real)
-    at = offset(contiguous([axis.length for axis in axes]), "c")
+    at = write_offset(make_strides([axis.length for axis in axes]), "c")
     weight = " * ".join(f"w{number}" for number in changed)
     value = f"({real}){load(x.dtype, 'x', at)}"
     inner = [f"sum = sum + {weight} * {value};" if weight else f"sum = {value};"]
-    # Inside out: the last axis, whose cells are neighbours, is the innermost loop.
+    # Inside out: the last axis, with neighbouring cells, is the innermost loop.
     for number in reversed(changed):
-        inner = _over_cells(number, axes[number], attributes, real, c, inner)
+        inner = _loop_over_cells(number, axes[number], attributes, real, c, inner)
     totals = [f"sum = sum / total{n};" for n in changed if _is_normalized(axes[n], attributes)]
     return [*statements, f"{real} sum = 0;", *inner, *totals]
 
@@ -237,15 +233,14 @@ def _is_normalized(axis: _Axis, attributes: Attributes) -> bool:
     return attributes["exclude_outside"] or axis.stretch != 1
 
 
-def _radius(axis: _Axis, attributes: Attributes) -> Fraction:
+def _find_radius(axis: _Axis, attributes: Attributes) -> Fraction:
     return (2 if attributes["mode"] == "cubic" else 1) * axis.stretch
 
 
 def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> list[str]:
     """Return the declarations of an axis's first cell, its gap, and the sum of weights."""
-    # A cell that is just as far away as the filter is wide weighs nothing: the next one is the
-    # first.
-    first = axis.floor(f"o{number}", -_radius(axis, attributes))
+    # A cell at exactly the filter's width has weight zero: the next one is the first.
+    first = axis.floor(f"o{number}", -_find_radius(axis, attributes))
     statements = [
         f"const i32 first{number} = {first} + 1;",
         f"const {real} gap{number} = {axis.gap(f'o{number}', f'first{number}', real)};",
@@ -254,29 +249,29 @@ def _begin_axis(number: int, axis: _Axis, attributes: Attributes, real: str) -> 
         add = [f"total{number} = total{number} + w{number};"]
         statements += [
             f"{real} total{number} = 0;",
-            *_over_cells(number, axis, attributes, real, "", add),
-            # Where all cells are outside, the sum is 0, and stays so.
+            *_loop_over_cells(number, axis, attributes, real, "", add),
+            # If all cells are outside, the sum stays 0.
             f"if (total{number} == 0) total{number} = 1;",
         ]
     return statements
 
 
-def _over_cells(
+def _loop_over_cells(
     number: int, axis: _Axis, attributes: Attributes, real: str, c: str, inner: Sequence[str]
 ) -> list[str]:
-    """Return the loop over cells that weigh something, with `w` and, unless `c` is empty, `c`."""
-    taps = math.ceil(2 * _radius(axis, attributes))
+    """Return the loop over cells with weights, which defines `w` and, if not empty, `c`."""
+    taps = math.ceil(2 * _find_radius(axis, attributes))
     length = axis.length
     distance = f"fabs(gap{number} + ({real})t{number})"
     if axis.stretch != 1:
-        distance += f" / {literal(float(axis.stretch), real)}"
+        distance += f" / {write_literal(float(axis.stretch), real)}"
     outside = f"first{number} + t{number} < 0 || first{number} + t{number} >= {length}"
     skip = f" || {outside}" if attributes["exclude_outside"] else ""
-    cell = _inside(f"first{number} + t{number}", length)
+    cell = _clamp(f"first{number} + t{number}", length)
     return [
         f"for (i32 t{number} = 0; t{number} < {taps}; t{number}++) {{",
         f"const {real} d{number} = {distance};",
-        f"const {real} w{number} = {_weight(f'd{number}', attributes, real)};",
+        f"const {real} w{number} = {_write_weight(f'd{number}', attributes, real)};",
         f"if (w{number} == 0{skip}) continue;",
         *([f"const {c} c{number} = {cell};"] if c else []),
         *inner,
@@ -284,32 +279,34 @@ def _over_cells(
     ]
 
 
-def _weight(d: str, attributes: Attributes, real: str) -> str:
+def _write_weight(d: str, attributes: Attributes, real: str) -> str:
     """Return a filter at a distance: a triangle, or the cubic of Keys (1981), equation 4."""
-    one, zero = literal(1, real), literal(0, real)
+    one, zero = write_literal(1, real), write_literal(0, real)
     if attributes["mode"] == "linear":
         return f"fmax({one} - {d}, {zero})"
     a = attributes["cubic_coeff_a"]
-    first, second, third = (literal(number, real) for number in (a + 2, a + 3, a))
+    first, second, third = (write_literal(number, real) for number in (a + 2, a + 3, a))
     inner = f"({first} * {d} - {second}) * {d} * {d} + {one}"
-    five, eight, four = (literal(number, real) for number in (5, 8, 4))
+    five, eight, four = (write_literal(number, real) for number in (5, 8, 4))
     outer = f"{third} * ((({d} - {five}) * {d} + {eight}) * {d} - {four})"
-    return f"({d} <= {one} ? {inner} : {d} < {literal(2, real)} ? {outer} : {zero})"
+    return f"({d} <= {one} ? {inner} : {d} < {write_literal(2, real)} ? {outer} : {zero})"
 
 
-def _summed_in(dtype: np.dtype[Any]) -> str:
-    """Return the C type of sums: f64 where f32 has too few digits."""
+def _choose_sum_type(dtype: np.dtype[Any]) -> str:
+    """Return the C type of sums: f64 if f32 has too few digits."""
     return "f64" if np.result_type(dtype, np.float32) == np.float64 else "f32"
 
 
-def _narrowed(y: TensorSpec, total: str) -> str:
-    """Return the statement that writes a sum, rounded and clipped where y is of integers."""
+def _write_narrow(y: TensorSpec, total: str) -> str:
+    """Return the statement that writes a sum, rounded and clipped if y has integers."""
     if is_float(y.dtype):
         return store(y.dtype, "y", "i", total)
-    real = _summed_in(y.dtype)
-    low, high = (extreme(y.dtype, name) for name in ("min", "max"))
+    real = _choose_sum_type(y.dtype)
+    low, high = (find_extreme(y.dtype, name) for name in ("min", "max"))
     wide = np.float64(high) if real == "f64" else np.float32(high)
     if int(wide) > high:  # the largest integers of 64 bits are no floats
         wide = np.nextafter(wide, type(wide)(0))
-    clipped = f"fmin(fmax(rint({total}), {literal(low, real)}), {literal(float(wide), real)})"
-    return f"y[i] = ({ctype(y.dtype)}){clipped};"
+    clipped = (
+        f"fmin(fmax(rint({total}), {write_literal(low, real)}), {write_literal(float(wide), real)})"
+    )
+    return f"y[i] = ({to_ctype(y.dtype)}){clipped};"

@@ -1,6 +1,6 @@
-"""Generators that write at the places that a tensor of indices names.
+"""Generators that write at the places in a tensor of indices.
 
-Where a place is named twice any of its updates wins: ONNX forbids it.
+If a place occurs twice, any of its updates wins: ONNX forbids it.
 """
 
 from __future__ import annotations
@@ -10,51 +10,59 @@ from math import prod
 from ...graph.dims import normalize_axis
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
-from .cells import cells, in_words, moved, place, typed
-from .copying import Layout, copy, words_of
-from .gathering import names_nothing, outside, outside_of, row_places
-from .indexing import contiguous, offset
+from .cells import (
+    declare_numbers,
+    declare_place,
+    declare_sized_words,
+    declare_words,
+    make_cell_kernel,
+)
+from .copying import Layout, choose_words, copy
+from .gathering import declare_row_places, describe_outside, describe_outside_axes, refuse_empty
+from .indexing import make_strides, write_offset
 from .kernel import TRAP, Code, Kernel
 from .registry import generates
 
 
-def _combines(call: Call) -> str | None:
+def _refuse(call: Call) -> str | None:
     if call.attributes["reduction"] != "none":
         return "no kernel is generated for scattered updates that are combined"
-    return names_nothing(call)
+    return refuse_empty(call)
 
 
-def _copied(x: TensorSpec) -> Kernel:
+def _copy(x: TensorSpec) -> Kernel:
     """Return the kernel that copies all of the data; y may lie on it."""
-    source = Layout(contiguous(x.static_shape))
+    source = Layout(make_strides(x.static_shape))
     return copy("copy", x.dtype.itemsize, x.static_shape, source)
 
 
-@generates("ScatterElements", unless=_combines)
+@generates("ScatterElements", unless=_refuse)
 def scatter_elements(call: Call, outputs: Specs) -> Code:
     """y[i, indices[i, j, ...], ...] = updates[i, j, ...], for the axis in the place of j."""
     x, indices = call.spec(0), call.spec(1)
     if not x.size:
         return Code(())
-    strides = contiguous(x.static_shape)
+    strides = make_strides(x.static_shape)
     axis = normalize_axis(call.attributes["axis"], len(strides))
     others = [0 if i == axis else stride for i, stride in enumerate(strides)]
     length = x.static_shape[axis]
     statements = [
-        *place("p", "indices[i]", length),
-        f"y[{offset(others, 'k')} + p * {strides[axis]}] = updates[i];",
+        *declare_place("p", "indices[i]", length),
+        f"y[{write_offset(others, 'k')} + p * {strides[axis]}] = updates[i];",
     ]
     parameters = [
-        typed("indices", indices, "input", 1),
-        moved("updates", x, "input", 2),
-        moved("y", x, "output"),
+        declare_numbers("indices", indices, "input", 1),
+        declare_words("updates", x, "input", 2),
+        declare_words("y", x, "output"),
         TRAP,
     ]
-    write = cells("scatter_elements", indices.static_shape, parameters, statements, [x.size])
-    return Code((_copied(x), write), trap=outside(axis, length))
+    write = make_cell_kernel(
+        "scatter_elements", indices.static_shape, parameters, statements, [x.size]
+    )
+    return Code((_copy(x), write), trap=describe_outside(axis, length))
 
 
-@generates("ScatterND", unless=_combines)
+@generates("ScatterND", unless=_refuse)
 def scatter_nd(call: Call, outputs: Specs) -> Code:
     """Write data with updates at rows of indices."""
     x, indices = call.spec(0), call.spec(1)
@@ -62,21 +70,21 @@ def scatter_nd(call: Call, outputs: Specs) -> Code:
         return Code(())
     depth = indices.static_shape[-1]
     rows = indices.size // depth
-    size, inner = words_of(x.dtype.itemsize, prod(x.static_shape[depth:]))
+    size, inner = choose_words(x.dtype.itemsize, prod(x.static_shape[depth:]))
     statements = [
         "index p = 0;",
-        *row_places(x.static_shape[:depth], depth, "k0"),
+        *declare_row_places(x.static_shape[:depth], depth, "k0"),
         f"y[p * {inner} + k1] = updates[i];",
     ]
     parameters = [
-        typed("indices", indices, "input", 1),
-        in_words("updates", size, "input", 2),
-        in_words("y", size, "output"),
+        declare_numbers("indices", indices, "input", 1),
+        declare_sized_words("updates", size, "input", 2),
+        declare_sized_words("y", size, "output"),
         TRAP,
     ]
     sizes = [x.size, indices.size]
-    write = cells("scatter_nd", (rows, inner), parameters, statements, sizes)
-    return Code((_copied(x), write), trap=outside_of(x.static_shape[:depth]))
+    write = make_cell_kernel("scatter_nd", (rows, inner), parameters, statements, sizes)
+    return Code((_copy(x), write), trap=describe_outside_axes(x.static_shape[:depth]))
 
 
 @generates("TensorScatter")
@@ -86,12 +94,12 @@ def tensor_scatter(call: Call, outputs: Specs) -> Code:
     shape = x.static_shape
     axis = normalize_axis(call.attributes["axis"], len(shape))
     inner, length, count = prod(shape[axis + 1 :]), shape[axis], update.static_shape[axis]
-    parameters = [moved("x", x, "input"), moved("updates", update, "input", 1)]
+    parameters = [declare_words("x", x, "input"), declare_words("updates", update, "input", 1)]
     start, check = "0", []
     if call.has(2):
-        parameters.append(typed("starts", call.spec(2), "input", 2))
+        parameters.append(declare_numbers("starts", call.spec(2), "input", 2))
         start = f"starts[k0 / {prod(shape[1:axis])}]"
-    parameters.append(moved("y", x, "output"))
+    parameters.append(declare_words("y", x, "output"))
     step = f"(i64)k1 - (i64){start}"
     if call.attributes["mode"] == "circular":
         step = f"place_i64(({step}) % {length}, {length})"
@@ -105,6 +113,6 @@ def tensor_scatter(call: Call, outputs: Specs) -> Code:
         f"updates[(k0 * {count} + (index)ahead) * {inner} + k2] : x[i];",
     ]
     cut = (prod(shape[:axis]), length, inner)
-    kernel = cells("tensor_scatter", cut, parameters, statements, [update.size])
+    kernel = make_cell_kernel("tensor_scatter", cut, parameters, statements, [update.size])
     trap = f"{count} places from {{}} on are not on axis {axis} of length {length}"
     return Code((kernel,), trap=trap)

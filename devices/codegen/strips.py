@@ -1,4 +1,4 @@
-"""Strips of a product's factors: how a group of threads brings them to shared memory."""
+"""Strips of a product's factors, which a group of threads loads into shared memory."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .types import literal
+from .types import write_literal
 
 DEPTH = 16
-"""Of a strip."""
+"""The depth of a strip."""
 VECTOR = 4
 """Neighbours that a thread reads from a strip at once."""
 
 
 class Read(NamedTuple):
-    """How an element is read: statements, its value, and the condition without which it is 0.
+    """The read of an element: statements, the condition without which it is 0, and its value.
 
     An empty condition is always met.
     """
@@ -27,40 +27,32 @@ class Read(NamedTuple):
 
 @dataclass(frozen=True)
 class Factor:
-    """How a factor is read.
-
-    Attributes
-    ----------
-    along_depth : bool
-        Whether neighbours in memory are neighbours along the depth, or else along the other axis.
-    place : callable
-        From the name of a row's or column's index, and a tag to end names with, to statements.
-    read : callable
-        From that tag and the name of an index along the depth.
-    begin : callable
-        From the tag of a thread's first row or column to statements for all that it reads of a
-        strip, which begins at the index `first`.
-    """
+    """The access to a factor."""
 
     along_depth: bool
+    """Whether neighbours in memory are neighbours along the depth, or else along the other axis."""
     place: Callable[[str, str], list[str]]
+    """From the name of a row's or column's index, and a suffix for names, to statements."""
     read: Callable[[str, str], Read]
+    """From that suffix and the name of an index along the depth."""
     begin: Callable[[str], list[str]] = lambda tag: []
+    """From the suffix of a thread's first row or column to the statements that precede all its
+    reads from a strip, which starts at the index `first`."""
 
 
 class Strip:
-    """Writes how a group fetches a strip of a factor: each thread some elements of it.
+    """Writes the statements with which a group loads a strip: each thread loads some elements.
 
     Parameters
     ----------
     name : str
-        What names of variables begin with.
+        The prefix of variables.
     width : int
         Rows or columns of the strip.
     count : int
         Rows or columns of the factor.
     threads : int
-        Of the group.
+        Threads of the group.
     ctype, index : str
         The C types of elements and of indices.
     """
@@ -86,7 +78,7 @@ class Strip:
         return f"SHARED {self._ctype} {self._name}_strip[{size}] __attribute__((aligned(16)));"
 
     def declare(self) -> list[str]:
-        """Return the declarations of what a thread fetches, and of where that is."""
+        """Return the declarations of the elements that a thread loads, and of their places."""
         name, c = self._name, self._index
         inner = DEPTH if self._factor.along_depth else self._width
         step = self._threads // inner
@@ -104,7 +96,7 @@ class Strip:
         return statements
 
     def fetch(self, start: str) -> list[str]:
-        """Return the statements that fetch the strip from a place along the depth on."""
+        """Return the statements that load the strip from a place along the depth on."""
         index = self._index
         statements = ["{", f"const {index} first = {start};"]
         statements += self._factor.begin(f"_{self._name}0")
@@ -113,7 +105,7 @@ class Strip:
             read = self._factor.read(f"_{self._name}{placed}", "depth")
             conditions = [f"{self._name}_index{placed} < {self._count}", "depth < stop"]
             conditions += [read.condition] if read.condition else []
-            zero = literal(0, self._ctype)
+            zero = write_literal(0, self._ctype)
             statements += [
                 "{",
                 f"const {index} depth = first + {self._deep(slot)};",
@@ -124,7 +116,7 @@ class Strip:
         return [*statements, "}"]
 
     def put(self) -> list[str]:
-        """Return the statements that put what was fetched into shared memory."""
+        """Return the statements that store the loaded elements to shared memory."""
         name = self._name
         return [
             f"{name}_strip[({self._deep(slot)}) * {self.pitch} + {self._wide(slot)}]"

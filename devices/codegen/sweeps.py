@@ -1,9 +1,10 @@
-"""Kernels that go over lines: fold them, and write what comes of it.
+"""Kernels that fold lines and write the results.
 
-A line is folded to a number, elements may be computed with that, folded again, and so on; at last
-the elements, or one number for the line, are written. Long lines, where there are few, are split
-into parts, a kernel for each fold: it writes a number for each part to scratch, which the kernels
-behind it fold again. All is added in an order that shapes alone decide.
+A line is folded to a number; elements may be computed with that, folded again, and so on; at the
+end
+the elements, or one number for the line, are written. If lines are few and long, they are split
+into parts, with a kernel for each fold: it writes a number for each part to scratch, and later
+kernels fold these. The order of additions depends on shapes alone.
 """
 
 from __future__ import annotations
@@ -12,53 +13,41 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ...graph.tensor import TensorSpec
-from .indexing import coordinates, offset
+from .indexing import declare_coordinates, write_offset
 from .kernel import THREADS, Code, Kernel, Parameter
 from .lines import Lines
-from .types import dtype_name
+from .types import to_dtype_name
 
 IN_ORDER = 64
-"""Numbers that are added one after the other before their sum is added to others."""
+"""Numbers that are added in sequence before their sum is added to others."""
 
 At: TypeAlias = Callable[[str], str]
 """From the name of an element's index in the tensor to an expression."""
 
 
 class Fold(NamedTuple):
-    """How two numbers of a C type become one; `start` is neutral.
-
-    Attributes
-    ----------
-    combine : callable
-        Of two expressions.
-    rounds : bool
-        Whether the order makes a difference.
-    """
+    """An operation that combines two numbers of a C type; `start` is neutral."""
 
     ctype: str
     start: str
     combine: Callable[[str, str], str]
+    """Combines two expressions."""
     rounds: bool = False
+    """Whether the result depends on the order."""
 
 
 class LineFold(NamedTuple):
-    """A fold over each line into a variable that the folds behind it may read.
-
-    Attributes
-    ----------
-    element : callable
-        What of each element is folded.
-    then : tuple of str
-        Statements behind the fold.
-    """
+    """A fold over each line into a variable that later folds may read."""
 
     name: str
     fold: Fold
     element: At
+    """Expression of an element that is folded."""
     then: tuple[str, ...] = ()
+    """Statements after the fold."""
 
 
-def line_code(
+def fold_lines(
     title: str,
     lines: Lines,
     parameters: Sequence[Parameter],
@@ -69,22 +58,22 @@ def line_code(
     once: Sequence[str] = (),
     functions: tuple[str, ...] = (),
 ) -> Code:
-    """Return the code that folds lines, one fold after the other, and writes what comes of it.
+    """Return the code that folds lines, one fold after the other, and writes the results.
 
     Parameters
     ----------
     parameters : sequence of Parameter
         The inputs and outputs.
     prepare : sequence of str
-        Statements once `line` is known, before all else.
+        Statements at the start, when `line` is known.
     each : callable, optional
-        The statements for an element, given the name of its index; all folds are known to them.
+        The statements for an element, given the name of its index; they may read all folds.
     once : sequence of str
-        The statements for a line, whose number is `line`.
+        The statements for each `line`.
     """
     writer = _Writer(lines)
-    # One kernel does everything where lines are many or short; what follows is for few long ones,
-    # where a group for each line would leave most of the device idle.
+    # One kernel suffices if lines are many or short; the rest is for few long ones, where a group
+    # for each line would leave most of the device idle.
     if lines.parts == 1:
         body = [
             *writer.begin(1),
@@ -102,15 +91,15 @@ def line_code(
     for index, line_fold in enumerate(folds):
         writer = _Writer(lines)
         body = [*writer.begin(lines.parts), *prepare]
-        # Kernels share nothing but memory: each folds the parts of what came before for itself,
-        # which is less than to wait for one more kernel that does so once.
+        # Kernels share only memory: each one folds the parts of earlier results again, which is
+        # cheaper than another kernel that does so once.
         body += [s for known in folds[:index] for s in writer.fold_parts(known)]
         body += writer.fold_part(line_fold)
         taken = (*parameters, *partial[: index + 1])
         units = lines.count * lines.parts
         kernels.append(writer.kernel(f"{title}_{line_fold.name}", taken, body, units, functions))
     writer = _Writer(lines)
-    # With elements to write, there is work for all parts; else one unit for each line is enough.
+    # With elements to write, all parts have work; else one unit for each line is enough.
     parts = lines.parts if each is not None else 1
     body = [*writer.begin(parts), *prepare]
     body += [s for known in folds for s in writer.fold_parts(known)]
@@ -118,13 +107,13 @@ def line_code(
     taken = (*parameters, *partial)
     kernels.append(writer.kernel(title, taken, body, lines.count * parts, functions))
     scratch = tuple(
-        TensorSpec(dtype_name(one.fold.ctype), (lines.parts, lines.count)) for one in folds
+        TensorSpec(to_dtype_name(one.fold.ctype), (lines.parts, lines.count)) for one in folds
     )
     return Code(tuple(kernels), scratch)
 
 
 class _Writer:
-    """Writes the body of a kernel: the variables of a thread, folds, and what is written."""
+    """Writes the body of a kernel: the variables of a thread, the folds, and the stores."""
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
@@ -148,14 +137,14 @@ class _Writer:
         lines = self._lines
         c, lanes, held = lines.index, lines.lanes, lines.in_group
         self._units = lines.count * parts
-        # Neighbouring threads are to read neighbouring bytes: those of a line where elements of a
-        # line are adjacent, else those of as many lines.
+        # Neighbouring threads should read neighbouring bytes: of one line if its elements are
+        # adjacent, else of neighbouring lines.
         slot, lane = f"THREAD / {lanes}", f"THREAD % {lanes}"
         if not lines.is_adjacent:
             slot, lane = f"THREAD % {held}", f"THREAD / {held}"
         unit = f"({c})GROUP * {held} + {slot}"
         statements = [f"const i32 lane = {lane};"]
-        # A thread that returned early would be missed at a barrier.
+        # A thread that returned early would be missing at a barrier.
         if self._is_ragged:  # the threads that are left over repeat the last line
             statements += [
                 f"const {c} wanted = {unit};",
@@ -166,8 +155,8 @@ class _Writer:
         line = "unit" if parts == 1 else f"unit % {lines.count}"
         statements.append(f"const {c} line = {line};")
         lengths, strides = lines.across()
-        statements += coordinates("line", lengths, "k", c)
-        statements.append(f"const {c} base = {offset(strides, 'k')};")
+        statements += declare_coordinates("line", lengths, "k", c)
+        statements.append(f"const {c} base = {write_offset(strides, 'k')};")
         if parts == 1:
             return [*statements, f"const {c} begin = 0, end = {lines.length};"]
         size = -(-lines.length // parts)
@@ -181,7 +170,7 @@ class _Writer:
         """Return the statements that fold the elements from begin to end."""
         name, fold, lanes = line_fold.name, line_fold.fold, self._lines.lanes
         take = fold.combine
-        # What one lane adds up, at most.
+        # Most numbers that one lane adds up.
         longest = -(-self._lines.length // self._lines.parts) // lanes
         if not fold.rounds or longest <= 2 * IN_ORDER:
             inner = [f"{name} = {take(name, line_fold.element('at'))};"]
@@ -190,8 +179,8 @@ class _Writer:
                 *self._sweep("begin", "end", inner),
             ]
         else:
-            # Long sums are added in blocks, as numpy's are: the error grows with the length of a
-            # block and the number of blocks, not with their product.
+            # Long sums are added in blocks, as in numpy: the error grows with the length of a block
+            # and the number of blocks, not with their product.
             c, run = self._lines.index, lanes * IN_ORDER
             inner = [f"part_{name} = {take(f'part_{name}', line_fold.element('at'))};"]
             statements = [
@@ -206,13 +195,13 @@ class _Writer:
         return [*statements, *self._across_lanes(name, fold), *line_fold.then]
 
     def fold_part(self, line_fold: LineFold) -> list[str]:
-        """Return the statements that fold a part of a line and write what comes of it."""
-        # What follows a fold needs all of the line, and here is a part.
+        """Return the statements that fold a part of a line and store the result."""
+        # Statements after a fold need the whole line, and this is a part.
         folded = self.fold(line_fold._replace(then=()))
         return [*folded, *self._if_first([f"parts_{line_fold.name}[unit] = {line_fold.name};"])]
 
     def fold_parts(self, line_fold: LineFold) -> list[str]:
-        """Return the statements that fold what was made of the parts of a line."""
+        """Return the statements that fold the results of a line's parts."""
         name, fold, lines = line_fold.name, line_fold.fold, self._lines
         read = f"parts_{name}[p * {lines.count} + line]"
         return [
@@ -228,7 +217,7 @@ class _Writer:
         body = [] if each is None else self._if_real(self._sweep("begin", "end", each("at")))
         if not once:
             return body
-        # Of all units that have a part of the line, one writes what is written once.
+        # Of all units with a part of the line, only the first writes these.
         first = "begin == 0" if each is not None and self._lines.parts > 1 else ""
         return [*body, *self._if_first(once, first)]
 
@@ -250,18 +239,18 @@ class _Writer:
         c, (lengths, strides) = lines.index, lines.along()
         return [
             f"for ({c} j = {begin} + lane; j < {end}; j += {lines.lanes}) {{",
-            *coordinates("j", lengths, "j", c),
-            f"const {c} at = base + {offset(strides, 'j')};",
+            *declare_coordinates("j", lengths, "j", c),
+            f"const {c} at = base + {write_offset(strides, 'j')};",
             *inner,
             "}",
         ]
 
     def _across_lanes(self, name: str, fold: Fold) -> list[str]:
-        """Return the statements that fold what the lanes have, for all of them to know."""
+        """Return the statements that fold the lanes' numbers and give the result to all of them."""
         lanes = self._lines.lanes
         if lanes == 1:
             return []
-        # How far the next lane of the same line is: see `begin`.
+        # The distance to the next lane of the same line: see `begin`.
         apart = 1 if self._lines.is_adjacent else self._lines.in_group
         tree = f"lanes_{name}"
         self._shared.append(f"SHARED {fold.ctype} {tree}[{THREADS}];")
@@ -269,7 +258,7 @@ class _Writer:
         return [
             f"{tree}[THREAD] = {name};",
             "BARRIER;",
-            # A tree of fixed shape: sums come out the same in every run, whichever thread is first.
+            # A tree of fixed shape: sums are the same in every run, whichever thread is first.
             f"for (i32 width = {lanes // 2}; width > 0; width /= 2) {{",
             f"if (lane < width) {tree}[THREAD] = {both};",
             "BARRIER;",

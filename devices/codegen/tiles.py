@@ -1,11 +1,11 @@
-"""Products of matrices by tiles: what matrix products and convolutions share.
+"""Products of matrices by tiles, for matrix products and convolutions.
 
-A group computes a tile of the product. Step by step along the depth, its threads fetch a strip of
-each factor into shared memory, and each adds the products of some rows and columns to sums that
-stay in registers; meanwhile the next strips are on their way. Products with few tiles are split
-along the depth too: the sums of the parts go to scratch, where a second kernel adds them in order.
+A group computes a tile of the product. Step by step along the depth, its threads load a strip of
+each factor into shared memory, and each thread adds the products of some rows and columns to sums
+in registers, while the next strips are loading. Products with few tiles are split along the depth
+too: the sums of the parts go to scratch, where a second kernel adds them in order.
 
-What the factors are is told by functions, and so is what becomes of a sum.
+Functions define the elements of the factors and the statements that write a sum.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...graph.tensor import TensorSpec
-from .indexing import index_type
-from .kernel import GROUPS, THREADS, Code, Kernel, Parameter, groups_of
+from .indexing import choose_index_type
+from .kernel import GROUPS, THREADS, Code, Kernel, Parameter, count_groups
 from .strips import DEPTH, VECTOR, Factor, Strip
-from .types import dtype_name, literal
+from .types import to_dtype_name, write_literal
 
 MOST_SPLITS = 64
 
 
 class Tile(NamedTuple):
-    """Rows and columns of a group, those of a thread, and how fast it is beside the largest one."""
+    """Rows and columns of a group and of a thread, and the speed relative to the largest tile."""
 
     rows: int
     columns: int
@@ -49,21 +49,7 @@ TILES = (
 
 @dataclass(frozen=True)
 class Product:
-    """A stack of products of matrices.
-
-    Attributes
-    ----------
-    ctype : str
-        The type that is multiplied and added in.
-    finish_column : callable
-        From the name of a column's index to statements.
-    finish : callable
-        From the names of row, column and sum to the statements that write it.
-    begin : tuple of str
-        Statements once `batch` is known, a variable.
-    index : str
-        The C type of indices.
-    """
+    """A stack of products of matrices."""
 
     title: str
     parameters: tuple[Parameter, ...]
@@ -74,14 +60,19 @@ class Product:
     left: Factor
     right: Factor
     ctype: str
+    """The type of products and sums."""
     finish_column: Callable[[str], list[str]]
+    """From the name of a column's index to statements."""
     finish: Callable[[str, str, str], list[str]]
+    """From the names of row, column and sum to the statements that write it."""
     begin: tuple[str, ...] = ()
+    """Statements that follow the declaration of `batch`."""
     index: str = "i32"
+    """The C type of indices."""
 
     @property
     def size(self) -> int:
-        """How many elements the products have."""
+        """The elements of all products."""
         return self.batch * self.rows * self.columns
 
     def code(self) -> Code:
@@ -92,11 +83,11 @@ class Product:
 
 
 def choose(product: Product) -> tuple[Tile, int]:
-    """Return the tile that promises to be the fastest, and into how many parts depth is split."""
+    """Return the tile that is expected to be fastest, and the number of parts along the depth."""
     is_short = product.ctype in ("f32", "u32")
     tiles = TILES if is_short else TILES[3:]  # there are only so many registers
-    # Each part goes through at least eight strips, lest fetching the first and storing the sums is
-    # most of it.
+    # Each part has at least eight strips, or else loading the first one and storing the sums
+    # dominate.
     most = max(1, min(MOST_SPLITS, product.depth // (8 * DEPTH)))
 
     def groups(tile: Tile) -> int:
@@ -104,8 +95,8 @@ def choose(product: Product) -> tuple[Tile, int]:
         return max(1, product.batch * across)
 
     def speed(tile: Tile) -> float:
-        # The share of a tile's work that is not beyond the edges, times how fast such tiles are,
-        # times how many of the device's places have a group, depth split as far as may be.
+        # The share of a tile's work inside the edges, times the speed of such tiles, times the
+        # share of the device that is busy with the depth split as far as possible.
         used = product.size / (groups(tile) * tile.rows * tile.columns)
         return used * tile.speed * min(1.0, groups(tile) * most / GROUPS)
 
@@ -115,7 +106,7 @@ def choose(product: Product) -> tuple[Tile, int]:
 
 
 def _split(product: Product, tile: Tile, splits: int) -> Code:
-    c, index = product.ctype, index_type(splits * product.size)
+    c, index = product.ctype, choose_index_type(splits * product.size)
     parts = Parameter("parts", c, "scratch", 0)
     first = _Tiled(product, tile, splits, index).kernel(parts)
     rows, columns = product.rows, product.columns
@@ -124,16 +115,18 @@ def _split(product: Product, tile: Tile, splits: int) -> Code:
         f"if (i >= {product.size}) return;",
         f"const {product.index} batch = i / {rows * columns};",
         f"const {product.index} row = i / {columns} % {rows}, column = i % {columns};",
-        f"{c} sum = {literal(0, c)};",
-        # In the order of the parts, whichever was ready first: the same bits in every run.
+        f"{c} sum = {write_literal(0, c)};",
+        # In the order of the parts, whichever is ready first: the same bits in every run.
         f"for ({index} s = 0; s < {splits}; s++) sum = sum + parts[s * {product.size} + i];",
         *product.begin,
         *product.finish_column("column"),
         *product.finish("row", "column", "sum"),
     ]
     taken = (*product.parameters, parts)
-    last = Kernel(f"{product.title}_sum", taken, "\n".join(body), groups_of(product.size), THREADS)
-    return Code((first, last), (TensorSpec(dtype_name(c), (splits, product.size)),))
+    last = Kernel(
+        f"{product.title}_sum", taken, "\n".join(body), count_groups(product.size), THREADS
+    )
+    return Code((first, last), (TensorSpec(to_dtype_name(c), (splits, product.size)),))
 
 
 class _Tiled:
@@ -168,7 +161,7 @@ class _Tiled:
             *left.declare(),
             *right.declare(),
             *self._sums(),
-            # Fetched to registers: they wait there until all threads are through with the strips in
+            # Loaded into registers, where they wait until all threads are done with the strips in
             # shared memory.
             *left.fetch("start"),
             *right.fetch("start"),
@@ -178,7 +171,7 @@ class _Tiled:
             "BARRIER;",
             f"const {of.index} next = from + {DEPTH};",
             "if (next < stop) {",
-            # Loads are issued before the products, which take as long as the memory does.
+            # Loads are issued before the products, which hide the latency of memory.
             *left.fetch("next"),
             *right.fetch("next"),
             "}",
@@ -204,7 +197,7 @@ class _Tiled:
             f"{c} sums[{tile.thread_rows}][{tile.thread_columns}];",
             *self._over("i", tile.thread_rows),
             *self._over("j", tile.thread_columns),
-            f"sums[i][j] = {literal(0, c)};",
+            f"sums[i][j] = {write_literal(0, c)};",
         ]
 
     def _over(self, name: str, count: int) -> list[str]:
@@ -212,8 +205,7 @@ class _Tiled:
 
     def _multiply(self, left: int, right: int) -> list[str]:
         c, tile = self._of.ctype, self._tile
-        # Said outright, since contraction is off: other formulas must give the same bits
-        # everywhere.
+        # Explicit, since contraction is off: other formulas must give the same bits everywhere.
         added = "fma(a[i], b[j], sums[i][j])" if c in _FLOATS else "sums[i][j] + a[i] * b[j]"
         return [
             "#pragma unroll 4",
@@ -230,12 +222,12 @@ class _Tiled:
         ]
 
     def _row(self) -> str:
-        """Return a thread's i-th row: compilers read runs of neighbours in a strip at once."""
+        """Return a thread's i-th row, in runs, which compilers read from a strip at once."""
         run, threads = min(VECTOR, self._tile.thread_rows), self._threads // self._across
         return f"(i / {run} * {threads} + down) * {run} + i % {run}"
 
     def _column(self) -> str:
-        """Return a thread's j-th column: in pairs, so that neighbours still write neighbours."""
+        """Return a thread's j-th column, in pairs, so that neighbours still write neighbours."""
         run = min(2, self._tile.thread_columns)
         return f"(j / {run} * {self._across} + across) * {run} + j % {run}"
 

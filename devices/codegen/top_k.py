@@ -1,29 +1,29 @@
-"""TopK of few: one fold for each of the elements that are chosen."""
+"""TopK for small k: one fold for each of the chosen elements."""
 
 from __future__ import annotations
 
 import math
 
 from ...graph.operator import Call, Specs
-from .folds import comes_before, next_place_of
+from .folds import define_before, make_next_place
 from .kernel import Code
 from .lines import Lines
-from .reduction import input_of, output_of
+from .reduction import declare_input, declare_output
 from .registry import generates
-from .sweeps import At, LineFold, line_code
+from .sweeps import At, LineFold, fold_lines
 from .types import load, store
 
 FEW = 16
 
 
-def _unless(call: Call) -> str | None:
+def _refuse(call: Call) -> str | None:
     k = call.value(1)
     if k is None:
         return "k is computed"
     return f"k is over {FEW}" if int(k.reshape(-1)[0]) > FEW else None
 
 
-@generates("TopK", unless=_unless)
+@generates("TopK", unless=_refuse)
 def top_k(call: Call, outputs: Specs) -> Code:
     """The k first of a stable sort along an axis; NaN counts as largest."""
     x, values, shape = call.spec(0), outputs[0], call.spec(0).static_shape
@@ -31,9 +31,9 @@ def top_k(call: Call, outputs: Specs) -> Code:
     k, inner = values.static_shape[axis], math.prod(shape[axis + 1 :])
     lines = Lines(shape, (axis,))
     name = "max" if largest else "min"
-    function, before = comes_before(x.dtype, name, nan_first=largest)
+    function, before = define_before(x.dtype, name, nan_first=largest)
     folds = [
-        LineFold(f"best{rank}", next_place_of(lines.index, before), _behind(rank, before))
+        LineFold(f"best{rank}", make_next_place(lines.index, before), _filter_chosen(rank, before))
         for rank in range(k)
     ]
     once = [
@@ -43,13 +43,13 @@ def top_k(call: Call, outputs: Specs) -> Code:
         place = f"at + {rank * inner}"
         once.append(store(x.dtype, "y", place, load(x.dtype, "x", f"best{rank}")))
         once.append(f"places[{place}] = (best{rank} - base) / {max(inner, 1)};")
-    parameters = [input_of(x), output_of(values), output_of(outputs[1], "places", 1)]
+    parameters = [declare_input(x), declare_output(values), declare_output(outputs[1], "places", 1)]
     if not k:
         return Code(())
-    return line_code("top_k", lines, parameters, folds, once=once, functions=(function,))
+    return fold_lines("top_k", lines, parameters, folds, once=once, functions=(function,))
 
 
-def _behind(rank: int, before: str) -> At:
+def _filter_chosen(rank: int, before: str) -> At:
     """Return the expression: an element's index if it comes behind those that were chosen."""
     if rank == 0:
         return lambda at: at

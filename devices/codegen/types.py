@@ -24,48 +24,47 @@ CTYPES = {
     "float32": "f32",
     "float64": "f64",
 }
-"""How elements are declared. A bool is 0 or 1."""
+"""The C types of elements. A bool is 0 or 1."""
 
 NARROW = ("float16", "bfloat16")
-"""Floats that are stored bits: they are computed with as f32, read by LOAD_F16(p, i), written by
-STORE_F16(p, i, x), which rounds to nearest even, and the same with BF16."""
+"""Floats that are stored as bits: computed in f32, read by LOAD_F16(p, i), written by STORE_F16(p,
+i, x), which rounds to nearest even; likewise for BF16."""
 
 
-def ctype(dtype: np.dtype[Any]) -> str:
+def to_ctype(dtype: np.dtype[Any]) -> str:
     """Return the C type of a dtype's elements."""
     return CTYPES[dtype.name]
 
 
-def dtype_name(c: str) -> str:
+def to_dtype_name(c: str) -> str:
     return next(name for name, known in CTYPES.items() if known == c and name != "bool")
 
 
-def computed_type(dtype: np.dtype[Any]) -> str:
+def to_computed_type(dtype: np.dtype[Any]) -> str:
     """Return the C type that elements are computed with: f32 for floats of 16 bits."""
-    return "f32" if is_narrow(dtype) else ctype(dtype)
+    return "f32" if is_narrow(dtype) else to_ctype(dtype)
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Return True for floats that are computed with as f32, and rounded where they are stored."""
+    """Return whether floats are computed in f32, and rounded when stored."""
     return dtype.name in NARROW
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Return True for floats; numpy's own letter for bfloat16 is another one."""
+    """Return whether elements are floats; numpy's own letter for bfloat16 differs."""
     return kind_of(dtype) == "f"
 
 
 def load(dtype: np.dtype[Any], pointer: str, index: str) -> str:
-    """Return the expression that reads an element."""
     if is_narrow(dtype):
-        return f"LOAD_{ctype(dtype).upper()}({pointer}, {index})"
+        return f"LOAD_{to_ctype(dtype).upper()}({pointer}, {index})"
     return f"{pointer}[{index}]"
 
 
 def load_factor(dtype: np.dtype[Any], pointer: str, index: str) -> str:
-    """Return the expression that reads an element to multiply it: of a NaN, any NaN.
+    """Return the expression that reads a factor of a product; any NaN may replace a NaN.
 
-    What windows and tiles read again and again should take no more instructions than it must.
+    Windows and tiles read elements repeatedly, so each read takes as few instructions as possible.
     """
     if dtype.name == "float16":
         return f"FACTOR_F16({pointer}, {index})"
@@ -75,16 +74,16 @@ def load_factor(dtype: np.dtype[Any], pointer: str, index: str) -> str:
 def store(dtype: np.dtype[Any], pointer: str, index: str, value: str) -> str:
     """Return the statement that writes an element; bools must be 0 or 1 already."""
     if is_narrow(dtype):
-        return f"STORE_{ctype(dtype).upper()}({pointer}, {index}, {value});"
+        return f"STORE_{to_ctype(dtype).upper()}({pointer}, {index}, {value});"
     return f"{pointer}[{index}] = {value};"
 
 
-def rounded(dtype: np.dtype[Any], value: str) -> str:
-    """Return the expression of what a value is when it was stored and is read again."""
-    return f"ROUND_{ctype(dtype).upper()}({value})" if is_narrow(dtype) else value
+def write_rounding(dtype: np.dtype[Any], value: str) -> str:
+    """Return the expression of a value after it was stored and loaded again."""
+    return f"ROUND_{to_ctype(dtype).upper()}({value})" if is_narrow(dtype) else value
 
 
-def literal(value: float | int | bool, c: str) -> str:
+def write_literal(value: float | int | bool, c: str) -> str:
     """Return a number of a computed type as C writes it, to the last bit.
 
     Parameters

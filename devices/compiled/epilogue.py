@@ -17,23 +17,16 @@ NONE, RELU, CLIP, HARD_SWISH, HARD_SIGMOID, LEAKY_RELU = range(6)
 
 
 class Numbers(NamedTuple):
-    """The compiled form of an epilogue: y = activate(v + residual) · scale + shift.
-
-    Attributes
-    ----------
-    activation : int
-        One of the constants of this module.
-    adds, scales : bool
-        Whether there is a residual; whether `scale` and `shift` are used.
-    a, b : float
-        The bounds of CLIP, slope and offset of HARD_SIGMOID, the slope of LEAKY_RELU.
-    """
+    """The compiled form of an epilogue: y = activate(v + residual) · scale + shift."""
 
     activation: int = NONE
+    """One of the constants of this module."""
     adds: bool = False
     scales: bool = False
+    """Whether there is a residual; whether `scale` and `shift` are used."""
     a: float = 0.0
     b: float = 0.0
+    """The bounds of CLIP, slope and offset of HARD_SIGMOID, the slope of LEAKY_RELU."""
     scale: float = 1.0
     shift: float = 0.0
 

@@ -17,9 +17,9 @@ from ...graph.operator import Call, Specs
 from ...graph.operators.attention import MASK, AttentionWindow, scale_of, window_of
 from ...graph.tensor import TensorSpec
 from ..codegen.attention_weights import MOST_KEYS
-from ..codegen.dot_attention import BY_HEADS, AttentionShape, attention_shape
+from ..codegen.dot_attention import BY_HEADS, AttentionShape, infer_attention_shape
 from ..codegen.indexing import INDEX_LIMIT
-from ..codegen.registry import why_not
+from ..codegen.registry import find_refusal
 from .products import ALIGNMENT, Factor, Product, Result
 
 LEAST = 10_000_000
@@ -39,47 +39,33 @@ QUANTUM = 8
 
 
 class HeadBlock(NamedTuple):
-    """Heads that are multiplied at once.
-
-    Attributes
-    ----------
-    head : int
-        The first head, counted over all samples.
-    q, k, v, y, scores, weights : int
-        Offsets in bytes of their parts in each tensor.
-    """
+    """Heads that are multiplied at once."""
 
     head: int
+    """The first head, counted over all samples."""
     q: int
     k: int
     v: int
     y: int
     scores: int
     weights: int
+    """Offsets in bytes of their parts in each tensor."""
 
 
 class StaticAttention(NamedTuple):
-    """An attention of static shapes, for tensor cores.
-
-    Attributes
-    ----------
-    dtype : str
-        Of queries, keys and values.
-    softcap : float
-        Limit of scores; 0 for none.
-    is_stacked : bool
-        Whether heads are an axis, so that all are one stack of matrices. Otherwise they are
-        adjacent
-        in each row, and each sample is a stack.
-    """
+    """An attention of static shapes, for tensor cores."""
 
     dtype: str
+    """Dtype of queries, keys and values."""
     shape: AttentionShape
     window: AttentionWindow
     mask: TensorSpec | None
     scale: float
     softcap: float
+    """Limit of scores; 0 for none."""
     is_stacked: bool
+    """Whether heads are an axis, so that all are one stack of matrices. Otherwise they are adjacent
+    in each row, and each sample is a stack."""
 
     @property
     def operations(self) -> int:
@@ -208,9 +194,9 @@ def match_attention(
     dtypes = ("float16", "bfloat16", *(["float32"] if tf32 else []))
     if node.op != "Attention" or call.spec(0).dtype.name not in dtypes:
         return None
-    if why_not(node, call) is not None:  # generated kernels replace refused products
+    if find_refusal(node, call) is not None:  # generated kernels replace refused products
         return None
-    shape, mask = attention_shape(call), call.spec(MASK) if call.has(MASK) else None
+    shape, mask = infer_attention_shape(call), call.spec(MASK) if call.has(MASK) else None
     found = StaticAttention(
         *(call.spec(0).dtype.name, shape, window_of(call.attributes), mask),
         *(scale_of(call.attributes, shape.depth), call.attributes["softcap"]),

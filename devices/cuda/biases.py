@@ -19,20 +19,14 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 class Biased(NamedTuple):
-    """A product with the following nodes that cuBLAS computes along with it.
-
-    Attributes
-    ----------
-    nodes : tuple of Node
-        Starting with the product's.
-    bias, y : str
-        The bias row, and the last node's output.
-    """
+    """A product with the following nodes that cuBLAS computes along with it."""
 
     product: Product
     nodes: tuple[Node, ...]
+    """Starting with the product's."""
     bias: str
     y: str
+    """The bias row, and the last node's output."""
 
 
 def match_bias(

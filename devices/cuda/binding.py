@@ -15,7 +15,7 @@ import numpy as np
 from ...graph.ir import Graph, Node
 from ...graph.tensor import Array
 from .. import program as programs
-from ..codegen.pieces import Launch, Transfer, traps_in
+from ..codegen.pieces import Launch, Transfer, list_traps
 from ..function_steps import Step
 from ..kernels.steps import in_order
 from ..memory import View
@@ -46,16 +46,11 @@ class Bound(NamedTuple):
 
 
 class Libraries(NamedTuple):
-    """The software of an open device.
-
-    Attributes
-    ----------
-    modules : Modules or None
-        None without generated kernels.
-    """
+    """The software of an open device."""
 
     cupy: CuPy
     modules: Modules | None
+    """None without generated kernels."""
     cublas: Cublas | None
     cudnn: Cudnn | None
     launcher: Launcher | None
@@ -142,7 +137,7 @@ class _Binding:
         # Kept alive with the program: a recording has addresses, but no references.
         self._arrays = {name: view.array for name, view in views.items()} | dict(constants)
         self._loaded = _load_kernels(libraries.modules, parts)
-        self._traps = traps_in(item for part in parts for item in part.queued or ())
+        self._traps = list_traps(item for part in parts for item in part.queued or ())
         self._words = _allocate_words(self._cupy, len(self._traps))
         self.held: list[Any] = [self._loaded, self._arrays, self._words]
 

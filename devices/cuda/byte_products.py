@@ -29,11 +29,11 @@ from ..codegen.byte_factors import (
     sum_up_packed,
 )
 from ..codegen.composition import Chain
-from ..codegen.epilogue import Epilogue, generate_with, storing
-from ..codegen.integer_products import LOWERED, NodeScales, byte_matrices, factors_of, windows_of
+from ..codegen.epilogue import Epilogue, generate_with, store_results
+from ..codegen.integer_products import LOWERED, NodeScales, find_factors, find_windows, to_matrices
 from ..codegen.kernel import Code
-from ..codegen.pieces import Launch, launches
-from ..codegen.registry import why_not
+from ..codegen.pieces import Launch, make_launches
+from ..codegen.registry import find_refusal
 from ..codegen.windows import Sliding
 from ..device import scratch_name
 from .parts import Multiply, Queued
@@ -51,34 +51,24 @@ multiple of four long, and is faster if they are aligned to 16 bytes."""
 
 
 class ByteFactor(NamedTuple):
-    """A factor of a product of bytes.
-
-    Attributes
-    ----------
-    side : {"a", "b"}
-        Left or right; columns of the right one become rows.
-    operand : int
-        Index of the node's input.
-    stack, rows, depth : int
-        Count of matrices, rows of each, and length of the rows.
-    is_summed : bool
-        Whether its rows are summed, because the other factor's zero point may not be 0.
-    sliding : Sliding or None
-        The windows that are its rows, unless those are an image's.
-    zero : int or None
-        Index of the input with the value of cells outside of an image.
-    """
+    """A factor of a product of bytes."""
 
     side: str
+    """Left or right; columns of the right one become rows."""
     operand: int
+    """Index of the node's input."""
     stack: int
     rows: int
     depth: int
+    """Count of matrices, rows of each, and length of the rows."""
     is_unsigned: bool
     is_constant: bool
     is_summed: bool
+    """Whether its rows are summed, because the other factor's zero point may not be 0."""
     sliding: Sliding | None = None
+    """The windows that are its rows, unless those are an image's."""
     zero: int | None = None
+    """Index of the input with the value of cells outside of an image."""
 
     @property
     def room(self) -> tuple[int, int]:
@@ -141,19 +131,14 @@ class ByteFactor(NamedTuple):
 
 
 class ByteProduct(NamedTuple):
-    """A node of static shapes that multiplies bytes.
-
-    Attributes
-    ----------
-    is_final : bool
-        Whether the sums are the node's results in place.
-    """
+    """A node of static shapes that multiplies bytes."""
 
     op: str
     a: ByteFactor
     b: ByteFactor
     batch: int
     is_final: bool
+    """Whether the sums are the node's results in place."""
 
     @property
     def operations(self) -> int:
@@ -194,7 +179,7 @@ class ByteProduct(NamedTuple):
         for name, (_, code) in self._codes.items():
             parts = names.get(f"{name}/{PARTS}", "")
             named = {"y": names[name], PACKED: names["b"], PARTS: parts}
-            yield from launches(node, code, named)
+            yield from make_launches(node, code, named)
         y = node.outputs[0] if self.is_final else names[SUMS]
         yield Multiply(self.product, names["a"], names["b"], y, names["workspace"])
 
@@ -210,9 +195,9 @@ class ByteProduct(NamedTuple):
 
         names = self._names(node, first)
         if chain is None:
-            return launches(node, generate(call, outputs, storing(outputs[0])), names)
+            return make_launches(node, generate(call, outputs, store_results(outputs[0])), names)
         code = generate_with(node, call, outputs, chain.epilogue, chain.title, generate)
-        return launches(node, code, {**names, **chain.tensors})
+        return make_launches(node, code, {**names, **chain.tensors})
 
     def constants(self, node: Node) -> Iterator[tuple[str, ByteFactor]]:
         """Yield the names and factors of constants with derived arrays."""
@@ -261,10 +246,12 @@ def name_derived(name: str, what: str) -> str:
 
 def match_byte_product(node: Node, call: Call, outputs: Specs) -> ByteProduct | None:
     """Match a node of static shapes as a product of bytes in cuBLAS."""
-    factors = factors_of(node.op)
-    if factors is None or why_not(node, call) is not None:  # generated kernels replace refused ones
+    factors = find_factors(node.op)
+    if (
+        factors is None or find_refusal(node, call) is not None
+    ):  # generated kernels replace refused ones
         return None
-    m = byte_matrices(node.op, call, outputs, storing(outputs[0]))
+    m = to_matrices(node.op, call, outputs, store_results(outputs[0]))
     if m is None or m.ctype != "u32" or not 0 < m.left.columns <= MOST_DEPTH:
         return None
     of_a, of_b, batch = (math.prod(each) for each in (m.left.batch, m.right.batch, m.batch))
@@ -287,7 +274,7 @@ def match_byte_product(node: Node, call: Call, outputs: Specs) -> ByteProduct | 
             operands.items(), "ba", stacks, lines, strict=True
         )
     )
-    sliding = windows_of(node.op, call, outputs[0])
+    sliding = find_windows(node.op, call, outputs[0])
     if sliding is not None:
         if math.prod(b.room) * b.stack > MOST_NBYTES:
             return None

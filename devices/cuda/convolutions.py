@@ -25,33 +25,25 @@ SPARE_NBYTES = 1 << 20
 
 
 class StaticConvolution(NamedTuple):
-    """A convolution of static shapes: images by weights, without a bias.
-
-    Attributes
-    ----------
-    dtype : str
-        Of all tensors.
-    x, w, y : tuple of int
-        Shapes: images, channels and cells; features, channels of a group and cells; the result.
-    begins, ends, strides, dilations : tuple of int
-        Of the window, one number per spatial axis; `begins` and `ends` are padding.
-    on_tensor_cores : bool
-        Whether tensor cores may multiply; they round float32 to 10 bits.
-    """
+    """A convolution of static shapes: images by weights, without a bias."""
 
     dtype: str
+    """Dtype of all tensors."""
     x: tuple[int, ...]
     w: tuple[int, ...]
     y: tuple[int, ...]
+    """Shapes: images, channels and cells; features, channels of a group and cells; the result."""
     begins: tuple[int, ...]
     ends: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
+    """Those of the window, one number per spatial axis; `begins` and `ends` are padding."""
     on_tensor_cores: bool
+    """Whether tensor cores may multiply; they round float32 to 10 bits."""
 
     @property
     def is_by_channel(self) -> bool:
-        """Whether each group is a single channel, so that there are no products of matrices."""
+        """Whether each group is a single channel, which needs products of vectors only."""
         return self.w[1] == 1
 
     @property

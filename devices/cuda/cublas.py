@@ -58,23 +58,16 @@ EXACT_SUMS = 2
 
 
 class Arithmetic(NamedTuple):
-    """The arithmetic of a dtype.
-
-    Attributes
-    ----------
-    factors, sums, scales : int
-        cudaDataType_t of the factors, of the result, and of alpha and beta.
-    compute : int
-        cublasComputeType_t.
-    scale : ctypes type
-        Of alpha and beta.
-    """
+    """The arithmetic of a dtype."""
 
     factors: int
     sums: int
     scales: int
+    """cudaDataType_t of the factors, of the result, and of alpha and beta."""
     compute: int
+    """cublasComputeType_t."""
     scale: Any
+    """Dtype of alpha and beta."""
 
 
 ARITHMETIC = {

@@ -35,21 +35,15 @@ QUANTUM = 8
 
 
 class Operations(NamedTuple):
-    """The operations of a graph.
-
-    Attributes
-    ----------
-    tensors : list of int
-        Numbers of the tensors in memory, in the order of their addresses: inputs, then the output.
-    values : dict of int to c_float
-        Numbers of values that are passed by reference, with their storage, which must live as long
-        as
-        its readers.
-    """
+    """The operations of a graph."""
 
     descriptors: list[Descriptor]
     tensors: list[int]
+    """Numbers of the tensors in memory, in the order of their addresses: inputs, then the
+    output."""
     values: dict[int, c_float]
+    """Numbers of values that are passed by reference, with their storage, which must live as long
+    as its readers."""
 
 
 def is_attention_for_cudnn(attention: StaticAttention) -> bool:

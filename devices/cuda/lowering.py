@@ -14,12 +14,12 @@ from ...graph.operator import Call, Specs
 from ...graph.tensor import Array, TensorSpec
 from .. import program as programs
 from ..codegen import registry as generated
-from ..codegen.attention_weights import attention_weights
+from ..codegen.attention_weights import make_attention_weights
 from ..codegen.composition import Chain, compose
 from ..codegen.formulas import Member, has_formula
-from ..codegen.fusing import LEFT, fused
+from ..codegen.fusing import LEFT, fuse
 from ..codegen.kernel import Code
-from ..codegen.pieces import Launch, Piece, Transfer, launches, working_nodes
+from ..codegen.pieces import Launch, Piece, Transfer, list_working_nodes, make_launches
 from ..device import Support, scratch_name
 from ..memory import View
 from .attention import StaticAttention, match_attention
@@ -104,12 +104,12 @@ class Lowering:
         """Return the implementations of a node other than cuDNN."""
         by_product = self._product(node, call, outputs) or self._by_products(node, call, outputs)
         products = () if by_product is None else (BY_CUBLAS,)
-        return products if generated.why_not(node, call) else (*products, GENERATED)
+        return products if generated.find_refusal(node, call) else (*products, GENERATED)
 
     def supports(self, node: Node, call: Call) -> Support:
         """Return whether a node is supported, and the library; its shapes may be symbolic."""
         has_arrays = explain_missing_dtype(node, call) is None
-        if self.generates and has_arrays and generated.why_not(node, call) is None:
+        if self.generates and has_arrays and generated.find_refusal(node, call) is None:
             return Support(True, self._library(node, call) or "has a generated kernel")
         support = programs.supports(node, "cuda", runs_python=False, call=call)
         reason = explain_refusal(node, call) if support.ok else support.reason
@@ -131,7 +131,7 @@ class Lowering:
     def parts(self, graph: Graph, views: Mapping[str, View]) -> tuple[Part, ...]:
         """Return the parts of a subgraph, in order."""
         if not self.generates:
-            return tuple(Part((node,), None) for node in working_nodes(graph, views))
+            return tuple(Part((node,), None) for node in list_working_nodes(graph, views))
 
         return tuple(_Assembly(self, graph, views).parts())
 
@@ -149,7 +149,7 @@ class Lowering:
         return {n: one for n, one in kept if readers[n] or n in graph.fetched} | made
 
     def own_scratch(self, node: Node, call: Call, outputs: Specs) -> tuple[TensorSpec, ...]:
-        if self.generates and generated.why_not(node, call) is None:
+        if self.generates and generated.find_refusal(node, call) is None:
             return generated.scratch(node, call, outputs)
         return programs.scratch(node, "cuda", call, outputs)
 
@@ -209,7 +209,7 @@ class _Assembly:
         self._lowering = lowering
         self._graph = graph
         self._views = views
-        self._items = fused(
+        self._items = fuse(
             *(graph, views),
             epilogues=self._takes_epilogue,
             begun=self._match_rest,
@@ -361,7 +361,7 @@ def _read_in_place(item: Transfer | Launch) -> Transfer | Launch:
 def _multiply(node: Node, product: Product, scratch: int) -> tuple[Queued, ...]:
     """Return the multiplication; its scratch buffers begin with number `scratch`."""
     a, b = (node.inputs[factor.operand] for factor in (product.a, product.b))
-    before = () if product.fill is None else launches(node, Code((product.fill,)))
+    before = () if product.fill is None else make_launches(node, Code((product.fill,)))
     workspace = scratch_name(node, scratch)
     return (*before, Multiply(product, a, b, node.outputs[0], workspace))
 
@@ -381,8 +381,8 @@ def _queue_attention(
             starts = block.q, block.k, block.scores
             yield Multiply(by_keys, q, k, scores, workspace, starts=starts)
         first = blocks[0].head
-        kernel = attention_weights(call, attention.shape, attention.row, first, heads)
-        yield from launches(node, Code((kernel,)), {"scores": scores, "weights": weights})
+        kernel = make_attention_weights(call, attention.shape, attention.row, first, heads)
+        yield from make_launches(node, Code((kernel,)), {"scores": scores, "weights": weights})
         for block in blocks:
             starts = block.weights, block.v, block.y
             yield Multiply(by_values, weights, v, node.outputs[0], workspace, starts=starts)

@@ -80,18 +80,12 @@ def _allocate(cupy: CuPy, nbytes: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HostView(View):
-    """A view of host memory.
-
-    Attributes
-    ----------
-    address : int
-        The address for copies: the tensor, or `staging`.
-    staging : array or None
-        Page-locked memory that replaces the tensor's if that cannot be page-locked.
-    """
+    """A view of host memory."""
 
     address: int = 0
+    """The address for copies: the tensor, or `staging`."""
     staging: Array | None = None
+    """Page-locked memory that replaces the tensor's if that cannot be page-locked."""
 
     def lies_in(self, other: View) -> bool:
         """Return whether all its bytes are in another view."""

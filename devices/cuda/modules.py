@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from ..codegen.dialect import CUDA, program_source
+from ..codegen.dialect import CUDA, join_sources
 from ..codegen.kernel import Kernel
 from .driver import CuPy
 
@@ -94,7 +94,7 @@ class Modules:
                 yield Module(self._cupy, self._index, cubin, program), program
 
     def _cubin(self, kernels: list[Kernel]) -> bytes:
-        return self._compiler(program_source(CUDA, kernels), self._arch)
+        return self._compiler(join_sources(CUDA, kernels), self._arch)
 
 
 class Arguments:

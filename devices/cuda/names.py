@@ -18,19 +18,13 @@ _SHARE = re.compile(rf"{KIND}:(\d+)/(\d{{1,3}})-(\d{{1,3}})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CudaName:
-    """A parsed name.
-
-    Attributes
-    ----------
-    index : int
-        CUDA's number of the GPU.
-    first, last : int
-        Begin and end of its share, in percent of the GPU's multiprocessors.
-    """
+    """A parsed name."""
 
     index: int
+    """CUDA's number of the GPU."""
     first: int = 0
     last: int = ALL
+    """Begin and end of its share, in percent of the GPU's multiprocessors."""
 
     @property
     def gpu(self) -> str:

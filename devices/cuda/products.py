@@ -13,8 +13,14 @@ from ...graph.ir import Node
 from ...graph.operator import Call, Specs
 from ...graph.tensor import TensorSpec
 from ...graph.windows import resolve_window
-from ..codegen.indexing import INDEX_LIMIT, broadcast, coordinates, index_type, offset
-from ..codegen.kernel import THREADS, Kernel, Parameter, groups_of
+from ..codegen.indexing import (
+    INDEX_LIMIT,
+    broadcast_strides,
+    choose_index_type,
+    declare_coordinates,
+    write_offset,
+)
+from ..codegen.kernel import THREADS, Kernel, Parameter, count_groups
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 CELLS = {2: "u16", 4: "u32", 8: "u64"}
@@ -30,58 +36,31 @@ cublasSetWorkspace): 512 x 1024 x 1024 of float32 took 35 µs on an H200, and 52
 
 
 class Factor(NamedTuple):
-    """The matrices of a factor.
-
-    Attributes
-    ----------
-    operand : int
-        Index of the node's input.
-    stride : int
-        Elements between matrices; 0 if all products share one.
-    row : int
-        Elements between rows as stored; 0 without gaps.
-    """
+    """The matrices of a factor."""
 
     operand: int
+    """Index of the node's input."""
     transposed: bool = False
     stride: int = 0
+    """Elements between matrices; 0 if all products share one."""
     row: int = 0
+    """Elements between rows as stored; 0 without gaps."""
 
 
 class Result(NamedTuple):
-    """The layout and dtype of a result with gaps.
-
-    Attributes
-    ----------
-    stride, row : int
-        As in `Factor`.
-    """
+    """The layout and dtype of a result with gaps."""
 
     dtype: str
     stride: int
     row: int
+    """See `Factor`."""
 
 
 class Product(NamedTuple):
-    """`batch` products y = alpha · a · b + beta · y, of (m, k) and (k, n) matrices.
-
-    Attributes
-    ----------
-    dtype : str
-        Of the factors.
-    added : tuple of int or None
-        The shape from which input 2 is broadcast to the output, scaled by `beta`.
-    fill : Kernel or None
-        Writes input 2 into the output.
-    is_biased, is_rectified : bool
-        Whether cuBLAS adds a row to each row, and whether it applies Relu.
-    result : Result or None
-        None for matrices without gaps, of the usual dtype of sums.
-    alignment : int
-        Alignment of all addresses in bytes.
-    """
+    """`batch` products y = alpha · a · b + beta · y, of (m, k) and (k, n) matrices."""
 
     dtype: str
+    """Dtype of the factors."""
     a: Factor
     b: Factor
     m: int
@@ -91,11 +70,16 @@ class Product(NamedTuple):
     alpha: float = 1.0
     beta: float = 0.0
     added: tuple[int, ...] | None = None
+    """The shape from which input 2 is broadcast to the output, scaled by `beta`."""
     fill: Kernel | None = None
+    """Writes input 2 into the output."""
     is_biased: bool = False
     is_rectified: bool = False
+    """Whether cuBLAS adds a row to each row, and whether it applies Relu."""
     result: Result | None = None
+    """None for matrices without gaps, of the usual dtype of sums."""
     alignment: int = ALIGNMENT
+    """Alignment of all addresses in bytes."""
 
     @property
     def bare(self) -> Product:
@@ -178,22 +162,22 @@ def _add_input(
     product: Product, beta: float, shape: tuple[int, ...], output: TensorSpec
 ) -> Product:
     """Add input 2 of a given shape, broadcast."""
-    fill = _fill(output, broadcast(shape, output.static_shape))
+    fill = _fill(output, broadcast_strides(shape, output.static_shape))
     return product._replace(beta=beta, added=shape, fill=fill)
 
 
 def _fill(output: TensorSpec, strides: Sequence[int]) -> Kernel:
     """Return the kernel that broadcasts input 2 to the output."""
     size, cell = output.size, CELLS[output.dtype.itemsize]
-    c = index_type(size + THREADS)
+    c = choose_index_type(size + THREADS)
     lines = [
         f"const {c} i = ({c})GROUP * {THREADS} + THREAD;",
         f"if (i >= {size}) return;",
-        *coordinates("i", output.static_shape, "at", c),
-        f"y[i] = c[{offset(strides, 'at')}];",
+        *declare_coordinates("i", output.static_shape, "at", c),
+        f"y[i] = c[{write_offset(strides, 'at')}];",
     ]
     parameters = Parameter("c", cell, "input", 2), Parameter("y", cell, "output", 0)
-    return Kernel("spread", parameters, "\n".join(lines), groups_of(size))
+    return Kernel("spread", parameters, "\n".join(lines), count_groups(size))
 
 
 _RULES: dict[str, Callable[[Call, TensorSpec], Product | None]] = {

@@ -25,19 +25,13 @@ MakeStream: TypeAlias = Callable[[], Any]
 
 
 class Share(NamedTuple):
-    """The multiprocessors of a share.
-
-    Attributes
-    ----------
-    resources : tuple
-        Of `cuda.core`, from one split.
-    multiprocessors, total : int
-        Their count, and that of the GPU.
-    """
+    """The multiprocessors of a share."""
 
     resources: tuple[Any, ...]
+    """Resources of `cuda.core`, from one split."""
     multiprocessors: int
     total: int
+    """Their count, and that of the GPU."""
 
 
 def load_core() -> CudaCore:

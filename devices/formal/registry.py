@@ -23,17 +23,12 @@ _Function = TypeVar("_Function", bound=DefiningFunction)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What an operator computes.
-
-    Attributes
-    ----------
-    wants_outputs : bool
-        True when the function gets the output specs, as ``outputs=``.
-    """
+    """What an operator computes."""
 
     op: str
     function: DefiningFunction
     wants_outputs: bool
+    """True when the function gets the output specs, as ``outputs=``."""
 
 
 _definitions: Registry[str, Definition] = Registry(

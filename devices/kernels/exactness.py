@@ -26,25 +26,18 @@ Alignment: TypeAlias = Callable[[Sequence[int]], Sequence[int]]
 
 
 class Factors(NamedTuple):
-    """Where among its inputs an operator has two factors and their zero points.
-
-    Attributes
-    ----------
-    axes : tuple of int
-        The right factor's axes that are summed over.
-    align : callable
-        How the right zero point stands against the right factor.
-    bias : int, optional
-        Where the number is that is added to each sum.
-    """
+    """Where among its inputs an operator has two factors and their zero points."""
 
     left: int
     right: int
     left_zero: int
     right_zero: int
     axes: tuple[int, ...]
+    """The right factor's axes that are summed over."""
     align: Alignment
+    """How the right zero point stands against the right factor."""
     bias: int | None = None
+    """Where the number is that is added to each sum."""
 
 
 def exact_dtype(call: Call, on: Factors) -> np.dtype[Any]:

@@ -22,16 +22,12 @@ class Frame:
 
     Two rows share the border between them: right of one, left of the next. A row is thus shorter
     than the padded input's, which saves zeroing and, where windows run over the flat cells, work.
-
-    Attributes
-    ----------
-    spatial, begins, ends : tuple of int
-        The input's dims, the cells of border before and after it.
     """
 
     spatial: tuple[int, ...]
     begins: tuple[int, ...]
     ends: tuple[int, ...]
+    """The input's dims, the cells of border before and after it."""
 
     @property
     def trivial(self) -> bool:

@@ -24,23 +24,16 @@ KIND = "cpu"
 
 
 class BlockMember(NamedTuple):
-    """A node of the body.
-
-    Attributes
-    ----------
-    place : int or None
-        The buffer that it writes; None for the output's own block.
-    scratch : tuple of int
-        The buffers of its kernel.
-    is_steady : bool
-        True when it does the same for every block of a shape.
-    """
+    """A node of the body."""
 
     kernel: Kernel
     node: Node
     place: int | None
+    """The buffer that it writes; None for the output's own block."""
     scratch: tuple[int, ...]
+    """The buffers of its kernel."""
     is_steady: bool
+    """True when it does the same for every block of a shape."""
 
 
 class BodyBlocks:

@@ -20,26 +20,19 @@ from .views import copy
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """The numbers a convolution is made of.
-
-    Attributes
-    ----------
-    batch, channels, features, group : int
-        Channels are the input's, features the output's.
-    spatial, outputs : tuple of int
-        Spatial dims of input and output.
-    dtype : numpy.dtype
-        What is computed in.
-    """
+    """The numbers a convolution is made of."""
 
     batch: int
     channels: int
     features: int
     group: int
+    """Channels are the input's, features the output's."""
     spatial: tuple[int, ...]
     outputs: tuple[int, ...]
+    """Spatial dims of input and output."""
     window: Window
     dtype: np.dtype[Any]
+    """Dtype of the computation."""
 
     @property
     def taps(self) -> int:
@@ -84,21 +77,14 @@ class Operands(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WeightPacking:
-    """How a method wants its weights: reordered once where they are constant.
-
-    Attributes
-    ----------
-    spec : TensorSpec
-        Of the reordered weights.
-    steps : callable
-        Given the array module, the weights and a buffer, returns the steps that fill it.
-    order : hashable
-        All that the steps depend on, so that methods for other shapes can share the weights.
-    """
+    """How a method wants its weights: reordered once where they are constant."""
 
     spec: TensorSpec
+    """Spec of the reordered weights."""
     steps: Callable[[ArrayModule, Array, Array], list[Step]] = field(compare=False)
+    """Given the array module, the weights and a buffer, returns the steps that fill it."""
     order: Hashable
+    """All that the steps depend on, so that methods for other shapes can share the weights."""
 
 
 def add_bias(xp: ArrayModule, y: Array, bias: Array | None) -> list[Step]:

@@ -103,19 +103,13 @@ class _Taps(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Adds up, or compares, the weighted cells of an image.
-
-    Attributes
-    ----------
-    image : Array, (cells + 1, channels)
-        The last cell is the outside: zero.
-    gathered, pooled : Array, (rows, channels), (rows / 4, channels)
-        Buffers.
-    """
+    """Adds up, or compares, the weighted cells of an image."""
 
     image: Array
+    """Shape (cells + 1, channels). The last cell is the outside: zero."""
     gathered: Array
     pooled: Array
+    """Shape (rows, channels), (rows / 4, channels). Buffers."""
     mode: str
 
     def load(self, cells: Array) -> None:

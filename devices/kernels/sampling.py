@@ -42,27 +42,20 @@ def sampler_scratch(
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Adds up the cells that points ask for: along each axis, so many taps of a weight each.
-
-    Attributes
-    ----------
-    image : Array, (channels, cells + 1)
-        The last cell is the outside: zero.
-    indices : Array, (axes, taps, points)
-        Cells along an axis, times its stride; `outside` where there is none.
-    weights : Array, (axes, taps, points)
-        Not read with a single tap.
-    flat, weight, value : Array
-        Buffers for a block of points.
-    """
+    """Adds up the cells that points ask for: along each axis, so many taps of a weight each."""
 
     xp: ArrayModule
     image: Array
+    """Shape (channels, cells + 1). The last cell is the outside: zero."""
     indices: Array
+    """Shape (axes, taps, points). Cells along an axis, times its stride; `outside` where there is
+    none."""
     weights: Array
+    """Shape (axes, taps, points). Not read with a single tap."""
     flat: Array
     weight: Array
     value: Array
+    """Buffers for a block of points."""
 
     @property
     def outside(self) -> int:

@@ -23,23 +23,17 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True)
 class AxisWindow:
-    """A window that slides along one axis.
-
-    Attributes
-    ----------
-    length, outputs : int
-        Cells of the input, and of the output.
-    kernel, stride, dilation, begin, end : int
-        As in `Window`, along this axis.
-    """
+    """A window that slides along one axis."""
 
     length: int
     outputs: int
+    """Cells of the input, and of the output."""
     kernel: int
     stride: int = 1
     dilation: int = 1
     begin: int = 0
     end: int = 0
+    """See `Window`; those of this axis."""
 
     @property
     def is_identity(self) -> bool:

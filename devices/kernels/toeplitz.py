@@ -34,19 +34,13 @@ SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 16)
 
 
 class Axis(NamedTuple):
-    """How one axis is cut into tiles.
-
-    Attributes
-    ----------
-    number, size : int
-        The number of tiles, and the output cells of each.
-    reach : int
-        The input cells that a tile sees. A lone tile sees the input without its border.
-    """
+    """How one axis is cut into tiles."""
 
     number: int
     size: int
+    """The number of tiles, and the output cells of each."""
     reach: int
+    """The input cells that a tile sees. A lone tile sees the input without its border."""
 
 
 @dataclass(frozen=True, slots=True)

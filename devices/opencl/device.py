@@ -143,7 +143,7 @@ class OpenClDevice(QueuedDevice[_Opened]):
     def supports(self, node: Node, call: Call) -> Support:
         if calls_function(node):
             return Support(False, "Python functions do not run on 'opencl' devices")
-        reason = generators.why_not(node, call)
+        reason = generators.find_refusal(node, call)
         # Asked last, since the answer needs the driver.
         if reason is None and generators.computes_float64(node, call) and not self._has_float64():
             reason = "the device has no float64"

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ...graph.ir import Graph
-from ..codegen.dialect import OPENCL, program_source
-from ..codegen.fusing import fused
+from ..codegen.dialect import OPENCL, join_sources
+from ..codegen.fusing import fuse
 from ..codegen.kernel import Kernel
-from ..codegen.pieces import Launch, Piece, Queued, traps_in
+from ..codegen.pieces import Launch, Piece, Queued, list_traps
 from ..errors import DeviceError
 from ..function_steps import Step
 from ..kernels.steps import in_order
@@ -63,7 +63,7 @@ class OpenClBinder:
 
         Raises DeviceError if the device's compiler refuses a kernel.
         """
-        parts = fused(graph, views, epilogues=lambda node: True)
+        parts = fuse(graph, views, epilogues=lambda node: True)
         pieces = [piece for piece in parts if isinstance(piece, Piece)]
         assert len(pieces) == len(parts), "a node that is not supported"
         launches = [q for piece in pieces for q in piece.queued if isinstance(q, Launch)]
@@ -73,7 +73,7 @@ class OpenClBinder:
             # Two slots are bound at once on two threads, and need the same program.
             with self._lock:
                 program = self._find_or_make(graph, launches, views)
-        found = traps_in(launches)
+        found = list_traps(launches)
         words = _Words(self._cl, self._context, self._setup, self._alignment, len(found))
         buffers |= {trap.name: words.buffer(index) for index, trap in enumerate(found)}
         step = partial(self._step, stream, program, buffers)
@@ -107,7 +107,7 @@ class OpenClBinder:
     def _find_or_make(
         self, graph: Graph, launches: Sequence[Launch], views: Mapping[str, View]
     ) -> Any:
-        source = program_source(OPENCL, (launch.kernel for launch in launches))
+        source = join_sources(OPENCL, (launch.kernel for launch in launches))
         program = self._programs.get(source)
         if program is None:
             program = self._build(source)
@@ -143,7 +143,7 @@ class OpenClBinder:
         new = {launch.kernel.name: launch for launch in launches}
         sizes = {name: view.spec.nbytes for name, view in views.items()}
         sizes |= {name: array.nbytes for name, array in graph.constants.items()}
-        sizes |= {trap.name: WORD_NBYTES for trap in traps_in(launches)}
+        sizes |= {trap.name: WORD_NBYTES for trap in list_traps(launches)}
         nbytes = max((sizes[n] for launch in new.values() for n in launch.buffers), default=0) or 1
         room = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
         self._cl.enqueue_fill_buffer(self._setup, room, b"\0", 0, nbytes)

@@ -14,20 +14,14 @@ from .driver import PyOpenCl, device_error, lost_error
 
 
 class PreparedKernel(NamedTuple):
-    """A kernel with its arguments set.
-
-    Attributes
-    ----------
-    size, threads : tuple of int
-        The number of threads, and of threads in a group.
-    held : tuple
-        The program and arguments, which the kernel itself does not keep alive.
-    """
+    """A kernel with its arguments set."""
 
     kernel: Any
     size: tuple[int]
     threads: tuple[int]
+    """The number of threads, and of threads in a group."""
     held: tuple[Any, ...]
+    """The program and arguments, which the kernel itself does not keep alive."""
 
 
 class Stream:

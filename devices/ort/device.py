@@ -244,10 +244,7 @@ def create_device(
 ) -> OrtDevice:
     """Create the device of a name, on ONNX Runtime's own kernels or a provider.
 
-    Raises
-    ------
-    DeviceError
-        If telemetry is asked for, but ONNX Runtime was loaded without it.
+    Raises DeviceError if telemetry is asked for, but ONNX Runtime was loaded without it.
     """
     if telemetry:
         _allow_telemetry(name)

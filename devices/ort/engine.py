@@ -29,21 +29,14 @@ ANY_TIME: Turn = nullcontext()
 
 @dataclass(frozen=True)
 class Engine:
-    """ONNX Runtime's own kernels. Equal engines make equal sessions.
-
-    Attributes
-    ----------
-    kind : str
-        Of the devices that use it.
-    copies_inputs : bool
-        True if binding an input copies it, so that each run needs a new binding.
-    turn : context
-        Held while a model is loaded or run, for engines that allow one thread at a time.
-    """
+    """ONNX Runtime's own kernels. Equal engines make equal sessions."""
 
     kind: str
+    """The kind of the devices that use it."""
     turn: ClassVar[Turn] = ANY_TIME
+    """Held while a model is loaded or run, for engines that allow one thread at a time."""
     copies_inputs: ClassVar[bool] = False
+    """True if binding an input copies it, so that each run needs a new binding."""
 
     def options(
         self, threads: Threads = ONE_THREAD, *, cores: Sequence[int] = (), optimize: bool = True
@@ -65,7 +58,7 @@ class Engine:
         return find_difference(node, call)
 
     def refusal(self, write: Callable[[bool], Any], like: Hashable) -> str | None:
-        """Return why there is no kernel for a node, if so.
+        """Return why a node lacks a kernel, or None.
 
         Parameters
         ----------

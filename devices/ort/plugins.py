@@ -48,20 +48,14 @@ _turns: dict[str, Turn] = {one.registered: threading.RLock() for one in PROVIDER
 
 
 class Found(NamedTuple):
-    """An available provider with its hardware.
-
-    Attributes
-    ----------
-    listed : onnxruntime.OrtEpDevice or None
-        One piece of hardware; None if the provider is part of ONNX Runtime's build, and chooses its
-        hardware itself.
-    hardware : str
-        A description; empty if unknown.
-    """
+    """An available provider with its hardware."""
 
     listed: Any
+    """One piece of hardware; None if the provider is part of ONNX Runtime's build, and chooses its
+    hardware itself."""
     version: str
     hardware: str
+    """A description; empty if unknown."""
 
 
 @dataclass(frozen=True)

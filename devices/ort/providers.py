@@ -36,25 +36,17 @@ _SLIP = 0.85
 
 
 class Wishes(NamedTuple):
-    """A session's wishes for a provider.
-
-    Attributes
-    ----------
-    hardware : str
-        ``"cpu"``, ``"gpu"`` or ``"npu"``.
-    number : int
-        Index among several.
-    precision : str
-        Of products and sums; ``"model"`` for that of the model's tensors.
-    cache : str
-        The folder for compiled models; empty for none.
-    """
+    """A session's wishes for a provider."""
 
     hardware: str
+    """``"cpu"``, ``"gpu"`` or ``"npu"``."""
     number: int
+    """Index among several."""
     precision: str
+    """Dtype of products and sums; ``"model"`` for that of the model's tensors."""
     threads: int
     cache: str
+    """The folder for compiled models; empty for none."""
 
 
 Settings: TypeAlias = Mapping[str, str]
@@ -63,45 +55,30 @@ Settings: TypeAlias = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """An execution provider.
-
-    Attributes
-    ----------
-    name : str
-        In names of devices.
-    registered : str
-        Its name in ONNX Runtime.
-    hardware : tuple of str
-        Supported hardware, the usual one first.
-    needs : str
-        The hardware in words, for errors.
-    package : str
-        Imported for its library; empty if it is part of a build of ONNX Runtime.
-    install : str
-        How to install it.
-    systems : tuple of str
-        Supported values of `sys.platform`.
-    precisions : tuple of str
-        Values of `precision` other than ``"model"``, the default.
-    options : frozenset of str
-        The supported ones of `threads` and `cache`.
-    serial : bool
-        True if it allows one thread at a time, over all sessions.
-    settings : callable
-        Returns its options for a session's wishes.
-    """
+    """An execution provider."""
 
     name: str
+    """In names of devices."""
     registered: str
+    """Its name in ONNX Runtime."""
     hardware: tuple[str, ...] = HARDWARE
+    """Supported hardware, the usual one first."""
     needs: str = "other hardware"
+    """The hardware in words, for errors."""
     package: str = ""
+    """Imported for its library; empty if it is part of a build of ONNX Runtime."""
     install: str = "register its library with onnxruntime.register_execution_provider_library"
+    """How to install it."""
     systems: tuple[str, ...] = ()
+    """Supported values of `sys.platform`."""
     precisions: tuple[str, ...] = ()
+    """Values of `precision` other than ``"model"``, the default."""
     options: frozenset[str] = frozenset()
+    """The supported ones of `threads` and `cache`."""
     serial: bool = False
+    """True if it allows one thread at a time, over all sessions."""
     settings: Callable[[Wishes], Settings] = lambda wishes: {}
+    """Returns its options for a session's wishes."""
 
 
 def _tell_openvino(wishes: Wishes) -> Settings:

@@ -17,32 +17,22 @@ Steps: TypeAlias = list[tuple[Node, Step]]
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class QueuedProgram:
-    """A subgraph bound to views.
-
-    Attributes
-    ----------
-    run : BoundProgram
-        Queues the work on the compute stream.
-    measures : bool
-        Whether the end of each node is marked on the stream.
-    held : sequence
-        Objects on the device, such as constants, that live as long as the program.
-    traps : Traps or None
-            Errors of its kernels; None if none can fail.
-    starts_whole : bool
-        Whether the device begins only when all is queued. Measured programs do: queueing a short
-        kernel takes longer than the kernel, and would be measured in its place.
-    has_run : bool
-        False until the first run, which may load kernels and so wait for the device.
-    """
+    """A subgraph bound to views."""
 
     graph: Graph
     run: BoundProgram
+    """Queues the work on the compute stream."""
     measures: bool
+    """Whether the end of each node is marked on the stream."""
     held: Sequence[object]
+    """Objects on the device, such as constants, that live as long as the program."""
     traps: Traps | None = None
+    """Errors of its kernels; None if none can fail."""
     starts_whole: bool = False
+    """Whether the device begins only when all is queued. Measured programs do: queueing a short
+    kernel takes longer than the kernel, and would be measured in its place."""
     has_run: bool = False
+    """False until the first run, which may load kernels and so wait for the device."""
 
 
 def mark_steps(steps: Steps, mark: Callable[[str], Any]) -> Steps:

@@ -26,39 +26,27 @@ from .timing import Anchor
 
 @dataclass(slots=True)
 class StreamJob:
-    """Work on a stream, and the host's part of it after the device's.
-
-    Attributes
-    ----------
-    waits : tuple of Event
-        Complete before `event` is: callbacks see causes before effects.
-    held : object
-        Kept alive until then.
-    land : callable, optional
-        The host's part of the work, run after the device's.
-    check : callable, optional
-        Returns the error of work that the device completed.
-    error : Exception or None
-        The reason for which it was queued in part or not at all.
-    end : native event or None
-        Recorded after the work; None if nothing was queued.
-    starts_whole : bool
-        Whether the device begins only when all is queued.
-    start, anchor, marks
-        Native events before the work and after each node, if times are measured.
-    """
+    """Work on a stream, and the host's part of it after the device's."""
 
     event: Event
     waits: tuple[Event, ...]
+    """Complete before `event` is: callbacks see causes before effects."""
     held: Any
+    """Kept alive until then."""
     land: Callable[[], Any] | None = None
+    """The host's part of the work, run after the device's."""
     check: Callable[[], BaseException | None] | None = None
+    """Returns the error of work that the device completed."""
     error: BaseException | None = None
+    """The reason for which it was queued in part or not at all."""
     end: Any = None
+    """Recorded after the work; None if nothing was queued."""
     starts_whole: bool = False
+    """Whether the device begins only when all is queued."""
     start: Any = None
     anchor: Anchor | None = None
     marks: dict[str, Any] = field(default_factory=dict)
+    """Native events before the work and after each node, if times are measured."""
 
 
 class StreamLane:

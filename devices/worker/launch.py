@@ -45,17 +45,12 @@ _PROGRAM = "import sys; sys.path[:] = {}; from {} import main; main({!r}, {}, {}
 
 
 class Launched(NamedTuple):
-    """A worker process that is ready.
-
-    Attributes
-    ----------
-    flags : SharedArena
-        `WINDOW` 64-bit integers: the sequence numbers of cancelled requests.
-    """
+    """A worker process that is ready."""
 
     process: Process
     channel: Channel
     flags: SharedArena
+    """`WINDOW` 64-bit integers: the sequence numbers of cancelled requests."""
 
 
 def launch(

@@ -47,34 +47,23 @@ class NestedWorkerError(DeviceUnavailableError):
 
 
 class Source(NamedTuple):
-    """The module, script or pickle that defines an operator.
-
-    Attributes
-    ----------
-    module : str
-        The module's name; ``MAIN`` for the script.
-    file : str or None
-        None for modules that are not loaded from a file.
-    package : str
-        The base of the script's relative imports; empty for other modules.
-    value : bytes
-        The pickled function of an operator that is sent by value; empty for others.
-    """
+    """The module, script or pickle that defines an operator."""
 
     op: str
     module: str
+    """The module's name; ``MAIN`` for the script."""
     file: str | None
+    """None for modules that are not loaded from a file."""
     package: str
+    """The base of the script's relative imports; empty for other modules."""
     value: bytes = b""
+    """The pickled function of an operator that is sent by value; empty for others."""
 
 
 def list_sources(graph: Graph) -> tuple[Source, ...]:
     """Return the sources of a graph's operators, without plait's own.
 
-    Raises
-    ------
-    DeviceError
-        If a worker cannot import one of them.
+    Raises DeviceError if a worker cannot import one of them.
     """
     found = (source for node in graph.nodes for source in list_node_sources(node))
     return tuple(dict.fromkeys(found))

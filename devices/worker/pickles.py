@@ -30,16 +30,11 @@ _COUNT = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Cargo:
-    """The tensors of Python objects that a program reads and writes.
-
-    Attributes
-    ----------
-    inputs, outputs : Mapping of str to array of objects
-        Those written by other steps, and those read by other steps or the user.
-    """
+    """The tensors of Python objects that a program reads and writes."""
 
     inputs: Mapping[str, Array]
     outputs: Mapping[str, Array]
+    """Those written by other steps, and those read by other steps or the user."""
 
     @classmethod
     def of(cls, graph: Graph, views: Mapping[str, View]) -> Cargo | None:

@@ -30,18 +30,13 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|//[^\n]*|/\*.*?(?:\*/|\Z)', r
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An operator of a file.
-
-    Attributes
-    ----------
-    inputs, outputs : Mapping of str to str
-        Tensors by the names of arguments, in order.
-    """
+    """An operator of a file."""
 
     name: str
     optype: str
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    """Tensors by the names of arguments, in order."""
     parameters: Parameters
 
     def __str__(self) -> str:

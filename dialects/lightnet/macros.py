@@ -37,17 +37,12 @@ _PREPROCESS = "run C's preprocessor over it first: gcc -E -P -x c FILE"
 
 
 class Token(NamedTuple):
-    """A word, number, string or sign.
-
-    Attributes
-    ----------
-    hidden : frozenset of str
-        The macros that produced it: they are not expanded in it again.
-    """
+    """A word, number, string or sign."""
 
     text: str
     line: int
     hidden: frozenset[str] = frozenset()
+    """The macros that produced it: they are not expanded in it again."""
 
 
 class _Macro(NamedTuple):

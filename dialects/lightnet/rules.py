@@ -17,17 +17,12 @@ DEVICES = ("_cpu", "_cuda", "_cudnn")
 
 @dataclass(frozen=True, slots=True)
 class LightNetRule:
-    """The translation of an operator to nodes.
-
-    Attributes
-    ----------
-    inputs, outputs, parameters : str
-        The names of its arguments; ``*`` after a prefix allows any number of them.
-    """
+    """The translation of an operator to nodes."""
 
     inputs: str
     outputs: str
     parameters: str
+    """The names of its arguments; ``*`` after a prefix allows any number of them."""
     write: Writer
 
 

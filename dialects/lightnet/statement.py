@@ -38,25 +38,17 @@ COMPUTED = 32
 
 @dataclass(slots=True)
 class Reading:
-    """The state of reading a file.
-
-    Attributes
-    ----------
-    names : Names
-        Names from the file and new ones.
-    weights : Mapping of str to Array
-        Vectors, by tensor.
-    fed : set of str
-        Tensors that are inputs of the graph even if the file gives their values.
-    printed : list of str
-        Tensors that the file prints.
-    """
+    """The state of reading a file."""
 
     builder: GraphBuilder
     names: Names
+    """Names from the file and new ones."""
     weights: Mapping[str, Array]
+    """Vectors, by tensor."""
     fed: set[str]
+    """Tensors that are inputs of the graph even if the file gives their values."""
     printed: list[str] = field(default_factory=list)
+    """Tensors that the file prints."""
     read: set[str] = field(default_factory=set)
     _sharing: dict[str, set[str]] = field(default_factory=dict)
     _overwritten: dict[str, Entry] = field(default_factory=dict)

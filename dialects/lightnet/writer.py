@@ -325,11 +325,8 @@ def dump_lightnet(graph: Graph, *, as_text: bool = False) -> tuple[bytes, bytes]
     model. Names in the text form consist of letters, digits and ``_``: other names are replaced,
     except those of inputs and outputs.
 
-    Raises
-    ------
-    GraphError
-        If the graph breaks an invariant, a shape is not known, or LightNet lacks operators; the
-        message names all of these.
+    Raises GraphError if the graph breaks an invariant, a shape is not known, or LightNet lacks
+    operators; the message names all of these.
     """
     # Dead nodes might lack an operator there.
     live = remove_dead(check(graph))
@@ -354,10 +351,7 @@ def save_lightnet(graph: Graph, path: str | os.PathLike[str]) -> None:
 
     The model is in the text form if the path ends in ``.net``, else in JSON.
 
-    Raises
-    ------
-    GraphError
-        As `dump_lightnet`; or if a file cannot be written.
+    Raises GraphError as `dump_lightnet`; or if a file cannot be written.
     """
     for file, content in make_files(graph, Path(path)).items():
         replace_file(file, [content])

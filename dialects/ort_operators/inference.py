@@ -33,10 +33,7 @@ _results: dict[Hashable, tuple[tuple[TensorSpec, ...], list[Graph]]] = {}
 def infer(op: str, call: Call) -> tuple[TensorSpec, ...]:
     """Infer the specs of a node's outputs.
 
-    Raises
-    ------
-    OperatorError
-        If ONNX Runtime refuses the node, or an output is not a tensor.
+    Raises OperatorError if ONNX Runtime refuses the node, or an output is not a tensor.
     """
     values = [_keep_decisive(value) for value in call.values]
     # Graphs are not hashable: they are kept with the answer, so that their ids stay unique.

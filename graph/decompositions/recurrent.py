@@ -28,22 +28,15 @@ Step: TypeAlias = "Callable[[_Cell, str, State], State]"
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """A cell in one direction.
-
-    Attributes
-    ----------
-    turned : str
-        The weights of the state, transposed.
-    bias : str
-        That of the state's product, or ``""``.
-    peepholes : str
-        Weights of an LSTM's cell state, or ``""``.
-    """
+    """A cell in one direction."""
 
     builder: DecompositionBuilder
     turned: str
+    """The weights of the state, transposed."""
     bias: str
+    """That of the state's product, or ``""``."""
     peepholes: str
+    """Weights of an LSTM's cell state, or ``""``."""
     functions: Sequence[Activation]
     gates: int
     hidden: int

@@ -30,16 +30,11 @@ R = TypeVar("R", bound=Write)
 
 
 class Decomposition(NamedTuple):
-    """A rule.
-
-    Attributes
-    ----------
-    wide : bool
-        True where floats of 16 bits are widened first, as kernels do that compute all at once.
-    """
+    """A rule."""
 
     write: Write
     wide: bool
+    """True where floats of 16 bits are widened first, as kernels do that compute all at once."""
 
 
 def _import_families() -> None:

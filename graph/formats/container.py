@@ -27,23 +27,16 @@ _RECOGNIZED = 6
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A kind of file.
-
-    Attributes
-    ----------
-    magic : bytes
-        8 bytes: not ASCII, with a line end, which reveals a transfer as text.
-    version : int
-        The newest version that can be read.
-    suffix, noun, writer : str
-        The suffix, content and writing function of such files, for messages.
-    """
+    """A kind of file."""
 
     magic: bytes
+    """8 bytes: not ASCII, with a line end, which reveals a transfer as text."""
     version: int
+    """The newest version that can be read."""
     suffix: str
     noun: str
     writer: str
+    """The suffix, content and writing function of such files, for messages."""
 
     def starts(self, head: bytes) -> bool:
         """Return whether `head` is the start of such a file, damaged or not."""

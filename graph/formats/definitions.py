@@ -71,26 +71,19 @@ _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class FunctionDefinition:
-    """An operator of a file.
-
-    Attributes
-    ----------
-    inputs, outputs : tuple of str
-        Formal names; ``?`` follows those of optional inputs.
-    text : str
-        Its JSON, which identifies it.
-    nodes, depth : int
-        The number of nodes that it expands to, and the nesting of operators of files in it.
-    """
+    """An operator of a file."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    """Formal names; ``?`` follows those of optional inputs."""
     attributes: Mapping[str, Attribute]
     rules: tuple[FormatRule, ...]
     text: str
+    """Its JSON, which identifies it."""
     nodes: int
     depth: int
+    """The number of nodes that it expands to, and the nesting of operators of files in it."""
 
     def infer(self, call: Call) -> Sequence[TensorSpec]:
         rewriter, _ = self._tried(call)

@@ -39,28 +39,19 @@ _LAST_COMMA = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{,:]\s*+,|(,)(?=\s*+[
 
 @dataclass(frozen=True, slots=True)
 class FormatRule:
-    """The replacement of a node under conditions.
-
-    Attributes
-    ----------
-    conditions : tuple of callable
-        One must hold, if there are any.
-    details : tuple of Detail
-        Inputs, outputs and attributes of the new nodes; empty if they stay.
-    keeps : bool
-        Whether the node stays.
-    refusal : str, optional
-        The error of such a node.
-    at : str
-        The place of the rule.
-    """
+    """The replacement of a node under conditions."""
 
     conditions: tuple[Formula, ...]
+    """One must hold, if there are any."""
     new: tuple[New, ...]
     details: tuple[Detail, ...]
+    """Inputs, outputs and attributes of the new nodes; empty if they stay."""
     keeps: bool
+    """Whether the node stays."""
     refusal: str | None
+    """The error of such a node."""
     at: str
+    """The place of the rule."""
 
 
 class Rules:

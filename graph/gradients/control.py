@@ -91,28 +91,20 @@ def _put_out(b: GraphBuilder, graph: Graph, made: Sequence[str], wanted: Sequenc
 
 @dataclass(frozen=True)
 class _Steps:
-    """A Scan or a Loop, seen as a Scan.
-
-    Attributes
-    ----------
-    body : Graph
-        With the specs that it has in every step. Its inputs are states, slices and what is
-        captured, its outputs the states, and what is stacked.
-    states, scanned, captured : range
-        Places among the body's inputs.
-    terms : sequence of Term
-        What the body's inputs begin with, are slices of, or are.
-    places : sequence of int
-        Of these among the node's inputs, -1 where they are none.
-    """
+    """A Scan or a Loop, seen as a Scan."""
 
     at: Adjoint
     body: Graph
+    """With the specs that it has in every step. Its inputs are states, slices and what is captured,
+    its outputs the states, and what is stacked."""
     states: range
     scanned: range
     captured: range
+    """Places among the body's inputs."""
     terms: Sequence[Term]
+    """Initial values, sliced tensors and constants of the body's inputs."""
     places: Sequence[int]
+    """Their indices among the node's inputs, or -1."""
 
     @property
     def floats(self) -> list[int]:
@@ -166,7 +158,7 @@ def scan(at: Adjoint) -> Gradients:
 
 @gradient("Loop")
 def loop(at: Adjoint) -> Gradients:
-    """As Scan, over the numbers of the iterations that there were."""
+    """Views a Loop as a Scan over the numbers of its iterations."""
     body, captured = _body(at), at["captured"]
     count = len(at.inputs) - 2 - captured
     states, others = range(2, 2 + count), range(2 + count, len(at.inputs))

@@ -111,18 +111,12 @@ ELLIPSIS = "..."
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """An equation with every axis of every input named by a number.
-
-    Attributes
-    ----------
-    inputs : tuple of tuple of int
-        One number for each axis of each input.
-    output : tuple of int
-        One number for each axis of the output.
-    """
+    """An equation with every axis of every input named by a number."""
 
     inputs: tuple[tuple[int, ...], ...]
+    """One number for each axis of each input."""
     output: tuple[int, ...]
+    """One number for each axis of the output."""
 
 
 def parse_equation(text: str, ranks: Sequence[int]) -> Equation:

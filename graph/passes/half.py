@@ -25,16 +25,11 @@ SINGLE, HALF = np.dtype(np.float32), np.dtype(np.float16)
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """A graph of which parts compute in float16.
-
-    Attributes
-    ----------
-    places : Mapping of str to str
-        For each node that computes in float16 or casts, its place.
-    """
+    """A graph of which parts compute in float16."""
 
     graph: Graph
     places: Mapping[str, str]
+    """For each node that computes in float16 or casts, its place."""
 
 
 def compute_in_half(

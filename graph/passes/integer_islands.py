@@ -37,21 +37,15 @@ def integer_islands(graph: Graph, may_merge: MayMerge = always) -> Graph:
 
 
 class _Product(NamedTuple):
-    """A product of dequantized tensors, and the nodes that dequantize them.
-
-    Attributes
-    ----------
-    bias : Array or None
-        As reals, for each feature.
-    integers : Quantization or None
-        A bias that is given as integers of the scale left · right.
-    """
+    """A product of dequantized tensors, and the nodes that dequantize them."""
 
     node: Node
     left: Quantization
     right: Quantization
     bias: Array | None
+    """Real values for each feature."""
     integers: Quantization | None
+    """A bias that is given as integers of the scale left · right."""
     sources: tuple[Node, ...]
 
     @property

@@ -17,18 +17,12 @@ from .rewriting import Rewriter
 
 
 class _Chain(NamedTuple):
-    """The nodes between a QuantizeLinear and the DequantizeLinear nodes before it.
-
-    Attributes
-    ----------
-    between : list of Node
-        In topological order.
-    integers : dict of str to str
-        For each dequantized tensor its integers.
-    """
+    """The nodes between a QuantizeLinear and the DequantizeLinear nodes before it."""
 
     between: list[Node]
+    """In topological order."""
     integers: dict[str, str]
+    """For each dequantized tensor its integers."""
 
 
 @gated("QuantizeLinear")

@@ -14,25 +14,17 @@ from .rewriting import Rewriter
 
 
 class Quantization(NamedTuple):
-    """A map from reals to integers: q = real / scale, rounded, + zero point, saturated.
-
-    Attributes
-    ----------
-    tensor : str
-        The integers.
-    scale, zero : Array
-        Positive float32, and the integers' dtype; of one shape.
-    axis : int or None
-        The axis of the scales; None for one scale.
-    names : tuple of str
-        The tensors of scale and zero point; empty without a zero point, which then is 0.
-    """
+    """A map from reals to integers: q = real / scale, rounded, + zero point, saturated."""
 
     tensor: str
+    """The integers."""
     scale: Array
     zero: Array
+    """Positive float32, and the integers' dtype; of one shape."""
     axis: int | None
+    """The axis of the scales; None for one scale."""
     names: tuple[str, ...]
+    """The tensors of scale and zero point; empty without a zero point, which then is 0."""
 
     def quantize(self, value: float) -> Array:
         """Quantize a real by each scale, without saturation."""

@@ -21,24 +21,16 @@ Order: TypeAlias = tuple[int, ...]
 
 
 class Reordering(NamedTuple):
-    """Changes of a node that reads x in place of Transpose(x, perm=order).
-
-    Attributes
-    ----------
-    moved : tuple of int
-        The inputs that come in the other order.
-    constants : Mapping of int to Array
-        New values of inputs.
-    attributes : Mapping
-        All of them.
-    settles : bool
-        True if its results do not change, as they lack the reordered axes.
-    """
+    """Changes of a node that reads x in place of Transpose(x, perm=order)."""
 
     moved: tuple[int, ...]
+    """The inputs that come in the other order."""
     constants: Mapping[int, Array]
+    """New values of inputs."""
     attributes: Mapping[str, Any]
+    """All of them."""
     settles: bool = False
+    """True if its results do not change, as they lack the reordered axes."""
 
 
 Rule: TypeAlias = Callable[[Rewriter, Node, Order], Reordering | None]

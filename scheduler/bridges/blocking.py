@@ -122,10 +122,7 @@ def run(
 def block_on(function: Callable[[], Awaitable[T]], called: str, instead: str) -> T:
     """Run a trio loop, on another thread if a loop runs on this.
 
-    Raises
-    ------
-    SessionError
-        If it was called from inside a trio task, which it would block.
+    Raises SessionError if it was called from inside a trio task, which it would block.
     """
     if trio.lowlevel.in_trio_run():
         if is_work():  # a quick Python function that a session runs on its loop's thread

@@ -255,10 +255,7 @@ class LoopThread(Generic[S]):
 
         It should not take long: the loop, and other threads, wait for its end.
 
-        Raises
-        ------
-        SessionError
-            In a process that was forked from the one with the loop; in `function`.
+        Raises SessionError in a process that was forked from the one with the loop; in `function`.
         """
         if self.is_inherited:
             raise forked_session_error()
@@ -323,12 +320,8 @@ class LoopThread(Generic[S]):
     def call_soon(self, function: Callable[[], object]) -> None:
         """Call a function on the loop.
 
-        Raises
-        ------
-        SessionError
-            If the session is closed.
-        InternalError
-            If an exception of plait's own has closed it.
+        Raises SessionError if the session is closed; InternalError if an exception of plait's own
+        has closed it.
         """
         self.check_own()
         if self._has_ended or self._breakdown is not None:

@@ -16,21 +16,14 @@ NOISY = 0.1
 
 
 class Timing(NamedTuple):
-    """A measured time and its deviation.
-
-    Attributes
-    ----------
-    seconds : float
-        The median.
-    least_s : float or None
-        The shortest; None if single runs are unknown.
-    mad_s : float
-        The median absolute deviation from the median.
-    """
+    """A measured time and its deviation."""
 
     seconds: float
+    """The median."""
     least_s: float | None = None
+    """The shortest; None if single runs are unknown."""
     mad_s: float = 0.0
+    """The median absolute deviation from the median."""
     runs: int = 1
 
     @property
@@ -55,17 +48,12 @@ class Timing(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A node's measured time, with its cost by the rules.
-
-    Attributes
-    ----------
-    is_share : bool
-        True if a subgraph was measured whole, and this is the node's share by the model.
-    """
+    """A node's measured time, with its cost by the rules."""
 
     timing: Timing
     cost: Cost
     is_share: bool = False
+    """True if a subgraph was measured whole, and this is the node's share by the model."""
 
     @property
     def seconds(self) -> float:

@@ -12,19 +12,13 @@ from ...graph.operators.fused import FUSED
 
 
 class MemberShare(NamedTuple):
-    """A node that is timed alone, or one inside of a Fused node.
-
-    Attributes
-    ----------
-    graph : Graph
-        The graph that contains it.
-    share : float
-        Its fraction of the time.
-    """
+    """A node that is timed alone, or one inside of a Fused node."""
 
     graph: Graph
+    """The graph that contains it."""
     node: Node
     share: float
+    """Its fraction of the time."""
 
 
 def split_members(graph: Graph, node: Node, model: DeviceModel) -> list[MemberShare]:

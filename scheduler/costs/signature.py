@@ -16,20 +16,14 @@ from ...graph.ir import Graph, Node
 
 
 class Signature(NamedTuple):
-    """A node without its names.
-
-    Attributes
-    ----------
-    attributes : str
-        As JSON, keys sorted.
-    inputs, outputs : tuple of str
-        Specs such as ``"float32[1, 3]"``; empty if a tensor is absent.
-    """
+    """A node without its names."""
 
     op: str
     attributes: str
+    """JSON with sorted keys."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    """Specs such as ``"float32[1, 3]"``; empty if a tensor is absent."""
 
 
 def make_signature(graph: Graph, node: Node) -> Signature:

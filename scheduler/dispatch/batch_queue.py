@@ -17,30 +17,20 @@ NEVER = float("inf")
 
 @dataclass(slots=True, eq=False)
 class QueuedItem:
-    """An item in the queue.
-
-    Attributes
-    ----------
-    rows : int
-        Its length along the axis of the batch.
-    group : Hashable
-        Items of one group can be stacked.
-    client : Hashable
-        The one that requested it.
-    since_s : float
-        When it came.
-    until_s : float
-        From when on it is too late for it.
-    number : int
-        Its place among all that came, once it is in the queue.
-    """
+    """An item in the queue."""
 
     rows: int
+    """Its length along the axis of the batch."""
     group: Hashable
+    """Items of one group can be stacked."""
     client: Hashable
+    """The one that requested it."""
     since_s: float
+    """When it came."""
     until_s: float = NEVER
+    """From when on it is too late for it."""
     number: int = 0
+    """Its place among all that came, once it is in the queue."""
 
 
 T = TypeVar("T", bound=QueuedItem)

@@ -27,21 +27,14 @@ from .preemption import meter
 
 
 class InlineLimit(NamedTuple):
-    """How long an item may take, with all its steps, to run wholly on the thread that asks for it.
-
-    Attributes
-    ----------
-    several : int
-        In hand-overs, for items with steps of several lanes.
-    one_lane : int
-        For items of one lane: it would do them, and those of others, one after the other as well.
-    replica : int
-        For items of one lane of several replicas, which could do others meanwhile.
-    """
+    """Longest time of an item, with all its steps, to run wholly on the requesting thread."""
 
     several: int
+    """In hand-overs, for items with steps of several lanes."""
     one_lane: int
+    """For items of one lane: it would do them, and those of others, one after the other as well."""
     replica: int
+    """For items of one lane of several replicas, which could do others meanwhile."""
 
     def most_ns(self, lanes: int, variants: int = 1) -> int:
         """Return the limit on this machine, given the lanes of an item and its replicas."""

@@ -27,24 +27,16 @@ Line: TypeAlias = "str | tuple[Hashable, str]"
 
 
 class Ordered(NamedTuple):
-    """The ordered steps of a plan.
-
-    Attributes
-    ----------
-    claims : Mapping of int to sequence of str
-        The steps that wait for earlier items, with their keys.
-    releases : Mapping of int to sequence of str
-        The steps that let later items go on.
-    held : frozenset of str
-        The keys that an item releases at its end alone.
-    shared : frozenset of str
-        The functions with one line for items of all states.
-    """
+    """The ordered steps of a plan."""
 
     claims: Keys = MappingProxyType({})
+    """The steps that wait for earlier items, with their keys."""
     releases: Keys = MappingProxyType({})
+    """The steps that let later items go on."""
     held: frozenset[str] = frozenset()
+    """The keys that an item releases at its end alone."""
     shared: frozenset[str] = frozenset()
+    """The functions with one line for items of all states."""
 
 
 UNORDERED = Ordered()

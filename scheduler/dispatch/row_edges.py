@@ -16,24 +16,17 @@ from ..plans.regions import PlacedTensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowEdge:
-    """A generator function's node, and an `Each` node that is for its rows.
-
-    Attributes
-    ----------
-    source, target : int
-        Their steps.
-    picks : tuple of int
-        Which of the generator's results are the values of the other.
-    placed : (str, str)
-        The first of these, where both steps find it.
-    """
+    """A generator function's node, and an `Each` node that is for its rows."""
 
     source: int
     target: int
+    """Their steps."""
     generator: Node
     each: Node
     picks: tuple[int, ...]
+    """Which of the generator's results are the values of the other."""
     placed: PlacedTensor
+    """The first of these, where both steps find it."""
 
 
 def find_row_edges(plan: Plan) -> Iterator[RowEdge]:

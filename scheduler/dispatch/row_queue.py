@@ -16,28 +16,19 @@ NEVER = float("inf")
 
 @dataclass(slots=True, eq=False)
 class RowGroup:
-    """Rows that came together.
-
-    Attributes
-    ----------
-    group : Hashable
-        Blocks of one group can be stacked.
-    since_s : float
-        When it came.
-    due_s : float
-        From when on it waits for no others.
-    taken : int
-        How many of its rows have left.
-    stop : int
-        Where the rows end that have not been dropped from its end.
-    """
+    """Rows that came together."""
 
     rows: int
     group: Hashable
+    """Blocks of one group can be stacked."""
     since_s: float
+    """When it came."""
     due_s: float
+    """From when on it waits for no others."""
     taken: int = field(default=0, init=False)
+    """How many of its rows have left."""
     stop: int = field(default=0, init=False)
+    """Where the rows end that have not been dropped from its end."""
 
 
 B = TypeVar("B", bound=RowGroup)

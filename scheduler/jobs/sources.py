@@ -46,10 +46,7 @@ class JobSource:
 def to_source(given: Any) -> JobSource:
     """Return the source for a sequence, a function, or the path of tables, lines or files.
 
-    Raises
-    ------
-    SourceError
-        If it is something else, or the path does not exist.
+    Raises SourceError if it is something else, or the path does not exist.
     """
     if isinstance(given, JobSource):
         return given

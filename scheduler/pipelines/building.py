@@ -36,18 +36,13 @@ of rows that no item has is never touched, and takes none."""
 
 @dataclass(slots=True)
 class Built:
-    """A pipeline's graph, and the arguments of its plan.
-
-    Attributes
-    ----------
-    workers : int
-        The number of worker processes that steps want.
-    """
+    """A pipeline's graph, and the arguments of its plan."""
 
     graph: Graph
     bounds: dict[str, int] = field(default_factory=dict)
     pins: dict[str, str] = field(default_factory=dict)
     workers: int = 0
+    """The number of worker processes that steps want."""
     specs: dict[Value, TensorSpec] = field(default_factory=dict)
 
 

@@ -21,36 +21,24 @@ from .steps import ITEM, Each, PipelineStep
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A tensor that a model gets from a value.
-
-    Attributes
-    ----------
-    name : str
-        The model's input.
-    """
+    """A tensor that a model gets from a value."""
 
     name: str
+    """The model's input."""
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """The rows of the examples as they go through the steps of an `Each`.
-
-    Attributes
-    ----------
-    counts : tuple of int
-        The number of rows of each example.
-    stages : tuple of tuple of tuple
-        The results of each step, for all rows of all examples: one tuple a row. The first has the
-        rows themselves.
-    are_whole : tuple of bool
-        For each step, whether a model got a row with an axis of length 1 in front.
-    """
+    """The rows of the examples as they go through the steps of an `Each`."""
 
     counts: tuple[int, ...]
+    """The number of rows of each example."""
     stages: tuple[tuple[tuple[Any, ...], ...], ...]
+    """The results of each step, for all rows of all examples: one tuple a row. The first has the
+    rows themselves."""
     are_whole: tuple[bool, ...]
+    """For each step, whether a model got a row with an axis of length 1 in front."""
 
 
 class ExampleRun:

@@ -20,21 +20,14 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepResults:
-    """The results of a step for each example.
-
-    Attributes
-    ----------
-    examples : tuple of tuple
-        The results, one tuple for each example.
-    names : tuple of str
-        Those of a model's outputs, or of the parts of a fed mapping.
-    is_tuple : bool
-        Whether a callable returns a tuple.
-    """
+    """The results of a step for each example."""
 
     examples: tuple[tuple[Any, ...], ...]
+    """The results, one tuple for each example."""
     names: tuple[str, ...] = ()
+    """Those of a model's outputs, or of the parts of a fed mapping."""
     is_tuple: bool = False
+    """Whether a callable returns a tuple."""
 
     @property
     def count(self) -> int:

@@ -76,10 +76,7 @@ def make_batched_graph(model: Graph, specs: Sequence[TensorSpec]) -> Graph:
 def find_padded_length(model: Graph, specs: Sequence[TensorSpec], pad: str, step: str) -> Dim:
     """Return the length in the pipeline's graph that a length of a model stands for.
 
-    Raises
-    ------
-    GraphError
-        If the model has no such length, or it does not differ between the examples.
+    Raises GraphError if the model has no such length, or it does not differ between the examples.
     """
     pairs = [
         (dim, given)

@@ -18,19 +18,13 @@ SESSION = "session"
 
 @dataclass(frozen=True, slots=True)
 class Subgraph:
-    """A set of nodes given to one device; runs as one program.
-
-    Attributes
-    ----------
-    index : int
-        Position in the partition, a topological order.
-    graph : Graph
-        The nodes, with the tensors that cross into and out of it as inputs and outputs.
-    """
+    """A set of nodes given to one device; runs as one program."""
 
     index: int
+    """Position in the partition, a topological order."""
     device: str
     graph: Graph
+    """The nodes, with the tensors that cross into and out of it as inputs and outputs."""
 
     @property
     def name(self) -> str:
@@ -39,85 +33,56 @@ class Subgraph:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """The assignment of all nodes to devices, and the subgraphs that follow.
-
-    Attributes
-    ----------
-    assignment : Mapping of str to str
-        Node name to device name, also for nodes of nested graphs: ``"loop/add"``.
-    reasons : Mapping of str to str
-        The reason for the device of each node.
-    subgraphs : tuple of Subgraph
-        In a topological order.
-    """
+    """The assignment of all nodes to devices, and the subgraphs that follow."""
 
     assignment: Mapping[str, str]
+    """Node name to device name, also for nodes of nested graphs: ``"loop/add"``."""
     reasons: Mapping[str, str]
+    """The reason for the device of each node."""
     subgraphs: tuple[Subgraph, ...]
+    """In a topological order."""
 
 
 class Option(NamedTuple):
-    """One device's support for one node.
-
-    Attributes
-    ----------
-    reason : str
-        Why the device supports the node, or why not.
-    seconds : float or None
-        Predicted time of the kernel; None if it is not supported, or shapes are unknown.
-    basis : str or None
-        Source of the prediction: ``"measured"``, ``"scaled"`` or ``"model"``.
-    """
+    """One device's support for one node."""
 
     device: str
     supported: bool
     reason: str
+    """Why the device supports the node, or why not."""
     seconds: float | None = None
+    """Predicted time of the kernel; None if it is not supported, or shapes are unknown."""
     basis: str | None = None
+    """Source of the prediction: ``"measured"``, ``"scaled"`` or ``"model"``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An assignment that was compared with others, with its simulated time.
-
-    Attributes
-    ----------
-    name : str
-        Its origin: ``"all on cpu"``, ``"HEFT"``.
-    seconds : float
-        Predicted time of one item, or time per item if throughput is the objective.
-    devices : tuple of str
-        The devices that run nodes.
-    note : str
-        Why it was not chosen, or empty.
-    """
+    """An assignment that was compared with others, with its simulated time."""
 
     name: str
+    """Its origin: ``"all on cpu"``, ``"HEFT"``."""
     seconds: float
+    """Predicted time of one item, or time per item if throughput is the objective."""
     subgraphs: int
     devices: tuple[str, ...]
+    """The devices that run nodes."""
     note: str = ""
+    """Why it was not chosen, or empty."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The choice of devices for nodes.
-
-    Attributes
-    ----------
-    chosen : str
-        The name of the chosen candidate.
-    why : str
-        The reason, as a sentence.
-    candidates : tuple of Candidate
-        Best first; empty if none were compared.
-    """
+    """The choice of devices for nodes."""
 
     strategy: str
     objective: str
     chosen: str
+    """The name of the chosen candidate."""
     why: str
+    """The reason, as a sentence."""
     candidates: tuple[Candidate, ...] = ()
+    """Best first; empty if none were compared."""
     ask: Callable[[], Mapping[str, tuple[Option, ...]]] = field(
         default=dict, repr=False, compare=False
     )

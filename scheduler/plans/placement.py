@@ -20,17 +20,12 @@ from .partition import Subgraph
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A copy of a tensor from one memory to another.
-
-    Attributes
-    ----------
-    source, target : str
-        Memories; `CALLER` for arrays that callers pass or take on a device.
-    """
+    """A copy of a tensor from one memory to another."""
 
     tensor: str
     source: str
     target: str
+    """Memories; `CALLER` for arrays that callers pass or take on a device."""
     nbytes: int
 
     @property
@@ -65,26 +60,18 @@ STATELESS = StepState()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One run of a subgraph, or one transfer, on one device.
-
-    Attributes
-    ----------
-    index : int
-        Position in the plan, a topological order.
-    waits : tuple of int
-        The steps that must be complete before it starts.
-    dependents : tuple of int
-        The steps that wait for this one.
-    state : StepState
-        The variables that it reads and writes as items hand them on.
-    """
+    """One run of a subgraph, or one transfer, on one device."""
 
     index: int
+    """Position in the plan, a topological order."""
     device: str
     work: Subgraph | Transfer
     waits: tuple[int, ...]
+    """The steps that must be complete before it starts."""
     dependents: tuple[int, ...] = ()
+    """The steps that wait for this one."""
     state: StepState = STATELESS
+    """The variables that it reads and writes as items hand them on."""
 
     @property
     def input_wait_count(self) -> int:
@@ -152,29 +139,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A step as profiles keep it, without its plan.
-
-    Attributes
-    ----------
-    transfer : Transfer or None
-        None for the run of a subgraph.
-    nodes : tuple of str
-        The nodes of the subgraph.
-    awaited : str
-        The operator of the async function that it calls, or the queue of the rows that it waits
-        for; empty for other steps.
-    shared_lane : str
-        The lane that its device shares with others; empty if its device has its own.
-    """
+    """A step as profiles keep it, without its plan."""
 
     index: int
     name: str
     device: str
     dependents: tuple[int, ...]
     transfer: Transfer | None
+    """None for the run of a subgraph."""
     nodes: tuple[str, ...]
+    """The nodes of the subgraph."""
     awaited: str = ""
+    """The operator of the async function that it calls, or the queue of the rows that it waits for;
+    empty for other steps."""
     shared_lane: str = ""
+    """The lane that its device shares with others; empty if its device has its own."""
 
     @property
     def place(self) -> str:
@@ -228,43 +207,29 @@ SCRATCH = ""
 
 
 class Commit(NamedTuple):
-    """The new value of a variable in one of the memories that hold it.
-
-    Attributes
-    ----------
-    source, target : (str, str)
-        A tensor and its memory; the target is prepared.
-    device : str
-        A device that accesses both memories.
-    """
+    """The new value of a variable in one of the memories that hold it."""
 
     source: tuple[str, str]
     target: tuple[str, str]
+    """A tensor and its memory; the target is prepared."""
     device: str
+    """A device that accesses both memories."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The memory of each tensor, and the steps that compute and copy them.
-
-    Attributes
-    ----------
-    home : Mapping of str to str
-        The memory that each tensor is written in; constants have none.
-    local : Mapping of (str, str) to str
-        For a tensor and a device (or `OUTSIDE`) that reads it: the memory it is read in; for
-        `SCRATCH` and a device, the memory of its kernels' scratch buffers.
-    prepared : frozenset of (str, str)
-        Tensors with the same value for all items: no step writes them.
-    commits : tuple of Commit
-        New values of variables, which are kept if all steps succeed.
-    """
+    """The memory of each tensor, and the steps that compute and copy them."""
 
     steps: tuple[Step, ...]
     home: Mapping[str, str]
+    """The memory that each tensor is written in; constants have none."""
     local: Mapping[tuple[str, str], str]
+    """For a tensor and a device (or `OUTSIDE`) that reads it: the memory it is read in; for
+    `SCRATCH` and a device, the memory of its kernels' scratch buffers."""
     prepared: frozenset[tuple[str, str]] = frozenset()
+    """Tensors with the same value for all items: no step writes them."""
     commits: tuple[Commit, ...] = ()
+    """New values of variables, which are kept if all steps succeed."""
 
     @property
     def arrivals(self) -> frozenset[str]:

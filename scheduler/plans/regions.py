@@ -23,74 +23,51 @@ Among releases, the number of steps stands for the landing: the results were cop
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Bytes that one item uses exclusively from a claim to a release, in one or more copies.
-
-    Attributes
-    ----------
-    name : str
-        Unique within the memory.
-    nbytes : int
-        Size of one copy.
-    claims : tuple of int
-        Steps that start only when the item that used this copy before, `copies` items ago, has
-        released it. The first of them claims the copy; `ADMISSION` stands for the feeding. A region
-        without claims is used by single steps of one device, which runs one step at a time.
-    releases : tuple of int
-        The steps that must be complete for the release; the number of steps stands for the landing.
-        The end of an item releases the copy, too.
-    """
+    """Bytes that one item uses exclusively from a claim to a release, in one or more copies."""
 
     memory: str
     name: str
+    """Unique within the memory."""
     nbytes: int
+    """Size of one copy."""
     copies: int
     claims: tuple[int, ...] = ()
+    """Steps that start only when the item that used this copy before, `copies` items ago, has
+    released it. The first of them claims the copy; `ADMISSION` stands for the feeding. A region
+    without claims is used by single steps of one device, which runs one step at a time."""
     releases: tuple[int, ...] = ()
+    """The steps that must be complete for the release; the number of steps stands for the landing.
+    The end of an item releases the copy, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The place of a tensor in a memory.
-
-    Attributes
-    ----------
-    offset : int
-        Bytes from the start of the item's copy of the region.
-    """
+    """The place of a tensor in a memory."""
 
     memory: str
     region: str
     offset: int
+    """Bytes from the start of the item's copy of the region."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The regions in one memory.
-
-    Attributes
-    ----------
-    slots : int
-        Items in flight, K.
-    layout : str
-        Name of the layout, see `memory_plan`.
-    item_nbytes : int
-        Bytes that one item alone would need.
-    tensors_nbytes : int
-        One item's buffers laid end to end, for comparison.
-    lower_bound : int
-        Bytes of buffers that must all be apart: no layout of one item needs less.
-    constants_nbytes : int
-        Bytes of constants, allocated apart from the regions while the plan is open.
-    """
+    """The regions in one memory."""
 
     memory: str
     regions: Mapping[str, Region]
     slots: int
+    """Items in flight, K."""
     layout: str
+    """Name of the layout, see `memory_plan`."""
     item_nbytes: int
+    """Bytes that one item alone would need."""
     tensors_nbytes: int
+    """One item's buffers laid end to end, for comparison."""
     lower_bound: int
+    """Bytes of buffers that must all be apart: no layout of one item needs less."""
     constants_nbytes: int = 0
+    """Bytes of constants, allocated apart from the regions while the plan is open."""
 
     @property
     def nbytes(self) -> int:
@@ -110,25 +87,17 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The offsets of all buffers, and the regions they lie in.
-
-    Attributes
-    ----------
-    pools : Mapping of str to Pool
-        By memory.
-    added_edges : tuple of (int, int)
-        Waits added to keep a limit: a step, and a later one that waits for it.
-    slowdown : float
-        Predicted makespan of one item with these waits, relative to the one without.
-    scratch : Mapping of str to int
-        Bytes of scratch buffers, if other shapes run in this memory.
-    """
+    """The offsets of all buffers, and the regions they lie in."""
 
     locations: Mapping[PlacedTensor, Location]
     pools: Mapping[str, Pool]
+    """By memory."""
     added_edges: tuple[tuple[int, int], ...] = ()
+    """Waits added to keep a limit: a step, and a later one that waits for it."""
     slowdown: float = 1.0
+    """Predicted makespan of one item with these waits, relative to the one without."""
     scratch: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of scratch buffers, if other shapes run in this memory."""
 
     @property
     def nbytes(self) -> int:

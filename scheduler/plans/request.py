@@ -29,16 +29,11 @@ On: TypeAlias = str | Mapping[str, str] | None
 
 @dataclass(frozen=True, slots=True)
 class IoDevices:
-    """The devices on which callers pass inputs and take outputs.
-
-    Attributes
-    ----------
-    inputs, outputs : Mapping of str to str
-        Tensor names to devices; other tensors are on the host.
-    """
+    """The devices on which callers pass inputs and take outputs."""
 
     inputs: Mapping[str, str] = field(default_factory=dict)
     outputs: Mapping[str, str] = field(default_factory=dict)
+    """Tensor names to devices; other tensors are on the host."""
 
     @property
     def devices(self) -> frozenset[str]:

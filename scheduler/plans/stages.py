@@ -14,44 +14,28 @@ from .shapes import Bounds
 
 @dataclass(frozen=True, slots=True)
 class ComputedLengths:
-    """A node that computes lengths, in buffers of the largest ones.
-
-    Attributes
-    ----------
-    tensors : tuple of str
-        The tensors that it writes, each from the start of its buffer.
-    shapes : str
-        The output of the plan's graph with their shapes, concatenated.
-    ranks : tuple of int
-        The ranks of `tensors`.
-    """
+    """A node that computes lengths, in buffers of the largest ones."""
 
     node: str
     tensors: tuple[str, ...]
+    """The tensors that it writes, each from the start of its buffer."""
     shapes: str
+    """The output of the plan's graph with their shapes, concatenated."""
     ranks: tuple[int, ...]
+    """The ranks of `tensors`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """A part of a plan's graph with the same symbols.
-
-    Attributes
-    ----------
-    graph : Graph
-        With the largest lengths.
-    template : Graph or None
-        The graph with symbols; None if it has none.
-    computes : tuple of ComputedLengths
-        The nodes that compute lengths of later stages, or of results.
-    limits : tuple of (str, int, str, (int, int))
-        Bounds of computed lengths: tensor, axis, symbol, and the smallest and largest length.
-    bounds : Mapping of str to (int, int)
-        The smallest and largest length of each symbol in the template.
-    """
+    """A part of a plan's graph with the same symbols."""
 
     graph: Graph
+    """With the largest lengths."""
     template: Graph | None
+    """The graph with symbols; None if it has none."""
     computes: tuple[ComputedLengths, ...]
+    """The nodes that compute lengths of later stages, or of results."""
     limits: tuple[tuple[str, int, str, tuple[int, int]], ...]
+    """Bounds of computed lengths: tensor, axis, symbol, and the smallest and largest length."""
     bounds: Bounds
+    """The smallest and largest length of each symbol in the template."""

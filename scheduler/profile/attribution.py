@@ -19,58 +19,40 @@ Computing: TypeAlias = Mapping[str, Sequence[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """The time of one or more items, in ns by category.
-
-    Attributes
-    ----------
-    wall_ns : int
-        From asking the source for the item until the consumer released the result.
-    source_ns : int
-        The source made it.
-    partners_ns : int
-        A join had it, and waited for its partners.
-    planning_ns : int
-        It waited for a plan for its shapes to be made and opened.
-    binding_ns : int
-        It waited for programs to be bound to the memory of its slot.
-    back_pressure_ns : int
-        It waited for a slot, or for memory that earlier items held.
-    feed_ns : int
-        Its inputs were written.
-    compute_ns, transfer_ns : int
-        Its kernels ran, its tensors were copied between memories. Work in parallel to the
-        critical path does not count.
-    waiting_ns : int
-        Its async functions waited, or worked on the event loop, or its rows waited for a batch.
-    device_busy_ns : int
-        A step was ready, but its device worked for other items, or its async function had reached
-        its limit of calls.
-    scheduler_ns : int
-        Threads, processes and the loop woke up or passed steps on.
-    land_ns : int
-        Its results were copied out.
-    order_ns : int
-        It was done, and waited for items before it.
-    consumer_ns : int
-        It waited for the consumer, who then had it.
-    """
+    """The time of one or more items, in ns by category."""
 
     items: int = 0
     wall_ns: int = 0
+    """From asking the source for the item until the consumer released the result."""
     source_ns: int = 0
+    """The source made it."""
     partners_ns: int = 0
+    """A join had it, and waited for its partners."""
     planning_ns: int = 0
+    """It waited for a plan for its shapes to be made and opened."""
     binding_ns: int = 0
+    """It waited for programs to be bound to the memory of its slot."""
     back_pressure_ns: int = 0
+    """It waited for a slot, or for memory that earlier items held."""
     feed_ns: int = 0
+    """Its inputs were written."""
     compute_ns: int = 0
     transfer_ns: int = 0
+    """Its kernels ran, its tensors were copied between memories. Work in parallel to the critical
+    path does not count."""
     waiting_ns: int = 0
+    """Its async functions waited, or worked on the event loop, or its rows waited for a batch."""
     device_busy_ns: int = 0
+    """A step was ready, but its device worked for other items, or its async function had reached
+    its limit of calls."""
     scheduler_ns: int = 0
+    """Threads, processes and the loop woke up or passed steps on."""
     land_ns: int = 0
+    """Its results were copied out."""
     order_ns: int = 0
+    """It was done, and waited for items before it."""
     consumer_ns: int = 0
+    """It waited for the consumer, who then had it."""
 
     def __add__(self, other: Attribution) -> Attribution:
         sums = {

@@ -13,22 +13,16 @@ Cause = Literal["admission", "input", "lane"]
 
 
 class CriticalSpan(NamedTuple):
-    """A step on the critical path.
-
-    Attributes
-    ----------
-    item : int
-        Index in the records of the profile.
-    cause : str
-        The last condition for its start, which the step before it on the path met: an
-        ``"input"``, its device's ``"lane"``, or the ``"admission"`` of its item.
-    """
+    """A step on the critical path."""
 
     item: int
+    """Index in the records of the profile."""
     step: Outline
     started_ns: int
     ended_ns: int
     cause: Cause
+    """The last condition for its start, which the step before it on the path met: an ``"input"``,
+    its device's ``"lane"``, or the ``"admission"`` of its item."""
 
 
 def find_critical_path(records: Sequence[Record]) -> tuple[CriticalSpan, ...]:

@@ -24,15 +24,7 @@ class Span(NamedTuple):
 
 
 class NodeTime(NamedTuple):
-    """The time spent in one node, over all measured items.
-
-    Attributes
-    ----------
-    min_ns : int
-        The shortest run, which interruptions do not affect.
-    median_ns, mad_ns : int
-        The median of the latest runs, and their median absolute deviation from it.
-    """
+    """The time spent in one node, over all measured items."""
 
     name: str
     op: str
@@ -40,43 +32,32 @@ class NodeTime(NamedTuple):
     runs: int
     total_ns: int
     min_ns: int
+    """The shortest run, which interruptions do not affect."""
     median_ns: int
     mad_ns: int
+    """The median of the latest runs, and their median absolute deviation from it."""
 
 
 class RowBatchFigures(NamedTuple):
-    """Batches of rows that went through one graph.
-
-    Attributes
-    ----------
-    batches, rows : int
-        Batches that were started, and their rows, without rows that ran again alone.
-    waited_s : float
-        Sum of the waits of rows for their batches.
-    dropped : int
-        Rows that were dropped, since the queue was full.
-    """
+    """Batches of rows that went through one graph."""
 
     batches: int = 0
     rows: int = 0
+    """Batches that were started, and their rows, without rows that ran again alone."""
     waited_s: float = 0.0
+    """Sum of the waits of rows for their batches."""
     dropped: int = 0
+    """Rows that were dropped, since the queue was full."""
 
 
 class PlanTimes(NamedTuple):
-    """The times of one plan's steps for one item.
-
-    Attributes
-    ----------
-    times : sequence of int
-        For each step when it was submitted, began and ended, in ns; 0 if it was not.
-    pools : Mapping of str to Pool
-        The memory of the plan; empty if it is not known.
-    """
+    """The times of one plan's steps for one item."""
 
     steps: tuple[Outline, ...]
     times: Sequence[int]
+    """For each step when it was submitted, began and ended, in ns; 0 if it was not."""
     pools: Mapping[str, Pool] = UNKNOWN
+    """The memory of the plan; empty if it is not known."""
 
     def spans(self) -> Iterator[Span]:
         """Yield the steps that ran."""
@@ -132,24 +113,17 @@ class Record(NamedTuple):
 
 
 class RowBatch(NamedTuple):
-    """A batch of rows that ran; times as those of items.
-
-    Attributes
-    ----------
-    queue : str
-        Name of the queue of its rows.
-    first_ns, started_ns, ended_ns : int
-        When its first row came, when it was started and when it ended.
-    record : Record
-        Its steps in the plan for rows.
-    """
+    """A batch of rows that ran; times as those of items."""
 
     queue: str
+    """Name of the queue of its rows."""
     rows: int
     first_ns: int
     started_ns: int
     ended_ns: int
+    """When its first row came, when it was started and when it ended."""
     record: Record
+    """Its steps in the plan for rows."""
 
 
 @lru_cache(256)
@@ -158,18 +132,12 @@ def rename_steps(steps: tuple[Outline, ...], queue: str) -> tuple[Outline, ...]:
 
 
 class Order(NamedTuple):
-    """The dependencies of a plan's steps.
-
-    Attributes
-    ----------
-    waits : sequence of sequences of int
-        For each step those that must be complete before it.
-    claiming : frozenset of int
-        The steps that wait until earlier items have released memory.
-    """
+    """The dependencies of a plan's steps."""
 
     waits: Sequence[Sequence[int]]
+    """For each step those that must be complete before it."""
     claiming: frozenset[int]
+    """The steps that wait until earlier items have released memory."""
 
 
 class Orders:

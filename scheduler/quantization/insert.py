@@ -27,18 +27,13 @@ BIAS_LIMIT = 1 << 30
 
 
 class Integers(NamedTuple):
-    """A constant as integers: real = (value - zero point) · scale.
-
-    Attributes
-    ----------
-    axis : int
-        Along which there are scales, where there are several.
-    """
+    """A constant as integers: real = (value - zero point) · scale."""
 
     value: Array
     scale: Array
     zero: Array
     axis: int = 0
+    """Along which there are scales, where there are several."""
 
 
 def parameters(between: Range, dtype: DTypeLike) -> tuple[Array, Array]:

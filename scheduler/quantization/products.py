@@ -17,25 +17,17 @@ FEATURES = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1}
 
 @dataclass(frozen=True, slots=True)
 class QuantizedProduct:
-    """A node that multiplies, and what of it becomes integers.
-
-    Attributes
-    ----------
-    activations : tuple of int
-        Inputs that are known when it runs.
-    weights : int or None
-        The input that is constant.
-    axis : int or None
-        Along which weights have scales of their own; None for one scale.
-    bias : int or None
-        The input that is a constant bias.
-    """
+    """A node that multiplies, and what of it becomes integers."""
 
     node: Node
     activations: tuple[int, ...]
+    """Inputs that are known when it runs."""
     weights: int | None
+    """The input that is constant."""
     axis: int | None = None
+    """Along which weights have scales of their own; None for one scale."""
     bias: int | None = None
+    """The input that is a constant bias."""
 
 
 def products_of(

@@ -44,22 +44,15 @@ class Actor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ActorPlacement:
-    """Requirements of an actor on its node.
-
-    Attributes
-    ----------
-    select : Mapping of str to str
-        Labels that the node must have.
-    num_cpus, num_gpus : float
-        The share of the node that is reserved for it.
-    resources : Mapping of str to float
-        Further resources that it reserves, by the cluster's own names.
-    """
+    """Requirements of an actor on its node."""
 
     select: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the node must have."""
     num_cpus: float = 0.0
     num_gpus: float = 0.0
+    """The share of the node that is reserved for it."""
     resources: Mapping[str, float] = field(default_factory=dict)
+    """Further resources that it reserves, by the cluster's own names."""
 
 
 class ActorSystem(Protocol):

@@ -29,21 +29,14 @@ _OF_THE_GRAPH = ("shapes", "bounds", "max_in_flight", "passes")
 
 @dataclass(frozen=True, slots=True)
 class SessionPayload:
-    """A plan, or a graph with the arguments for planning it on hosts.
-
-    Attributes
-    ----------
-    plan : Plan
-        The driver's plan, for inputs, outputs and the number of items in flight.
-    graph : Graph or None
-        The graph that hosts plan.
-    planning : Mapping of str to object
-        Their arguments of `plait.plan`.
-    """
+    """A plan, or a graph with the arguments for planning it on hosts."""
 
     plan: Plan
+    """The driver's plan, for inputs, outputs and the number of items in flight."""
     graph: Graph | None = None
+    """The graph that hosts plan."""
     planning: Mapping[str, Any] | None = None
+    """Their arguments of `plait.plan`."""
 
     def pack(self, put: Callable[[Any], Any]) -> tuple[Any, ...]:
         """Return the arguments of `unpack_plan`; `put` stores the largest one in the cluster."""

@@ -18,35 +18,18 @@ LISTED_NODES = 6
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A node that moved to another device.
-
-    Attributes
-    ----------
-    reason : str
-        Reason for the target.
-    """
+    """A node that moved to another device."""
 
     node: str
     source: str
     target: str
     reason: str
+    """Reason for the target."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """The figures of one plan.
-
-    Attributes
-    ----------
-    transferred_nbytes : int
-        Per item.
-    memory : Mapping of str to int
-        Bytes of each memory, for all items in flight; with replicas, on one variant.
-    predicted_s : float or None
-        Of one item; None where shapes are not known.
-    items_per_s : float or None
-        Of a stream with `max_in_flight` items in flight.
-    """
+    """The figures of one plan."""
 
     graph: str
     devices: tuple[str, ...]
@@ -56,9 +39,13 @@ class PlanSummary:
     subgraphs: int
     transfers: int
     transferred_nbytes: int
+    """Per item."""
     memory: Mapping[str, int]
+    """Bytes of each memory, for all items in flight; with replicas, on one variant."""
     predicted_s: float | None
+    """Predicted time of one item; None where shapes are not known."""
     items_per_s: float | None
+    """Rate of a stream with `max_in_flight` items in flight."""
 
 
 @dataclass(frozen=True, slots=True)

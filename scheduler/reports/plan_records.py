@@ -60,31 +60,21 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Stored form of the fields of a `Plan` that are not records themselves.
-
-    Attributes
-    ----------
-    assignment, reasons : Mapping of str to str
-        Of the partition.
-    groups : tuple of SavedSubgraph
-        The subgraphs.
-    prologue : Mapping of str to str
-        Devices of the nodes of the prologue.
-    passes : tuple of str
-        By name.
-    costs : str
-        Content of a file of costs.
-    factors : Mapping of str to float
-        Factors of the costs, which that text lacks.
-    """
+    """Stored form of the fields of a `Plan` that are not records themselves."""
 
     assignment: Mapping[str, str]
     reasons: Mapping[str, str]
+    """See `Partition`."""
     groups: tuple[SavedSubgraph, ...]
+    """The subgraphs."""
     prologue: Mapping[str, str]
+    """Devices of the nodes of the prologue."""
     passes: tuple[str, ...]
+    """By name."""
     costs: str
+    """Content of a file of costs."""
     factors: Mapping[str, float]
+    """Factors of the costs, which that text lacks."""
     decision: Weighed | None
 
 

@@ -17,18 +17,12 @@ ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted times of a plan.
-
-    Attributes
-    ----------
-    seconds : float
-        Of one item.
-    items_per_s : float
-        Of a stream with `plan.in_flight` items in flight.
-    """
+    """Predicted times of a plan."""
 
     seconds: float
+    """Time of one item."""
     items_per_s: float
+    """Rate of a stream with `plan.in_flight` items in flight."""
 
 
 def predict(plan: Plan, costs: Costs | None = None) -> Prediction | None:

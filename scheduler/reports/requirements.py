@@ -27,27 +27,18 @@ _OF_THE_MACHINE = frozenset({"memory_bytes"})
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Versions, devices and operators that a plan was made for.
-
-    Attributes
-    ----------
-    numpy : str
-        Version.
-    devices : Mapping of str to Capabilities
-        In order of preference.
-    operators : Mapping of str to str
-        Digest of the definition of each operator in the graph.
-    options : Mapping of str to Mapping of str to str
-        Options of each device that files may carry, as text.
-    withheld : Mapping of str to tuple of str
-        Names of the other options of each device; the caller of `load_plan` has to give them.
-    """
+    """Versions, devices and operators that a plan was made for."""
 
     numpy: str
+    """Version."""
     devices: Mapping[str, Capabilities]
+    """In order of preference."""
     operators: Mapping[str, str]
+    """Digest of the definition of each operator in the graph."""
     options: Mapping[str, Mapping[str, str]]
+    """Options of each device that files may carry, as text."""
     withheld: Mapping[str, tuple[str, ...]]
+    """Names of the other options of each device; the caller of `load_plan` has to give them."""
 
 
 def collect_requirements(graph: Graph, devices: Mapping[str, Device]) -> Requirements:

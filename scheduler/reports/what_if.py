@@ -39,28 +39,20 @@ _BASES: Mapping[Basis, str] = {
 
 @dataclass(frozen=True)
 class WhatIf:
-    """An answer, as a ratio of two predictions by the same measured times.
-
-    Attributes
-    ----------
-    faster : Mapping of str to float
-        The question: speedup by operator or name of node.
-    before, after : Simulation
-        The stream with measured times, and with the speedups.
-    source_s, consumer_s : float
-        Mean times of source and consumer for an item; they bound the stream.
-    basis : Mapping of str to str
-        Basis of the time of each node in question: ``"measured"``; a share of the measured time
-        of its subgraph, by the device's profiler (``"profiled share"``) or by the model
-        (``"modelled share"``); or ``"model"``.
-    """
+    """An answer, as a ratio of two predictions by the same measured times."""
 
     faster: Mapping[str, float]
+    """The question: speedup by operator or name of node."""
     before: Simulation = field(repr=False)
     after: Simulation = field(repr=False)
+    """The stream with measured times, and with the speedups."""
     source_s: float
     consumer_s: float
+    """Mean times of source and consumer for an item; they bound the stream."""
     basis: Mapping[str, Basis] = field(default_factory=dict)
+    """Basis of the time of each node in question: ``"measured"``; a share of the measured time of
+    its subgraph, by the device's profiler (``"profiled share"``) or by the model (``"modelled
+    share"``); or ``"model"``."""
 
     @property
     def gain(self) -> float:

@@ -364,10 +364,7 @@ class Runtime:
         called on any thread while the loop has nothing to do with the session. Several threads may
         call it at the same time, each on its own variant.
 
-        Raises
-        ------
-        FeedError, KernelError, DeviceError, SessionError
-            If it cannot start, or fails.
+        Raises FeedError, KernelError, DeviceError, SessionError if it cannot start, or fails.
         """
         if self.is_inherited or self._item_runs or self._admissions.count or self.keys.are_read:
             return None
@@ -388,10 +385,8 @@ class Runtime:
     ) -> None:
         """Start an item, once one of `max_in_flight` slots for its fetches and shapes is free.
 
-        Raises
-        ------
-        FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
-            If it cannot start; nothing is held then.
+        Raises FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError if it cannot
+        start; nothing is held then.
         """
         with self._admission:
             shape_plans = self._fetch_plans.find(fetched) or await self._fetch_plans.open(fetched)
@@ -453,12 +448,8 @@ class Runtime:
 
         They are `borrow_inputs` where they may be.
 
-        Raises
-        ------
-        FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError
-            If it cannot start; nothing is held then.
-        KernelError
-            If it was run at once, and fails.
+        Raises FetchError, FeedError, ShapeError, PlanError, DeviceError, SessionError if it cannot
+        start; nothing is held then; KernelError if it was run at once, and fails.
         """
         # A caller that reads results in place needs a slot of its own.
         if may_run_here and not item_run.holds:
@@ -484,10 +475,7 @@ class Runtime:
     async def plan_for(self, fetched: frozenset[str]) -> Plan:
         """Return the plan for fetched tensors, making it if necessary.
 
-        Raises
-        ------
-        FetchError, PlanError, DeviceError
-            If there is none.
+        Raises FetchError, PlanError, DeviceError if there is none.
         """
         with self._admission:
             return (await self._of(fetched)).plan

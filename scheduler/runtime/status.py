@@ -16,34 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """One device now.
-
-    Attributes
-    ----------
-    at_work : int
-        Steps that it was given and has not ended.
-    waiting : int
-        Steps that have all their inputs and wait for it.
-    """
+    """One device now."""
 
     at_work: int = 0
+    """Steps that it was given and has not ended."""
     waiting: int = 0
+    """Steps that have all their inputs and wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubgraphStatus:
-    """The runs of one subgraph, of all items in flight.
-
-    Attributes
-    ----------
-    at_work : int
-        Runs that its device has begun or holds.
-    waiting : int
-        Runs that have all their inputs and wait for the device.
-    """
+    """The runs of one subgraph, of all items in flight."""
 
     at_work: int = 0
+    """Runs that its device has begun or holds."""
     waiting: int = 0
+    """Runs that have all their inputs and wait for the device."""
 
     @property
     def state(self) -> str:
@@ -53,49 +41,33 @@ class SubgraphStatus:
 
 @dataclass(frozen=True, slots=True)
 class PlansStatus:
-    """The plans that a session keeps open: by fetched tensors, and shapes of inputs.
-
-    Attributes
-    ----------
-    hits : int
-        How often a plan was there when one was looked for.
-    misses : int
-        How often it had to be made.
-    kept : int
-        How many there are.
-    """
+    """The plans that a session keeps open: by fetched tensors, and shapes of inputs."""
 
     hits: int = 0
+    """How often a plan was there when one was looked for."""
     misses: int = 0
+    """How often it had to be made."""
     kept: int = 0
+    """How many there are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One session now.
-
-    Attributes
-    ----------
-    done, failed : int
-        Items that have ended so far, and those among them that failed.
-    in_flight : int
-        Items that are under way.
-    memory : Mapping of str to int
-        The bytes that its open plans have of each memory, without constants.
-    dropped : int
-        Items of live sources so far that there was no room for.
-    subgraphs : Mapping of str to SubgraphStatus
-        By the names that reports give them.
-    """
+    """One session now."""
 
     done: int
     failed: int
+    """Items that have ended so far, and those among them that failed."""
     in_flight: int
+    """Items that are under way."""
     devices: Mapping[str, DeviceStatus]
     memory: Mapping[str, int]
+    """The bytes that its open plans have of each memory, without constants."""
     plans: PlansStatus = PlansStatus()
     dropped: int = 0
+    """Items of live sources so far that there was no room for."""
     subgraphs: Mapping[str, SubgraphStatus] = field(default_factory=dict)
+    """By the names that reports give them."""
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -177,21 +177,15 @@ def pick_largest(bounds: Bounds) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A graph with symbols, and everything that its form for given lengths depends on.
-
-    Attributes
-    ----------
-    folds : bool
-        True if nodes with results that are known ahead become constants.
-    fed : collection of str, optional
-        The inputs of the whole graph, if this is a part of it.
-    """
+    """A graph with symbols, and everything that its form for given lengths depends on."""
 
     graph: Graph
     devices: Mapping[str, Device]
     pins: Pins
     folds: bool
+    """True if nodes with results that are known ahead become constants."""
     fed: Collection[str] | None = None
+    """The inputs of the whole graph, if this is a part of it."""
 
     def of(self, shapes: Shapes) -> Graph:
         graph = specialise(self.graph, shapes, folds=self.folds)

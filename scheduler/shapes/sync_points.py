@@ -47,21 +47,14 @@ class PaddedOutputs:
 
 @dataclass(frozen=True, slots=True)
 class GraphSplit:
-    """A graph cut at its first boundary.
-
-    Attributes
-    ----------
-    head : Graph
-        The nodes that can be planned now; may be empty.
-    rest : Graph or None
-        The nodes that can be planned when the head has run, if any.
-    padded : tuple of PaddedOutputs
-        The outputs of the head that have to be trimmed.
-    """
+    """A graph cut at its first boundary."""
 
     head: Graph
+    """The nodes that can be planned now; may be empty."""
     rest: Graph | None
+    """The nodes that can be planned when the head has run, if any."""
     padded: tuple[PaddedOutputs, ...]
+    """The outputs of the head that have to be trimmed."""
 
 
 def has_static_shapes(graph: Graph) -> bool:

@@ -29,18 +29,12 @@ Items: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class TimedTurn(NamedTuple):
-    """The times of one session with a plan.
-
-    Attributes
-    ----------
-    latencies_s : tuple of float
-        Sorted.
-    wall_s : float
-        From the first admission to the last landing.
-    """
+    """The times of one session with a plan."""
 
     latencies_s: tuple[float, ...]
+    """Sorted."""
     wall_s: float
+    """From the first admission to the last landing."""
 
     @property
     def median_s(self) -> float:
@@ -54,26 +48,18 @@ class TimedTurn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A plan and the times of its turns.
-
-    Attributes
-    ----------
-    name : str
-        Describes the plan in tables, such as "all on cpu".
-    is_streamed : bool
-        True if items are streamed, `Plan.in_flight` at a time; False if they run one by one.
-    is_priced : bool
-        False if the devices have other options than when their nodes were measured.
-    profile : Profile or None
-        Profile of the best turn.
-    """
+    """A plan and the times of its turns."""
 
     name: str
+    """Describes the plan in tables, such as "all on cpu"."""
     plan: Plan = field(repr=False)
     is_streamed: bool
+    """True if items are streamed, `Plan.in_flight` at a time; False if they run one by one."""
     is_priced: bool = True
+    """False if the devices have other options than when their nodes were measured."""
     turns: tuple[TimedTurn, ...] = field(default=(), repr=False)
     profile: Profile | None = field(default=None, repr=False)
+    """Profile of the best turn."""
 
     @property
     def seconds(self) -> float:

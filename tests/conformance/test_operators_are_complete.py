@@ -14,8 +14,8 @@ from typing import Any
 
 import plait as pl
 import pytest
+from generators import list_generated_ops
 from plait.devices.codegen import registry as codegen
-from plait.devices.codegen.registry import generated_ops
 from plait.devices.formal import registry as formal
 from plait.devices.formal.registry import find_definition
 from plait.devices.kernels import ANY, find_kernel
@@ -38,7 +38,7 @@ THERE: Mapping[Part, Callable[[Operator], bool]] = {
     Part.DECOMPOSITION: lambda one: one.name in decompositions(),
     Part.KERNEL: lambda one: find_kernel(one.name, "cpu") is not None,
     Part.DEFINITION: lambda one: find_definition(one.name) is not None,
-    Part.CODEGEN: lambda one: one.name in generated_ops() or is_moved_as_bytes(one),
+    Part.CODEGEN: lambda one: one.name in list_generated_ops() or is_moved_as_bytes(one),
 }
 """How each is asked for by those who use it."""
 

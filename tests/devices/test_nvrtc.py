@@ -15,11 +15,11 @@ import plait as pl
 import pytest
 from cupy_double import CupyDouble
 from generated_cases import all_cases, fused_pieces
-from plait.devices.codegen.attention_weights import attention_weights
-from plait.devices.codegen.dialect import CUDA, program_source
-from plait.devices.codegen.dot_attention import attention_shape
+from plait.devices.codegen.attention_weights import make_attention_weights
+from plait.devices.codegen.dialect import CUDA, join_sources
+from plait.devices.codegen.dot_attention import infer_attention_shape
 from plait.devices.codegen.kernel import Kernel, Parameter
-from plait.devices.codegen.pieces import Launch, Piece, piece_of
+from plait.devices.codegen.pieces import Launch, Piece, make_piece
 from plait.devices.cuda import libraries, nvrtc
 from plait.devices.cuda.nvrtc import compile_cubin
 from plait.devices.errors import DeviceUnavailableError, KernelError
@@ -42,7 +42,7 @@ def kernels() -> tuple[Kernel, ...]:
     found: list[Kernel] = []
     for make in all_cases().values():
         graph, _ = make()
-        pieces = [piece_of(graph, node, {}) for node in graph.nodes]
+        pieces = [make_piece(graph, node, {}) for node in graph.nodes]
         plain = fused_pieces(graph, epilogues=False)
         for piece in (*pieces, *plain, *fused_pieces(graph)):
             queued = piece.queued if isinstance(piece, Piece) else ()
@@ -58,7 +58,7 @@ def kernels() -> tuple[Kernel, ...]:
 def test_all_generated_kernels_compile(arch: str, stride: int) -> None:
     """For one architecture; for an older and a newer one, every seventh: the text is the same."""
     chosen = kernels()[::stride]
-    cubin = compile_cubin(program_source(CUDA, chosen), arch)
+    cubin = compile_cubin(join_sources(CUDA, chosen), arch)
     assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
 
 
@@ -89,7 +89,7 @@ def test_kernels_of_large_tensors_compile(dtype: str) -> None:
     pieces = fused_pieces(large(dtype))
     chosen = [item.kernel for each in pieces for item in each.queued if isinstance(item, Launch)]
     assert any(kernel.groups == (4096 // 128) ** 2 for kernel in chosen), "no tiles of 128 x 128"
-    cubin = compile_cubin(program_source(CUDA, chosen), "sm_90")
+    cubin = compile_cubin(join_sources(CUDA, chosen), "sm_90")
     assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
 
 
@@ -103,9 +103,9 @@ def test_kernels_between_products_of_attention_compile(dtype: str) -> None:
         b.output(f"y{mask}", b.op("Attention", *given, is_causal=True, softcap=2.0))
     graph, chosen = b.build(), []
     for node in graph.nodes:
-        shape = attention_shape(graph.call(node))
-        chosen.append(attention_weights(graph.call(node), shape, 4096, 4, 4))
-    cubin = compile_cubin(program_source(CUDA, chosen), "sm_90")
+        shape = infer_attention_shape(graph.call(node))
+        chosen.append(make_attention_weights(graph.call(node), shape, 4096, 4, 4))
+    cubin = compile_cubin(join_sources(CUDA, chosen), "sm_90")
     assert [kernel.name for kernel in chosen if kernel.name.encode() not in cubin] == []
 
 
@@ -115,7 +115,7 @@ def kernel(body: str) -> Kernel:
 
 
 def compiled(body: str, **options: bool) -> bytes:
-    return compile_cubin(program_source(CUDA, [kernel(body)]), "sm_90", **options)
+    return compile_cubin(join_sources(CUDA, [kernel(body)]), "sm_90", **options)
 
 
 def test_math_is_exact_unless_it_is_to_be_fast() -> None:
@@ -132,7 +132,7 @@ def test_what_the_compiler_refuses_is_shown_with_its_line() -> None:
 
 def test_an_architecture_that_nvrtc_does_not_know_is_named() -> None:
     with pytest.raises(KernelError, match="for sm_1:") as raised:
-        compile_cubin(program_source(CUDA, []), "sm_1")
+        compile_cubin(join_sources(CUDA, []), "sm_1")
     assert raised.value.fix == "install an NVRTC that knows sm_1"
 
 

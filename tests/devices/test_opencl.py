@@ -158,7 +158,7 @@ def test_a_kernel_that_the_compiler_refuses_is_an_error_with_its_words(
 ) -> None:
     refused = Kernel("refused", (), "nonsense;", groups=1)
     code = pieces.Piece(doubling().nodes, (pieces.Launch(refused, ()),))
-    monkeypatch.setattr("plait.devices.opencl.program.fused", lambda *_, **__: (code,))
+    monkeypatch.setattr("plait.devices.opencl.program.fuse", lambda *_, **__: (code,))
     with pytest.raises(DeviceError, match=r"refuses generated kernels: .*nonsense") as raised:
         Bound(device, doubling())
     assert "build" in str(raised.value.__cause__).lower()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plait as pl
 import pytest
-from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.pieces import Piece
 from plait.devices.memory import View
 from plait.devices.opencl import program
@@ -39,13 +39,13 @@ async def check_bits(
     def counted(
         subgraph: Graph, views: Mapping[str, View], **options: Any
     ) -> tuple[Piece | Node, ...]:
-        found = fused(subgraph, views, **(options if with_epilogues else {}))
+        found = fuse(subgraph, views, **(options if with_epilogues else {}))
         pieces.append(len(found))
         return found
 
     # Compiling takes most of the time, and without optimization a third of it.
     monkeypatch.setattr(program, "OPTIONS", (*program.OPTIONS, "-cl-opt-disable"))
-    monkeypatch.setattr(program, "fused", counted)
+    monkeypatch.setattr(program, "fuse", counted)
     with_epilogues = True
     together = await streamed(graph, items)
     with_epilogues = False

@@ -12,9 +12,9 @@ from importlib import import_module
 import numpy as np
 import plait as pl
 from onnx_suite import suite
-from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.pieces import Piece
-from plait.devices.codegen.registry import why_not
+from plait.devices.codegen.registry import find_refusal
 from plait.graph.dtypes import dtype_of
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -63,7 +63,7 @@ def onnx_cases() -> dict[str, tuple[Graph, Feeds]]:
 
 def fused_pieces(graph: Graph, *, epilogues: bool = True) -> tuple[Piece, ...]:
     """Return a graph's pieces, fused in all ways; all nodes have generated kernels."""
-    found = fused(graph, {}, epilogues=lambda node: epilogues)
+    found = fuse(graph, {}, epilogues=lambda node: epilogues)
     refused = [each for each in found if not isinstance(each, Piece)]
     assert not refused, f"not generated: {refused}"
     return tuple(each for each in found if isinstance(each, Piece))
@@ -74,7 +74,7 @@ def _is_small(graph: Graph) -> bool:
 
 
 def _is_generated(graph: Graph) -> bool:
-    return all(why_not(node, graph.call(node)) is None for node in graph.nodes)
+    return all(find_refusal(node, graph.call(node)) is None for node in graph.nodes)
 
 
 def numbers(*shape: int, dtype: str = "float32", seed: int = 1) -> Array:

@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from plait.devices.codegen.dialect import OPENCL, program_source
+from plait.devices.codegen.dialect import OPENCL, join_sources
 from plait.devices.codegen.kernel import Kernel
-from plait.devices.codegen.pieces import Launch, Piece, piece_of, traps_in
+from plait.devices.codegen.pieces import Launch, Piece, list_traps, make_piece
 from plait.devices.codegen.registry import scratch
 from plait.devices.device import scratch_name
 from plait.graph.ir import Graph
@@ -44,7 +44,7 @@ def run_generated(
     What kernels report is added to `traps`; where it is left out, they must report nothing. All
     kernels of the graph are compiled as one program: put many nodes into one graph.
     """
-    pieces = [piece_of(graph, node, {}) for node in graph.nodes]
+    pieces = [make_piece(graph, node, {}) for node in graph.nodes]
     refused = [node for node, piece in zip(graph.nodes, pieces, strict=True) if piece is None]
     assert not refused, f"not generated: {refused}"
     return run_pieces(graph, [piece for piece in pieces if piece is not None], feeds, traps)
@@ -59,8 +59,8 @@ def run_pieces(
     """Return all tensors that the pieces write."""
     queued = [item for piece in pieces for item in piece.queued]
     kernels = [item.kernel for item in queued if isinstance(item, Launch)]
-    program = compiled(program_source(OPENCL, kernels)) if kernels else None
-    may_fail = traps_in(queued)
+    program = compiled(join_sources(OPENCL, kernels)) if kernels else None
+    may_fail = list_traps(queued)
     words = {trap.name: np.zeros(1, np.int64) for trap in may_fail}
     memory = _Memory(graph, {**graph.constants, **feeds, **words})
     for item in queued:

@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import plait as pl
 from generated_cases import Feeds, case
-from plait.devices.codegen.formulas import is_elementwise
-from plait.devices.codegen.registry import generated_ops
+from generators import is_elementwise, list_generated_ops
 from plait.devices.codegen.types import CTYPES
 from plait.graph.dtypes import dtype_of, kind_of
 from plait.graph.errors import PlaitError
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
 
-OPS = tuple(op for op in generated_ops() if is_elementwise(op) and "." not in op)
+OPS = tuple(op for op in list_generated_ops() if is_elementwise(op) and "." not in op)
 VARIANTS: dict[str, Sequence[dict[str, Any]]] = {
     "BitShift": [{"direction": "LEFT"}, {"direction": "RIGHT"}],
     "Cast": [{"to": name} for name in CTYPES],

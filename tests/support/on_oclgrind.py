@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 from generated_cases import Feeds, all_cases, fused_pieces
-from plait.devices.codegen.dialect import OPENCL, program_source
+from plait.devices.codegen.dialect import OPENCL, join_sources
 from plait.devices.codegen.kernel import Kernel
 from plait.devices.codegen.pieces import Launch
 from plait.devices.codegen.registry import scratch
@@ -90,7 +90,7 @@ def run(context: Any, queue: Any, graph: Graph, feeds: Feeds) -> None:
 
 def compiled(context: Any, kernels: list[Kernel]) -> dict[str, Any]:
     """Return the kernels by name: not optimized where that takes what Oclgrind lacks."""
-    source, options = program_source(OPENCL, kernels), ["-cl-std=CL1.2", "-w"]
+    source, options = join_sources(OPENCL, kernels), ["-cl-std=CL1.2", "-w"]
     names = {kernel.name for kernel in kernels}
     try:
         program = cl.Program(context, source).build(options)

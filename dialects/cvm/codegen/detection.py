@@ -6,12 +6,12 @@ step per pair of boxes and a thread per box.
 
 from __future__ import annotations
 
-from ....devices.codegen.cells import cells, typed
-from ....devices.codegen.functions import called_in
-from ....devices.codegen.indexing import index_type
+from ....devices.codegen.cells import declare_numbers, make_cell_kernel
+from ....devices.codegen.functions import find_functions
+from ....devices.codegen.indexing import choose_index_type
 from ....devices.codegen.kernel import THREADS, Code, Kernel, Parameter
 from ....devices.codegen.registry import generates
-from ....devices.codegen.types import literal
+from ....devices.codegen.types import write_literal
 from ....graph.operator import Call, Specs
 from ....graph.tensor import TensorSpec
 
@@ -29,11 +29,11 @@ def valid_counts(call: Call, outputs: Specs) -> Code:
     """
     x = call.spec(0)
     samples, boxes, width = x.static_shape
-    threshold = literal(call.attributes["score_threshold"], "i32")
-    given = [typed("x", x, "input"), typed("counts", outputs[0], "output")]
+    threshold = write_literal(call.attributes["score_threshold"], "i32")
+    given = [declare_numbers("x", x, "input"), declare_numbers("counts", outputs[0], "output")]
     copy, fill = "", ""
     if len(outputs) > 1:
-        given.append(typed("y", outputs[1], "output", 1))
+        given.append(declare_numbers("y", outputs[1], "output", 1))
         copy = f"""
     if (taken) for (i32 n = 0; n < {width}; n++)
         y[(first + total + part[THREAD] - 1) * {width} + n] = x[(first + box) * {width} + n];"""
@@ -41,7 +41,7 @@ def valid_counts(call: Call, outputs: Specs) -> Code:
 for (index n = (index)total * {width} + THREAD; n < {boxes * width}; n += {THREADS})
     y[first * {width} + n] = -1;"""
     body = f"""\
-typedef {index_type(x.size + THREADS * width)} index;
+typedef {choose_index_type(x.size + THREADS * width)} index;
 SHARED i32 part[{THREADS}];
 const index first = (index)GROUP * {boxes};
 i32 total = 0;
@@ -71,11 +71,11 @@ def non_max_suppression(call: Call, outputs: Specs) -> Code:
     ranks = x.static_shape[:2]
     scratch = (TensorSpec("int32", ranks), TensorSpec("uint8", ranks))
     given = (
-        typed("x", x, "input"),
-        typed("counts", counts, "input", 1),
-        typed("y", y, "output"),
+        declare_numbers("x", x, "input"),
+        declare_numbers("counts", counts, "input", 1),
+        declare_numbers("y", y, "output"),
         *(
-            typed(name, spec, "scratch", n)
+            declare_numbers(name, spec, "scratch", n)
             for n, (name, spec) in enumerate(zip(("order", "gone"), scratch, strict=True))
         ),
     )
@@ -97,7 +97,7 @@ def _generate_ranking(x: TensorSpec, given: tuple[Parameter, ...]) -> Kernel:
         f"order[k0 * {boxes} + rank] = k1;",
         f"gone[k0 * {boxes} + rank] = x[i * {width}] < 0;",
     ]
-    return cells("rank_boxes", (samples, boxes), given, statements, [x.size])
+    return make_cell_kernel("rank_boxes", (samples, boxes), given, statements, [x.size])
 
 
 def _generate_suppression(call: Call, given: tuple[Parameter, ...]) -> Kernel:
@@ -110,7 +110,7 @@ def _generate_suppression(call: Call, given: tuple[Parameter, ...]) -> Kernel:
     )
     rivals = "" if attributes["force_suppress"] else " && rival[0] == best[0]"
     body = f"""\
-typedef {index_type(x.size + THREADS * width)} index;
+typedef {choose_index_type(x.size + THREADS * width)} index;
 const index first = (index)GROUP * {boxes};
 {_COUNTED.format("GROUP", boxes)}
 const i32 seen = {top_k}, most = {most};
@@ -128,7 +128,7 @@ for (i32 p = next_left(gone + first, 0, seen); p < seen && kept < most;
     kept++;
     BARRIER;
 }}"""
-    functions = (*called_in(_OVERLAP + body), _NEXT_LEFT, _OVERLAP)
+    functions = (*find_functions(_OVERLAP + body), _NEXT_LEFT, _OVERLAP)
     return Kernel("suppress_boxes", given, body, samples, functions=functions)
 
 
@@ -147,7 +147,7 @@ FUNCTION u64 overlap_percent(GLOBAL const i32* a, GLOBAL const i32* b) {{
     const u64 both = (u64)width * (u64)height;
     const u64 whole = (u64)((i64)a[4] - a[2]) * (u64)((i64)a[5] - a[3]) - both
         + (u64)((i64)b[4] - b[2]) * (u64)((i64)b[5] - b[3]);
-    if (both >= {literal(_FIRST_TOO_LARGE, "u64")}) return both / (whole / 100);
+    if (both >= {write_literal(_FIRST_TOO_LARGE, "u64")}) return both / (whole / 100);
     return 100 * both / whole;
 }}
 """

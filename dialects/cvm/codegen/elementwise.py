@@ -7,7 +7,7 @@ from functools import partial
 
 from ....devices.codegen.elementwise import elementwise
 from ....devices.codegen.formulas import Operand
-from ....devices.codegen.types import literal
+from ....devices.codegen.types import write_literal
 from ....graph.attribute import Attributes
 from ....graph.operator import Call
 from ..precision import compute_limit
@@ -36,11 +36,11 @@ A right shift rounds once, halves up, in the last bit shifted out; a left shift 
 """
 
 _NUMBERS: dict[str, Callable[[Attributes], str]] = {
-    "a_min": lambda attributes: literal(attributes["a_min"], "i32"),
-    "a_max": lambda attributes: literal(attributes["a_max"], "i32"),
-    "bound": lambda attributes: literal(compute_limit(attributes["precision"]), "i32"),
+    "a_min": lambda attributes: write_literal(attributes["a_min"], "i32"),
+    "a_max": lambda attributes: write_literal(attributes["a_max"], "i32"),
+    "bound": lambda attributes: write_literal(compute_limit(attributes["precision"]), "i32"),
     "shift": lambda attributes: str(attributes["shift_bit"] - 1),
-    "factor": lambda attributes: literal(1 << attributes["shift_bit"], "i64"),
+    "factor": lambda attributes: write_literal(1 << attributes["shift_bit"], "i64"),
 }
 
 

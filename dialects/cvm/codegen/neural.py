@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ....devices.codegen.cells import cells, typed
+from ....devices.codegen.cells import declare_numbers, make_cell_kernel
 from ....devices.codegen.convolution import Convolution
 from ....devices.codegen.epilogue import Epilogue, generates_product
-from ....devices.codegen.folds import extreme
+from ....devices.codegen.folds import find_extreme
 from ....devices.codegen.kernel import Code, Parameter
 from ....devices.codegen.matmul import Matrices, Stack
-from ....devices.codegen.reduction import input_of
+from ....devices.codegen.reduction import declare_input
 from ....devices.codegen.registry import generates
-from ....devices.codegen.types import literal
+from ....devices.codegen.types import write_literal
 from ....devices.codegen.windows import Sliding
 from ....graph.operator import Call, Specs
 from ....graph.windows import Window
@@ -18,8 +18,13 @@ from ..operators.neural import list_pooling_steps, make_window
 
 
 def _list_parameters(call: Call, epilogue: Epilogue) -> tuple[Parameter, ...]:
-    bias = [input_of(call.spec(2), "bias", 2)] if call.has(2) else []
-    return (input_of(call.spec(0)), input_of(call.spec(1), "w", 1), *epilogue.parameters, *bias)
+    bias = [declare_input(call.spec(2), "bias", 2)] if call.has(2) else []
+    return (
+        declare_input(call.spec(0)),
+        declare_input(call.spec(1), "w", 1),
+        *epilogue.parameters,
+        *bias,
+    )
 
 
 def _add_bias(call: Call, total: str, feature: str) -> str:
@@ -85,9 +90,9 @@ def max_pool(call: Call, outputs: Specs) -> Code:
     statements = [
         f"const index plane = i / {sliding.planes};",
         *sliding.place(f"(i % {sliding.planes})", "", "index"),
-        f"i32 best = {literal(extreme(x.dtype, 'min'), 'i32')};",
+        f"i32 best = {write_literal(find_extreme(x.dtype, 'min'), 'i32')};",
         *sliding.over_taps([*cell.statements, take]),
         "y[i] = best;",
     ]
-    parameters = (typed("x", x, "input"), typed("y", y, "output"))
-    return Code((cells("max_pool", y.static_shape, parameters, statements, [x.size]),))
+    parameters = (declare_numbers("x", x, "input"), declare_numbers("y", y, "output"))
+    return Code((make_cell_kernel("max_pool", y.static_shape, parameters, statements, [x.size]),))

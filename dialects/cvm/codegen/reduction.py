@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ....devices.codegen.folds import extremum_of, sum_of
+from ....devices.codegen.folds import make_extremum, make_sum
 from ....devices.codegen.kernel import Code
 from ....devices.codegen.lines import Lines
-from ....devices.codegen.reduction import input_of, output_of
+from ....devices.codegen.reduction import declare_input, declare_output
 from ....devices.codegen.registry import generates
-from ....devices.codegen.sweeps import LineFold, line_code
+from ....devices.codegen.sweeps import LineFold, fold_lines
 from ....graph.operator import Call, Specs
 from ..operators.reduction import list_reduced_axes
 
@@ -16,17 +16,19 @@ def _reduce(call: Call, outputs: Specs, total: LineFold) -> Code:
     x = call.spec(0)
     lines = Lines(x.static_shape, list_reduced_axes(len(x.static_shape), call.attributes))
     write = f"y[line] = (i32){total.name};"
-    return line_code("reduce", lines, (input_of(x), output_of(outputs[0])), (total,), once=[write])
+    return fold_lines(
+        "reduce", lines, (declare_input(x), declare_output(outputs[0])), (total,), once=[write]
+    )
 
 
 @generates("cvm.sum")
 def total(call: Call, outputs: Specs) -> Code:
     """Y = the sum modulo 2³²."""
-    return _reduce(call, outputs, LineFold("total", sum_of("u32"), lambda at: f"(u32)x[{at}]"))
+    return _reduce(call, outputs, LineFold("total", make_sum("u32"), lambda at: f"(u32)x[{at}]"))
 
 
 @generates("cvm.max")
 def maximum(call: Call, outputs: Specs) -> Code:
     """Y = the largest element."""
-    compute_limit = extremum_of(call.spec(0).dtype, "max")
+    compute_limit = make_extremum(call.spec(0).dtype, "max")
     return _reduce(call, outputs, LineFold("best", compute_limit, lambda at: f"x[{at}]"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ....devices.codegen.cells import cells, typed
+from ....devices.codegen.cells import declare_numbers, make_cell_kernel
 from ....devices.codegen.kernel import Code
-from ....devices.codegen.movement import part
+from ....devices.codegen.movement import copy_part
 from ....devices.codegen.registry import generates
 from ....graph.dims import normalize_axis
 from ....graph.operator import Call, Specs
@@ -17,13 +17,15 @@ from ..operators.selecting import slice_ranges
 @generates("cvm.strided_slice")
 def strided_slice(call: Call, outputs: Specs) -> Code:
     """Y = x at the places of a slice along each axis."""
-    return part("slice", call.spec(0), slice_ranges(call.spec(0).static_shape, call.attributes))
+    return copy_part(
+        "slice", call.spec(0), slice_ranges(call.spec(0).static_shape, call.attributes)
+    )
 
 
 @generates("cvm.slice_like")
 def slice_like(call: Call, outputs: Specs) -> Code:
     """Y = the leading part of x that has y's shape."""
-    return part("slice", call.spec(0), [*map(range, outputs[0].static_shape)])
+    return copy_part("slice", call.spec(0), [*map(range, outputs[0].static_shape)])
 
 
 @generates("cvm.take")
@@ -56,9 +58,9 @@ def _take(call: Call, numbers: tuple[int, int], lines: tuple[int, int, int], y: 
         f"y[i] = x[(k0 * {length} + p) * {inner} + k2];",
     ]
     parameters = [
-        typed("x", x, "input", numbers[0]),
-        typed("indices", indices, "input", numbers[1]),
-        typed("y", y, "output"),
+        declare_numbers("x", x, "input", numbers[0]),
+        declare_numbers("indices", indices, "input", numbers[1]),
+        declare_numbers("y", y, "output"),
     ]
     cut = (outer, indices.size, inner)
-    return Code((cells("take", cut, parameters, statements, [x.size]),))
+    return Code((make_cell_kernel("take", cut, parameters, statements, [x.size]),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from ....devices.codegen.kernel import Code
-from ....devices.codegen.movement import concat, permuted, repeated
+from ....devices.codegen.movement import concat, permute, repeat_axes
 from ....devices.codegen.registry import generates
 from ....graph.dims import normalize_axis
 from ....graph.operator import Call, Specs
@@ -19,7 +19,7 @@ def transpose(call: Call, outputs: Specs) -> Code:
     """Y = x with its axes in another order."""
     shape = call.spec(0).static_shape
     order = get_permutation(len(shape), call.attributes["axes"])
-    return permuted("transpose", call, shape, order)
+    return permute("transpose", call, shape, order)
 
 
 @generates("cvm.repeat")
@@ -28,14 +28,14 @@ def repeat(call: Call, outputs: Specs) -> Code:
     shape = call.spec(0).static_shape
     axis = normalize_axis(call.attributes["axis"], len(shape))
     rows, inner = prod(shape[: axis + 1]), prod(shape[axis + 1 :])
-    return repeated("repeat", call, [(1, rows), (call.attributes["repeats"], inner)])
+    return repeat_axes("repeat", call, [(1, rows), (call.attributes["repeats"], inner)])
 
 
 @generates("cvm.tile")
 def tile(call: Call, outputs: Specs) -> Code:
     """Y = x repeated as a whole along each axis."""
     shape, reps = align(call.spec(0).static_shape, call.attributes["reps"])
-    return repeated("tile", call, [*zip(reps, shape, strict=True)])
+    return repeat_axes("tile", call, [*zip(reps, shape, strict=True)])
 
 
 @generates("cvm.upsampling")
@@ -43,4 +43,4 @@ def upsample(call: Call, outputs: Specs) -> Code:
     """Y = x with each cell as a square of equal ones."""
     *outer, height, width = call.spec(0).static_shape
     scale = call.attributes["scale"]
-    return repeated("upsample", call, [(1, prod(outer) * height), (scale, width), (scale, 1)])
+    return repeat_axes("upsample", call, [(1, prod(outer) * height), (scale, width), (scale, 1)])

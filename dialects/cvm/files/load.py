@@ -29,22 +29,15 @@ __all__ = ["CvmModel", "Source", "load_cvm", "load_symbol"]
 
 @dataclass(frozen=True)
 class CvmModel:
-    """A loaded model.
-
-    Attributes
-    ----------
-    graph : Graph
-        Of cvm operators, all int32, with declared precisions. An output that is repeated, or is a
-        variable, is copied by an Identity.
-    precisions : Mapping of str to int
-        Inferred bits of every tensor.
-    storage_bytes : int
-        Bytes of the tensors, by the model's storage table.
-    """
+    """A loaded model."""
 
     graph: Graph
+    """A graph of int32 cvm operators with declared precisions. A repeated output, or one that is a
+    variable, is copied by an Identity."""
     precisions: Mapping[str, int]
+    """Inferred bits of every tensor."""
     storage_bytes: int
+    """Bytes of the tensors, by the model's storage table."""
     version: str
     postprocess: str
 
@@ -93,10 +86,7 @@ def _find_params(symbol: Source) -> Path:
 def load_symbol(symbol: Source) -> CvmModel:
     """Load a cvm model without its parameters: all variables are inputs of the graph.
 
-    Raises
-    ------
-    LogicError, RuntimeFailureError, GraphError
-        As `load_cvm`.
+    Raises LogicError, RuntimeFailureError, GraphError as `load_cvm`.
     """
     content, at = read_content(symbol, "symbol", RuntimeFailureError)
     found = parse_symbol(content, at)

@@ -23,46 +23,32 @@ EXPORT = "write the model again: the file is damaged, or its writer is wrong"
 
 @dataclass(frozen=True, slots=True)
 class SymbolNode:
-    """A node of a symbol.
-
-    Attributes
-    ----------
-    function : str or None
-        The operator's name, perhaps with a number at its end; None for a variable.
-    inputs : tuple of (int, int)
-        Node and output of each.
-    """
+    """A node of a symbol."""
 
     name: str
     function: str | None
+    """The operator's name, perhaps with a number at its end; None for a variable."""
     inputs: tuple[tuple[int, int], ...]
+    """Node and output of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolGraph:
-    """A symbol's content.
-
-    Attributes
-    ----------
-    heads : tuple of (int, int)
-        The graph's outputs: node and output of each.
-    arg_nodes, node_row_ptr : tuple of int
-        The variables, and the first entry of each node.
-    shapes : tuple of tuple of int
-        Per entry, like storage_ids, precisions and dltypes.
-    op_attributes : tuple of str
-        A JSON object of strings for each node.
-    """
+    """A symbol's content."""
 
     nodes: tuple[SymbolNode, ...]
     heads: tuple[tuple[int, int], ...]
+    """The graph's outputs: node and output of each."""
     arg_nodes: tuple[int, ...]
     node_row_ptr: tuple[int, ...]
+    """The variables, and the first entry of each node."""
     shapes: tuple[tuple[int, ...], ...]
+    """Per entry, like storage_ids, precisions and dltypes."""
     storage_ids: tuple[int, ...]
     precisions: tuple[int, ...]
     dltypes: tuple[str, ...]
     op_attributes: tuple[str, ...]
+    """A JSON object of strings for each node."""
     version: str
     postprocess: str
 

@@ -44,19 +44,13 @@ def without_functions(model: Any, at: str) -> Any:
 
 
 class _Given(NamedTuple):
-    """A graph that is an attribute of a node, and where it was written down.
-
-    Attributes
-    ----------
-    given : Mapping of str to _Given
-        The graphs among the attributes of the function around it, which it may refer to.
-    callers : tuple of Key
-        The functions around it.
-    """
+    """A graph that is an attribute of a node, and where it was written down."""
 
     graph: Any
     given: Mapping[str, _Given | None]
+    """The graphs among the attributes of the function around it, which it may refer to."""
     callers: tuple[Key, ...]
+    """The functions around it."""
 
 
 class _Reckoning:

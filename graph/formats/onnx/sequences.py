@@ -26,17 +26,12 @@ _NUMBERS_ARE_INPUTS = 13
 
 
 class _Parts(NamedTuple):
-    """The sequence that SplitToSequence makes of parts of one length.
-
-    Attributes
-    ----------
-    length : int or None
-        None for parts that have lost the axis.
-    """
+    """The sequence that SplitToSequence makes of parts of one length."""
 
     source: str
     axis: int
     length: int | None
+    """None for parts that have lost the axis."""
 
 
 Sequence: TypeAlias = "tuple[str, ...] | _Parts"

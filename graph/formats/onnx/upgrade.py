@@ -105,10 +105,7 @@ def upgrade(node: Node, context: Context) -> Sequence[Node]:
 
     The last one has the node's name; the nodes of a form that is still valid come back as they are.
 
-    Raises
-    ------
-    ParseError
-        If the newest operators cannot do it.
+    Raises ParseError if the newest operators cannot do it.
     """
     before, moved = _MOVED.get(node.op, (0, ()))
     if context.opset < before:

@@ -40,21 +40,14 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A decision about the number of replicas.
-
-    Attributes
-    ----------
-    start : int
-        The number of replicas to start.
-    stop : tuple of str
-        The replicas to stop.
-    again : float
-        The time of the next decision, unless something changes before.
-    """
+    """A decision about the number of replicas."""
 
     start: int = 0
+    """The number of replicas to start."""
     stop: tuple[str, ...] = ()
+    """The replicas to stop."""
     again: float = inf
+    """The time of the next decision, unless something changes before."""
 
 
 class Autoscaler:

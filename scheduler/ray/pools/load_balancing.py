@@ -22,18 +22,12 @@ LATER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The items of a lost replica.
-
-    Attributes
-    ----------
-    replayed : tuple of int
-        Items that wait again, before all later ones.
-    failed : tuple of int
-        Items that have used all of their replays.
-    """
+    """The items of a lost replica."""
 
     replayed: tuple[int, ...] = ()
+    """Items that wait again, before all later ones."""
     failed: tuple[int, ...] = ()
+    """Items that have used all of their replays."""
 
 
 class LoadBalancer:

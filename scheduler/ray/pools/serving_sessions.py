@@ -25,19 +25,13 @@ Described: TypeAlias = list[Any]
 
 
 class Asked(NamedTuple):
-    """An item that a host is to run.
-
-    Attributes
-    ----------
-    number : int
-        Unique in the pool.
-    fetches : tuple of str or None
-        The tensors to return instead of all outputs.
-    """
+    """An item that a host is to run."""
 
     number: int
+    """Unique in the pool."""
     inputs: Mapping[str, Array]
     fetches: tuple[str, ...] | None = None
+    """The tensors to return instead of all outputs."""
 
 
 class Outcome(NamedTuple):
@@ -49,19 +43,13 @@ class Outcome(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A host's answer to a call.
-
-    Attributes
-    ----------
-    busy_s : float
-        Total time so far in which the host had items.
-    done : int
-        Total number of ended items.
-    """
+    """A host's answer to a call."""
 
     outcomes: tuple[Outcome, ...]
     busy_s: float
+    """Total time so far in which the host had items."""
     done: int
+    """Total number of ended items."""
 
 
 class ServingSessions:

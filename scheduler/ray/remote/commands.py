@@ -56,25 +56,18 @@ class Command(NamedTuple):
 
 
 class CommandOutcome(NamedTuple):
-    """The outcome of a command.
-
-    Attributes
-    ----------
-    started_ns, ended_ns : int
-        On the host's clock.
-    cause : int
-        The failed command it waited for, if that kept it from running; 0 otherwise.
-    array : Array or None
-        The values that were read.
-    """
+    """The outcome of a command."""
 
     number: int
     started_ns: int
     ended_ns: int
+    """On the host's clock."""
     node_ns: tuple[int, ...] | None = None
     error: Described | None = None
     cause: int = 0
+    """The failed command it waited for, if that kept it from running; 0 otherwise."""
     array: Array | None = None
+    """The values that were read."""
 
     @property
     def is_failure(self) -> bool:
@@ -82,25 +75,17 @@ class CommandOutcome(NamedTuple):
 
 
 class RemoteCall(NamedTuple):
-    """One message of a driver.
-
-    Attributes
-    ----------
-    number : int
-        Calls are numbered from 0, since they may arrive in another order.
-    cancelled : tuple of int
-        Commands to cancel.
-    forgotten : tuple of int
-        Objects to free.
-    noted : tuple of int
-        Failed commands that the driver knows of: no later command waits for them.
-    """
+    """One message of a driver."""
 
     number: int
+    """Calls are numbered from 0, since they may arrive in another order."""
     commands: tuple[Command, ...] = ()
     cancelled: tuple[int, ...] = ()
+    """Commands to cancel."""
     forgotten: tuple[int, ...] = ()
+    """Objects to free."""
     noted: tuple[int, ...] = ()
+    """Failed commands that the driver knows of: no later command waits for them."""
 
 
 def to_plain_tuples(value: Any) -> Any:

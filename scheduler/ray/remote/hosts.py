@@ -31,18 +31,12 @@ ECHO_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HostLatency:
-    """The latency of calls to a host.
-
-    Attributes
-    ----------
-    call_s : float
-        A call and its answer, both empty.
-    bytes_per_s : float
-        Speed of their values, in either direction.
-    """
+    """The latency of calls to a host."""
 
     call_s: float
+    """A call and its answer, both empty."""
     bytes_per_s: float
+    """Speed of their values, in either direction."""
 
 
 class RemoteHost:

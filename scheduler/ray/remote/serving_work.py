@@ -20,20 +20,14 @@ from .staging import StagedBytes, Staging
 
 @dataclass(slots=True)
 class Memory:
-    """An arena, the device that allocated it, and its cached views and buffers.
-
-    Attributes
-    ----------
-    views : dict of (int, RemoteTensor) to View
-        By number of the device, and place.
-    staging : Staging
-        Buffers for copies from and to host memory, if the arena is elsewhere.
-    """
+    """An arena, the device that allocated it, and its cached views and buffers."""
 
     arena: Arena
     device: Device
     views: dict[tuple[int, RemoteTensor], View] = field(default_factory=dict)
+    """By number of the device, and place."""
     staging: Staging = field(default_factory=Staging)
+    """Buffers for copies from and to host memory, if the arena is elsewhere."""
 
 
 class CopyOverHost(Event):

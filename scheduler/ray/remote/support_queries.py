@@ -26,45 +26,31 @@ Fields = tuple[str, tuple[int, ...]]
 
 
 class SupportReply(NamedTuple):
-    """The support of a device for a node.
-
-    Attributes
-    ----------
-    chains : bool
-        The device fuses it into chains.
-    scratch : tuple of (str, tuple of int)
-        Dtypes and shapes of its scratch buffers, if the question has specs of its outputs.
-    """
+    """The support of a device for a node."""
 
     ok: bool
     reason: str
     chains: bool
+    """The device fuses it into chains."""
     scratch: tuple[Fields, ...]
+    """Dtypes and shapes of its scratch buffers, if the question has specs of its outputs."""
 
 
 class SupportQuery(NamedTuple):
-    """A node, as it is sent.
-
-    Attributes
-    ----------
-    values : tuple of Array or None
-        Also None if it is too large.
-    constant : tuple of bool
-        Which inputs are constants.
-    outputs : tuple of TensorSpec or None
-        Specs of the outputs, if known.
-    given : tuple of bool
-        Whether the node has each output.
-    """
+    """A node, as it is sent."""
 
     op: str
     attributes: dict[str, Any]
     inputs: tuple[TensorSpec | None, ...]
     values: tuple[Array | None, ...]
+    """Also None if it is too large."""
     constant: tuple[bool, ...]
+    """Which inputs are constants."""
     given: tuple[bool, ...]
+    """Whether the node has each output."""
     n_outputs: int
     outputs: tuple[TensorSpec, ...] | None = None
+    """Specs of the outputs, if known."""
 
     @property
     def key(self) -> Hashable:

@@ -28,21 +28,14 @@ CHAIN_WIDTH = 0.35
 
 @dataclass(frozen=True, slots=True)
 class DrawingLayout:
-    """Positions in units: 1 is the distance of two neighbours in a layer.
-
-    Attributes
-    ----------
-    layers : tuple of int
-        Layer of each vertex, from 0 at the top.
-    xs : tuple of float
-        Middle of each vertex; the leftmost is at 0.
-    chains : tuple of tuples of float
-        For each vertex the way points of its edges, in the layers that follow it.
-    """
+    """Positions in units: 1 is the distance of two neighbours in a layer."""
 
     layers: tuple[int, ...]
+    """Layer of each vertex, from 0 at the top."""
     xs: tuple[float, ...]
+    """Middle of each vertex; the leftmost is at 0."""
     chains: tuple[tuple[float, ...], ...]
+    """For each vertex the way points of its edges, in the layers that follow it."""
 
 
 def place_vertices(count: int, edges: Sequence[Edge]) -> DrawingLayout:

@@ -93,21 +93,14 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """Data for the items of an open plan, and of others in its arenas.
-
-    Attributes
-    ----------
-    effects : tuple of (Step, Node)
-        The nodes with effects besides their outputs.
-    may_replay : bool
-        Whether items can run again at all.
-    free : dict of tuple of str to list of Mapping of str to Array
-        Pools of memory for copies of the named inputs.
-    """
+    """Data for the items of an open plan, and of others in its arenas."""
 
     effects: tuple[tuple[Step, Node], ...]
+    """The nodes with effects besides their outputs."""
     may_replay: bool
+    """Whether items can run again at all."""
     free: dict[tuple[str, ...], list[Inputs]] = field(default_factory=dict)
+    """Pools of memory for copies of the named inputs."""
 
 
 Start: TypeAlias = Callable[[ItemRun, Attempt], Awaitable[None]]

@@ -67,18 +67,13 @@ def _borrow(name: str, device: Exchange, value: Any) -> Loan | PlaitError | None
 
 @dataclass(frozen=True, slots=True)
 class DeviceInput:
-    """The step that brings an input to where it is planned.
-
-    Attributes
-    ----------
-    driver : VirtualTimeDriver or None
-        Of the session.
-    """
+    """The step that brings an input to where it is planned."""
 
     step: int
     device: Exchange
     target: View
     driver: VirtualTimeDriver | None
+    """The driver of the session."""
 
     def launch_of(self, value: Loan | Array) -> Launch:
         if isinstance(value, Loan):
@@ -92,23 +87,16 @@ class DeviceInput:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOutput:
-    """The step that copies a result on a device into an array that is the caller's.
-
-    Attributes
-    ----------
-    step : int or None
-        None for a constant, which is the same array for all items.
-    nothing : View
-        An empty array, the target of a step with a result that is read in place.
-    driver : VirtualTimeDriver or None
-        Of the session.
-    """
+    """The step that copies a result on a device into an array that is the caller's."""
 
     step: int | None
+    """None for a constant, which is the same array for all items."""
     device: Exchange
     source: View
     nothing: View
+    """An empty array, the target of a step with a result that is read in place."""
     driver: VirtualTimeDriver | None
+    """The driver of the session."""
 
     def launch_to(self, target: View | None) -> Launch:
         """Return a launcher of the step for one item; None as target leaves the result there."""

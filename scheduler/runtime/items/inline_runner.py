@@ -29,18 +29,12 @@ from .item import Results, copy_results
 
 
 class StreamThread(NamedTuple):
-    """The part of a thread in running the items of a stream.
-
-    Attributes
-    ----------
-    variant : int
-        Each thread has its own.
-    begin : callable
-        Called when an item has its place in the order of items: the next one may be admitted.
-    """
+    """The part of a thread in running the items of a stream."""
 
     variant: int
+    """Each thread has its own."""
     begin: Callable[[], object]
+    """Called when an item has its place in the order of items: the next one may be admitted."""
 
 
 class InlineRunner:

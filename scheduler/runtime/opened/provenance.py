@@ -11,37 +11,24 @@ from ...plans.shapes import Shapes
 
 @dataclass(frozen=True, slots=True)
 class BoundedParent:
-    """The plan with bounds that others run in.
-
-    Attributes
-    ----------
-    make : callable
-        Returns the plan for a variant.
-    shapes : Mapping of str to sequence of int
-        Of the inputs of the plan that is to run in it.
-    """
+    """The plan with bounds that others run in."""
 
     key: Hashable
     make: Callable[[int], Plan]
+    """Returns the plan for a variant."""
     shapes: Shapes
+    """Shapes of the inputs of the plan that is to run in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanProvenance:
-    """The plan from which an open plan was made.
-
-    Attributes
-    ----------
-    make : callable
-        Returns the plan for a variant.
-    kept : int or None
-        How many plans may stay open beside it; None for the usual number.
-    stands_in : bool
-        True if it replaces that plan on the remaining devices.
-    """
+    """The plan from which an open plan was made."""
 
     key: Hashable
     make: Callable[[int], Plan]
+    """Returns the plan for a variant."""
     kept: int | None
+    """How many plans may stay open beside it; None for the usual number."""
     stands_in: bool
+    """True if it replaces that plan on the remaining devices."""
     within: BoundedParent | None = None

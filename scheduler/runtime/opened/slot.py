@@ -23,52 +23,35 @@ InlineRun: TypeAlias = Callable[[Event], bool]
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Buffers for one item, and the steps bound to them.
-
-    Attributes
-    ----------
-    feeds : Feeds
-        Where inputs are written to.
-    results : Mapping of str to Array
-        Where outputs are read from, by name.
-    launches : tuple of callable
-        One per step of the plan.
-    inline : tuple of callable or None
-        The same for those that may run on any thread of this process.
-    calls : tuple of callable or None
-        Runs the steps on the calling thread while all lanes are idle; None if that is impossible.
-    copy_ns : int
-        How long it takes about to copy inputs in and results out there.
-    arrivals : Mapping of str to DeviceInput
-        The steps that bring inputs which are handed over on devices: different for each item.
-    departures : Mapping of str to DeviceOutput
-        Those that bring outputs which are taken on devices; these are not among `results`.
-    commits : OutputCopies
-        The values of variables after a successful item.
-    swaps : Mapping of (str, str) to Arena
-        For variables in memories: where such values are written, and stay.
-    row_feeds : tuple of RowFeed
-        Pass rows on as they are yielded.
-    state_in, state_out : Mapping of str to Array
-        For variables that items hand on: where the item reads them, and where it writes them.
-    instances : Mapping of int to ItemInstances
-        For steps with instances for each key: those that the item is to use.
-    """
+    """Buffers for one item, and the steps bound to them."""
 
     feeds: Feeds
+    """Where inputs are written to."""
     results: Mapping[str, Array]
+    """Where outputs are read from, by name."""
     launches: tuple[Launch, ...]
+    """One per step of the plan."""
     inline: tuple[InlineRun | None, ...]
+    """Likewise for those that may run on any thread of this process."""
     calls: tuple[Call, ...] | None = None
+    """Runs the steps on the calling thread while all lanes are idle; None if that is impossible."""
     copy_ns: int = 0
+    """How long it takes about to copy inputs in and results out there."""
     arrivals: Mapping[str, DeviceInput] = field(default_factory=dict)
+    """The steps that bring inputs which are handed over on devices: different for each item."""
     departures: Mapping[str, DeviceOutput] = field(default_factory=dict)
+    """Those that bring outputs which are taken on devices; these are not among `results`."""
     commits: OutputCopies = field(default_factory=OutputCopies)
+    """The values of variables after a successful item."""
     swaps: Mapping[tuple[str, str], Arena] = field(default_factory=dict)
+    """For variables in memories: where such values are written, and stay."""
     row_feeds: tuple[RowFeed, ...] = ()
+    """Pass rows on as they are yielded."""
     state_in: Mapping[str, Array] = field(default_factory=dict)
     state_out: Mapping[str, Array] = field(default_factory=dict)
+    """For variables that items hand on: where the item reads them, and where it writes them."""
     instances: Mapping[int, ItemInstances] = field(default_factory=dict)
+    """For steps with instances for each key: those that the item is to use."""
 
     def handed(self, inputs: Mapping[str, Array | Loan]) -> Slot:
         launches = list(self.launches)

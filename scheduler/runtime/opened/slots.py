@@ -43,22 +43,15 @@ class Turn(NamedTuple):
 
 @dataclass(slots=True)
 class _Holders:
-    """The items on an open plan, and on plans in its arenas.
-
-    Attributes
-    ----------
-    free : list of int
-        Free slots, without a guard.
-    waiting : set of trio.Event
-        Of the items that wait to be fed.
-    claims : int
-        How many hold a slot or wait for one.
-    """
+    """The items on an open plan, and on plans in its arenas."""
 
     permits: trio.Semaphore
     free: list[int]
+    """Free slots, without a guard."""
     waiting: set[trio.Event] = field(default_factory=set)
+    """Events of the items that wait to be fed."""
     claims: int = 0
+    """How many hold a slot or wait for one."""
     closing: bool = False
     are_lost: bool = False
 

@@ -66,15 +66,10 @@ class OnSlot(NamedTuple):
 
 
 class OpenStage(Protocol):
-    """A stage of an open plan.
-
-    Attributes
-    ----------
-    symbols : tuple of str
-        Those of the lengths that it reads.
-    """
+    """A stage of an open plan."""
 
     symbols: tuple[str, ...]
+    """Those of the lengths that it reads."""
 
     def find(self, lengths: tuple[int, ...], slot: int) -> BoundStage | None:
         """Return its steps for some lengths of its symbols, if they are bound to a slot."""

@@ -34,29 +34,20 @@ MORE_ROOM = "leave the first axis of the inputs open, and plan with wider bounds
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How items of a graph become batches.
-
-    Attributes
-    ----------
-    size : int
-        Items in a full batch.
-    most : int or None
-        The bounds of the length of the first axis; the same where the graph fixes it.
-    unneeded : frozenset of str
-        Keys of items other than the graph's inputs.
-    copy : bool
-        Copy the results of each item, rather than leave them in memory of the session.
-    padding : Padding or None
-        Lets items of several lengths share a batch.
-    """
+    """How items of a graph become batches."""
 
     graph: Graph
     size: int
+    """Items in a full batch."""
     least: int
     most: int | None
+    """The bounds of the length of the first axis; the same where the graph fixes it."""
     unneeded: frozenset[str]
+    """Keys of items other than the graph's inputs."""
     copy: bool
+    """Copy the results of each item, rather than leave them in memory of the session."""
     padding: Padding | None = None
+    """Lets items of several lengths share a batch."""
 
     def padded(self, rows: int) -> int:
         """Return the number of rows with which a batch runs."""

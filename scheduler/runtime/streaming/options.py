@@ -53,13 +53,6 @@ class StreamArguments(KeyArguments, total=False):
 class StreamOptions:
     """The arguments of `Session.stream`, with its defaults.
 
-    Attributes
-    ----------
-    fetched : Fetched or None
-        The tensors that `fetches` name; the other attributes are the arguments.
-    read_key : KeyReader or None
-        Finds the keys of items.
-
     Raises
     ------
     SessionError
@@ -81,7 +74,9 @@ class StreamOptions:
     max_keys: int = MAX_KEYS
     evict: Evict = "error"
     fetched: Fetched | None = None
+    """The tensors that `fetches` name; the other attributes are the arguments."""
     read_key: KeyReader | None = None
+    """Finds the keys of items."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "max_in_flight", "max_keys"):

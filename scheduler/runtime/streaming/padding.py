@@ -30,20 +30,14 @@ class PaddedFeeds(dict[str, Array]):
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """An axis that items fill up.
-
-    Attributes
-    ----------
-    inputs, outputs : Mapping of str to int
-        The axis of that length in each tensor that has it.
-    most : int or None
-        The bound of the symbol.
-    """
+    """An axis that items fill up."""
 
     symbol: str
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
+    """The axis of that length in each tensor that has it."""
     most: int | None
+    """The bound of the symbol."""
 
     def fill(self, arrays: Mapping[str, Array]) -> PaddedFeeds:
         """Return the arrays of an item with zeros up to the next of few lengths.

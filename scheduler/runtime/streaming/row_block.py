@@ -21,34 +21,23 @@ from .padding import Padding
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RowBlock(RowGroup):
-    """The rows of an item, or those that a generator has yielded since the last block.
-
-    Attributes
-    ----------
-    since_ns : int
-        The time at which they came, on the clock of items.
-    values : tuple of Array
-        The rows, in memory of the item, or padded in memory of their own.
-    results : list of Array
-        For all rows; empty until one has run.
-    failures : dict of int to PlaitError
-        By row.
-    left : int
-        The number of rows that have not ended.
-    readers : int
-        The number of batches that read `values`; `unread` is set when one has read them.
-    padding : Padding or None
-        The padding of `values`, which had `length` before.
-    """
+    """The rows of an item, or those that a generator has yielded since the last block."""
 
     since_ns: int
+    """The time at which they came, on the clock of items."""
     values: tuple[Array, ...]
+    """The rows, in memory of the item, or padded in memory of their own."""
     keeps_errors: bool
     results: list[Array] = field(default_factory=list)
+    """For all rows; empty until one has run."""
     failures: dict[int, BaseException] = field(default_factory=dict)
+    """By row."""
     left: int = 0
+    """The number of rows that have not ended."""
     readers: int = 0
+    """The number of batches that read `values`; `unread` is set when one has read them."""
     padding: Padding | None = None
+    """The padding of `values`, which had `length` before."""
     length: int = 0
     done: trio.Event = field(default_factory=trio.Event)
     unread: trio.Event = field(default_factory=trio.Event)

@@ -27,18 +27,12 @@ from ..virtual_time import VirtualTimeDriver
 
 @dataclass(slots=True)
 class _Place:
-    """A memory in which a variable is read, and whether it has the current value.
-
-    Attributes
-    ----------
-    arenas : list of Arena or None
-        The arena to read, and, for variables that swap, one for the next value.
-    turn : int
-        Index of the arena to read.
-    """
+    """A memory in which a variable is read, and whether it has the current value."""
 
     arenas: list[Arena | None] = field(default_factory=lambda: [None, None])
+    """The arena to read, and, for variables that swap, one for the next value."""
     turn: int = 0
+    """Index of the arena to read."""
     is_current: bool = False
 
     @property
@@ -50,20 +44,14 @@ class _Place:
 
 @dataclass(slots=True)
 class _Held:
-    """One variable.
-
-    Attributes
-    ----------
-    value : Array or None
-        On the host, read-only; None if it is in other places only.
-    places : dict of str to _Place
-        By memory. Threads may add entries at any time, so iterate over a copy.
-    """
+    """One variable."""
 
     name: str
     spec: TensorSpec
     value: Array | None = None
+    """On the host, read-only; None if it is in other places only."""
     places: dict[str, _Place] = field(default_factory=dict)
+    """By memory. Threads may add entries at any time, so iterate over a copy."""
 
     def hold(self, value: Array) -> None:
         """Set a value, which is then on the host only."""

@@ -10,7 +10,7 @@ import pytest
 from bound import Bound
 from generated_code import run_generated
 from node_strategies.drawing import NodeCase
-from plait.devices.codegen.registry import why_not
+from plait.devices.codegen.registry import find_refusal
 from plait.devices.formal.device import FormalDevice
 from plait.graph.dtypes import dtype_of
 from plait.graph.errors import PlaitError
@@ -90,7 +90,7 @@ def in_bfloat16(op: str, case: NodeCase, graph: Graph) -> tuple[Graph, dict[str,
     except PlaitError:  # the operator is not defined for bfloat16
         return None
     (node,) = made.nodes
-    if why_not(node, made.call(node)) is not None:
+    if find_refusal(node, made.call(node)) is not None:
         return None
     return made, {name: x for i in range(len(inputs)) if (name := f"x{i}") in made.inputs
                   and (x := inputs[i]) is not None}  # fmt: skip

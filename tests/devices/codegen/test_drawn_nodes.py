@@ -10,6 +10,7 @@ import plait as pl
 import pytest
 from bound import Bound
 from generated_code import run_generated
+from generators import list_generated_ops
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from node_strategies import (
@@ -24,7 +25,7 @@ from node_strategies import (
 )
 from node_strategies.comparing import check
 from node_strategies.drawing import NodeCase
-from plait.devices.codegen.registry import generated_ops, why_not
+from plait.devices.codegen.registry import find_refusal
 from plait.devices.formal.device import FormalDevice
 from plait.graph.ir import Graph
 from plait.graph.tensor import Array
@@ -47,7 +48,7 @@ STRATEGIES = {
     op: strategy
     for family in FAMILIES
     for op, strategy in family.STRATEGIES.items()
-    if op in generated_ops()
+    if op in list_generated_ops()
 }
 
 
@@ -70,7 +71,7 @@ def drawn(op: str, examples: int = EXAMPLES) -> list[tuple[NodeCase, Graph]]:
         graph = single_node_graph(op, case.inputs, case.attributes, case.n_outputs, constant)
         (node,) = graph.nodes
         small = all(spec.size < 3000 for spec in graph.tensors.values())
-        if small and why_not(node, graph.call(node)) is None:
+        if small and find_refusal(node, graph.call(node)) is None:
             found.append((case, graph))
 
     collect()

@@ -9,7 +9,7 @@ from generated_code import run_generated, run_pieces
 from generated_elementwise_cases import OPS, drawn, side_by_side
 from plait.devices.codegen.composition import compose
 from plait.devices.codegen.formulas import Member
-from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.pieces import Launch, Piece
 from plait.devices.codegen.types import CTYPES
 from plait.graph.dtypes import is_extension, kind_of
@@ -115,7 +115,7 @@ def test_more_inputs_than_a_kernel_can_have_are_refused() -> None:
     b = pl.GraphBuilder("many")
     b.output("y", b.op("Sum", *(b.input(f"x{n}", "float32", (2,)) for n in range(65))))
     graph = b.build()
-    assert fused(graph, {}) == graph.nodes
+    assert fuse(graph, {}) == graph.nodes
 
 
 def test_floats_that_no_integer_is_become_what_processors_make_of_them() -> None:
@@ -155,7 +155,7 @@ def test_each_thread_takes_several_elements_where_there_are_many() -> None:
     x, row, one = (b.input(name, a.dtype, a.shape) for name, a in feeds.items())
     b.output("y", b.op("Mul", b.op("Sub", x, row), one))
     graph = b.build()
-    (piece,) = fused(graph, {})
+    (piece,) = fuse(graph, {})
     assert isinstance(piece, Piece)
     found = run_pieces(graph, [piece], feeds)
     np.testing.assert_array_equal(found["y"], (feeds["x"] - feeds["row"]) * 3)

@@ -11,7 +11,7 @@ from generated_cases import Feeds, fused_pieces
 from generated_code import run_pieces
 from generated_epilogue_cases import CHAINS, finished_and_kept
 from plait.devices.codegen import tiles
-from plait.devices.codegen.fusing import MOST_WITH_PRODUCT, fused
+from plait.devices.codegen.fusing import MOST_WITH_PRODUCT, fuse
 from plait.devices.codegen.pieces import Launch, Piece
 from plait.devices.codegen.registry import scratch
 from plait.devices.cuda.lowering import Lowering
@@ -89,7 +89,7 @@ def test_a_long_chain_is_no_epilogue_beyond_what_registers_hold() -> None:
 
 def test_without_epilogues_products_are_alone() -> None:
     graph, _ = CHAINS[0]()
-    pieces = [item for item in fused(graph, {}) if isinstance(item, Piece)]
+    pieces = [item for item in fuse(graph, {}) if isinstance(item, Piece)]
     assert [len(piece.nodes) for piece in pieces if piece.nodes[0].op == "MatMul"] == [1] * 6
 
 
@@ -115,7 +115,7 @@ def sizes(places: Mapping[str, int]) -> list[int]:
     }
     for index, spec in enumerate(_parts(graph)):
         views[scratch_name(product, index)] = host_view(arena, places["parts"], spec)
-    found = fused(graph, views, epilogues=lambda node: True)
+    found = fuse(graph, views, epilogues=lambda node: True)
     return [len(item.nodes) for item in found if isinstance(item, Piece)]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from generated_cases import all_cases
-from plait.devices.codegen.registry import computes_float64, generate, generated_ops, why_not
+from generators import list_generated_ops
+from plait.devices.codegen.registry import computes_float64, find_refusal, generate
 from plait.graph.ir import Graph, Node
 from single_node import single_node_graph
 
@@ -33,7 +34,7 @@ def test_no_node_has_float64_in_its_code_and_keeps_quiet_about_it() -> None:
         graph, _ = make()
         for node in graph.nodes:
             call = graph.call(node)
-            if why_not(node, call) is None and node.op in generated_ops():
+            if find_refusal(node, call) is None and node.op in list_generated_ops():
                 asked += 1
                 assert computes_float64(node, call) or not has_float64(graph, node), node
     assert asked > 200

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from plait.devices import Program
 from plait.devices.codegen import epilogue
 from plait.devices.codegen.epilogue import Epilogue
-from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.kernel import Code, Kernel, Parameter
 from plait.devices.codegen.pieces import Launch, Piece
 from plait.devices.cpu import CpuDevice
@@ -56,7 +56,7 @@ class RacingDevice(CpuDevice):
         self, subgraph: Graph, views: Mapping[str, View], *, measure: bool = False
     ) -> Program:
         steps: list[tuple[Node, Step]] = []
-        for item in fused(subgraph, views, epilogues=lambda node: True):
+        for item in fuse(subgraph, views, epilogues=lambda node: True):
             if isinstance(item, Piece) and len(item.nodes) > 1:
                 steps.append((item.nodes[-1], partial(self._race, subgraph, item, views)))
                 continue
@@ -121,7 +121,7 @@ def test_what_others_read_is_written_too() -> None:
     b.output("middle", middle)
     b.output("y", b.op("Neg", middle))
     b.output("product", b.op("MatMul", middle, middle))
-    pieces = [item for item in fused(b.build(), {}) if isinstance(item, Piece)]
+    pieces = [item for item in fuse(b.build(), {}) if isinstance(item, Piece)]
     (both,) = [piece for piece in pieces if len(piece.nodes) == 2]
     (launch,) = both.queued
     assert isinstance(launch, Launch)
@@ -168,7 +168,7 @@ def test_a_node_is_not_delayed_beyond_one_that_reads_it() -> None:
     b = pl.GraphBuilder("between")
     raised = b.op("Exp", b.input("x", "float32", (4, 4)))
     b.output("y", b.op("Sub", raised, b.op("MatMul", raised, raised)))
-    assert [len(item.nodes) for item in fused(b.build(), {}) if isinstance(item, Piece)] == (
+    assert [len(item.nodes) for item in fuse(b.build(), {}) if isinstance(item, Piece)] == (
         [1, 1, 1]
     )
 
@@ -199,7 +199,7 @@ def _sizes(
     graph: Graph, places: Mapping[str, int], arena: Any, specs: Mapping[str, TensorSpec]
 ) -> list[int]:
     views = {name: host_view(arena, places[name], spec) for name, spec in specs.items()}
-    return [len(item.nodes) if isinstance(item, Piece) else 1 for item in fused(graph, views)]
+    return [len(item.nodes) if isinstance(item, Piece) else 1 for item in fuse(graph, views)]
 
 
 def test_nothing_is_written_over_what_is_read_at_other_places() -> None:
@@ -240,7 +240,7 @@ def test_fusing_does_not_change_a_bit() -> None:
 
 def _pieces(graph: Graph) -> list[Piece]:
     pieces = []
-    for item in fused(graph, {}):
+    for item in fuse(graph, {}):
         assert isinstance(item, Piece)
         pieces.append(item)
     return pieces

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from arrays import AnyArray
 from plait.devices.codegen.kernel import THREADS
-from plait.devices.codegen.registry import generate, why_not
+from plait.devices.codegen.registry import find_refusal, generate
 from plait.graph.ir import Graph
 from single_node import single_node_graph
 
@@ -19,7 +19,7 @@ def zeros(*shape: int, dtype: str = "float32") -> AnyArray:
 
 def answer(graph: Graph) -> str | None:
     (node,) = graph.nodes
-    return why_not(node, graph.call(node))
+    return find_refusal(node, graph.call(node))
 
 
 X = zeros(2, 2, 3, 4)

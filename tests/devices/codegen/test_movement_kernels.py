@@ -12,8 +12,8 @@ import pytest
 from generated_cases import CASES
 from generated_code import run_generated
 from generated_network_cases import Nodes
-from plait.devices.codegen.pieces import Launch, piece_of
-from plait.devices.codegen.registry import why_not
+from plait.devices.codegen.pieces import Launch, make_piece
+from plait.devices.codegen.registry import find_refusal
 
 OWN = [name for name, make in CASES.items() if make.__module__ == cases.__name__]
 
@@ -87,7 +87,7 @@ def test_data_without_elements_have_no_places_to_name(op: str) -> None:
     x, rest = b.input("x", "float32", (0, 3)), [np.zeros((1, 3), "float32")] * (op == "ScatterND")
     b.output("y", b.op(op, x, np.zeros((1, 1), "int64"), *rest))
     graph = b.build()
-    reason = why_not(graph.nodes[0], graph.call(graph.nodes[0]))
+    reason = find_refusal(graph.nodes[0], graph.call(graph.nodes[0]))
     assert reason == "no index is within data without elements"
 
 
@@ -98,7 +98,7 @@ def test_an_output_that_nobody_wants_is_not_written() -> None:
     graph = b.build()
     (node,) = graph.nodes
     graph = replace(graph, nodes=(replace(node, outputs=("y", "")),))
-    piece = piece_of(graph, graph.nodes[0], {})
+    piece = make_piece(graph, graph.nodes[0], {})
     assert piece is not None
     (launch,) = piece.queued
     assert isinstance(launch, Launch)
@@ -109,4 +109,4 @@ def test_updates_that_are_combined_are_refused() -> None:
     nodes = Nodes("combined")
     nodes.add("ScatterND", cases.bits(4), np.array([[1]]), cases.bits(1), reduction="add")
     graph, _ = nodes.build()
-    assert why_not(graph.nodes[0], graph.call(graph.nodes[0])) is not None
+    assert find_refusal(graph.nodes[0], graph.call(graph.nodes[0])) is not None

@@ -13,8 +13,8 @@ from bound import Bound
 from generated_cases import CASES, numbers
 from generated_code import run_generated, run_pieces
 from plait.devices.codegen import lines, tiles
-from plait.devices.codegen.pieces import Launch, Piece, piece_of
-from plait.devices.codegen.registry import why_not
+from plait.devices.codegen.pieces import Launch, Piece, make_piece
+from plait.devices.codegen.registry import find_refusal
 from plait.devices.cpu import CpuDevice
 from plait.graph.dtypes import is_extension, kind_of
 from plait.graph.ir import Graph
@@ -78,7 +78,7 @@ def test_a_large_product_is_computed_by_large_tiles_and_a_deep_one_in_parts() ->
 def _launches(op: str, *shapes: tuple[int, ...], **attributes: Any) -> list[Launch]:
     nodes = cases.Nodes("one").add(op, *(np.zeros(of, np.float32) for of in shapes), **attributes)
     graph, _ = nodes.build()
-    piece = piece_of(graph, graph.nodes[0], {})
+    piece = make_piece(graph, graph.nodes[0], {})
     assert piece is not None
     return [queued for queued in piece.queued if isinstance(queued, Launch)]
 
@@ -96,7 +96,7 @@ def test_what_may_overwrite_its_input_gives_the_same_there() -> None:
         for output, index in node.operator.inplace:
             onto[node.inputs[index]] = node.outputs[output]
     assert len(onto) == 8
-    pieces = [piece_of(graph, node, {}) for node in graph.nodes]
+    pieces = [make_piece(graph, node, {}) for node in graph.nodes]
     moved = [_moved(piece, onto) for piece in pieces if piece is not None]
     found = run_pieces(graph, moved, {onto.get(name, name): x for name, x in feeds.items()})
     for name in onto.values():
@@ -145,15 +145,15 @@ def test_what_is_refused_has_a_reason(which: str) -> None:
     op, inputs, attributes, reason = REFUSED[which]
     graph, _ = cases.Nodes("one").add(op, *inputs, **attributes).build()
     (node,) = graph.nodes
-    assert reason in (why_not(node, graph.call(node)) or "")
+    assert reason in (find_refusal(node, graph.call(node)) or "")
 
 
 def test_an_output_left_out_before_another_is_refused() -> None:
     graph = single_node_graph("TopK", [numbers(9), np.array([2])], n_outputs=2, constant={1})
     (node,) = graph.nodes
-    assert why_not(node, graph.call(node)) is None
+    assert find_refusal(node, graph.call(node)) is None
     without = replace(node, outputs=("", "y1"))
-    assert "left out" in (why_not(without, graph.call(node)) or "")
+    assert "left out" in (find_refusal(without, graph.call(node)) or "")
 
 
 @pytest.mark.parametrize(

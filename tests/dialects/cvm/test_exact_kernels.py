@@ -13,12 +13,12 @@ from cvm_models import convolution_graph
 from generated_cases import CASES
 from generated_code import run_generated, run_pieces
 from generated_network_cases import Nodes, whole
+from generators import is_elementwise, list_generated_ops
 from plait import cvm
 from plait.devices.codegen.composition import compose
-from plait.devices.codegen.formulas import Member, is_elementwise
-from plait.devices.codegen.fusing import fused
+from plait.devices.codegen.formulas import Member
+from plait.devices.codegen.fusing import fuse
 from plait.devices.codegen.pieces import Launch, Piece
-from plait.devices.codegen.registry import generated_ops
 from plait.devices.formal.device import FormalDevice
 from plait.devices.opencl.device import OpenClDevice
 from plait.graph.operator import find_operator, operators
@@ -67,7 +67,7 @@ def test_a_case_gives_the_bits_of_its_definition(formal: FormalDevice, name: str
 def test_every_exact_operator_is_generated_and_has_a_case() -> None:
     exact = {op for op in operators() if op.startswith("cvm.")}
     moved = {op for op in exact if find_operator(op).views}
-    assert exact - moved == {op for op in generated_ops() if op.startswith("cvm.")}
+    assert exact - moved == {op for op in list_generated_ops() if op.startswith("cvm.")}
     tried = {node.op for name in OWN for node in CASES[name]()[0].nodes}
     assert tried >= exact - moved
     assert {f"cvm.{op}" for op, *_ in cases.FORMULAS} == {
@@ -127,7 +127,7 @@ def test_what_is_scaled_by_blocks_is_not_fused_with_what_made_it() -> None:
     x, scales = b.input("x", "float32", (4, 6)), b.input("scales", "float32", (4, 6))
     y = b.op("QuantizeLinear", b.op("Abs", x), b.op("Abs", scales), block_size=1)
     b.output("y", y)
-    pieces = [piece for piece in fused(b.build(), {}) if isinstance(piece, Piece)]
+    pieces = [piece for piece in fuse(b.build(), {}) if isinstance(piece, Piece)]
     assert [len(piece.nodes) for piece in pieces] == [1, 1, 1]
 
 
