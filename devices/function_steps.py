@@ -286,9 +286,9 @@ def _list_specs(
 
 
 def _list_first_dims(dims: Sequence[str], largest: Sequence[Array]) -> list[str]:
-    """Return the first dimension of each result, given those of all in a row."""
+    """Return the first dimension of each result, given those of all in a row; "" of a number."""
     places = accumulate((array.ndim for array in largest[:-1]), initial=0)
-    return [dims[place] for place in places]
+    return [dims[n] if array.ndim else "" for n, array in zip(places, largest, strict=True)]
 
 
 def _hold(view: View, array: Array | None) -> None:

@@ -130,14 +130,11 @@ def _is_pure(node: Node) -> bool:
     return not list_graphs(node) and not draws(node)
 
 
-def _sort_operands(node: Node) -> tuple[str, ...]:
-    """Return the inputs, sorted if the operator is commutative."""
-    return tuple(sorted(node.inputs)) if COMMUTATIVE in node.operator.traits else node.inputs
-
-
 def _make_key(node: Node) -> Hashable:
     attributes = tuple((name, _freeze(value)) for name, value in node.attributes.items())
-    return _sort_operands(node), tuple(map(bool, node.outputs)), attributes
+    is_commutative = COMMUTATIVE in node.operator.traits
+    operands = tuple(sorted(node.inputs)) if is_commutative else node.inputs
+    return operands, tuple(map(bool, node.outputs)), attributes
 
 
 def _freeze(value: Any) -> Hashable:

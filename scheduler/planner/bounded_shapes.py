@@ -30,7 +30,7 @@ from ..plans.stages import PlanStage
 from ..shapes.bounds import are_alike
 from ..shapes.fixed import are_same_nodes, find_fixed_nodes, remove_nodes
 from ..shapes.formulas import ShapeFormulas
-from ..shapes.specialise import bind_inputs, specialise
+from ..shapes.specialise import bind_inputs, list_loops, specialise
 from ..shapes.whole import list_switches, with_whole_nodes
 from .memory.prepared import GROWING, resize_growing
 
@@ -144,7 +144,8 @@ class BoundedShapes:
         """Specialize a part of the graph for these shapes, with the specs of all inputs."""
         specs = bind_inputs(self._template, shapes)
         fed = {name: shapes[name] for name in part.inputs if name in shapes}
-        made, plan = specialise(part, fed, folds=self._plan.folds), self._plan
+        plan, loops = self._plan, list_loops(self._graph)
+        made = specialise(part, fed, folds=plan.folds, kept_loops=loops)
         switches = [name for name in list_switches(part) if name in self._template.inputs]
         made = with_whole_nodes(made, plan.prototypes, plan.pins, switches, folds=plan.folds)
         return replace(made, tensors={**specs, **made.tensors})

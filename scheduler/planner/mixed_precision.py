@@ -15,7 +15,6 @@ from ...graph.ir import Graph, Node
 from ...graph.passes import Applied, run_passes
 from ...graph.passes.half import compute_in_half
 from ..errors import PlanError
-from ..plans.partition import Decision
 from ..plans.plan import Plan
 from ..plans.replicas import Groups, replace_ranges
 from ..plans.request import PlanRequest
@@ -84,10 +83,12 @@ class Conversion(NamedTuple):
             name: told.get(name, REASON if name in self.halved else reason)
             for name, reason in plan.reasons.items()
         }
+        decision = self.first.decision
         return replace(
             plan,
             partition=replace(plan.partition, reasons=reasons),
-            decision=_merge_decisions(self.first.decision, plan.decision),
+            # The first comparison, with the options of the present nodes.
+            decision=replace(decision, ask=plan.decision.ask) if plan.decision else decision,
             applied=(*self.applied, *plan.applied),
         )
 
@@ -145,11 +146,6 @@ def _convert(
 
     made, applied = run_passes(graph, (convert_to_half,))
     return made, places, applied
-
-
-def _merge_decisions(first: Decision, then: Decision | None) -> Decision:
-    """Combine the first comparison with the options of the present nodes."""
-    return first if then is None else replace(first, ask=then.ask)
 
 
 def _precision_error(given: object) -> PlanError:

@@ -27,7 +27,7 @@ from ..plans.request import Pins
 from ..plans.shapes import NO_BOUNDS, Bounds, Shapes
 from .constraints import NONE, DynamicShapeConstraints
 from .fixed import are_same_nodes, find_fixed_nodes, find_growing_constraints, remove_nodes
-from .specialise import specialise
+from .specialise import list_loops, specialise
 from .sync_points import GraphSplit, cut_alike, find_frontier, has_static_shapes
 from .whole import list_switches, with_whole_nodes
 
@@ -186,9 +186,11 @@ class Template:
     """True if nodes with results that are known ahead become constants."""
     fed: Collection[str] | None = None
     """The inputs of the whole graph, if this is a part of it."""
+    kept_loops: Collection[str] = ()
+    """The loops that are too long to be unrolled at the largest lengths: they stay at all."""
 
     def of(self, shapes: Shapes) -> Graph:
-        graph = specialise(self.graph, shapes, folds=self.folds)
+        graph = specialise(self.graph, shapes, folds=self.folds, kept_loops=self.kept_loops)
         fed = self.graph.inputs if self.fed is None else self.fed
         # Only users set switches: inputs from other parts of the graph are ordinary values.
         switches = [name for name in list_switches(self.graph) if name in fed]
@@ -223,6 +225,7 @@ def find_constraints(template: Template, bounds: Bounds, graph: Graph) -> Dynami
     could be tried, nodes that share bytes from any place but the first are. Fixed nodes are the
     same at all shapes and are left out.
     """
+    template = replace(template, kept_loops=list_loops(graph))
     part, own = _extract_varying(template, bounds, graph)
     # Shapes that make other nodes do not run in this plan: they need not fit.
     tried = list(_specialise_samples(part, bounds))

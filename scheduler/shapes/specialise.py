@@ -9,7 +9,7 @@ a plan needs static shapes. Nodes that nothing reads any more are dropped at the
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -42,7 +42,13 @@ def specialise_with_passes(
     return after, sweep.told(after, time.perf_counter() - start)
 
 
-def specialise(graph: Graph, shapes: Shapes | None = None, *, folds: bool = True) -> Graph:
+def specialise(
+    graph: Graph,
+    shapes: Shapes | None = None,
+    *,
+    folds: bool = True,
+    kept_loops: Collection[str] = (),
+) -> Graph:
     """Return the graph for given input shapes, with values that are known ahead as constants.
 
     Raises FeedError if a shape does not fit its input; ShapeError if shapes are incompatible inside
@@ -55,15 +61,24 @@ def specialise(graph: Graph, shapes: Shapes | None = None, *, folds: bool = True
         symbolic.
     folds : bool, default True
         If false, nodes with results that are known ahead stay and run, unless these decide shapes.
+    kept_loops : collection of str, optional
+        Nodes with bodies that stay, even if they are short enough to be unrolled.
     """
-    return _run_sweep(graph, shapes, folds).result()
+    return _run_sweep(graph, shapes, folds, kept_loops).result()
 
 
-def _run_sweep(graph: Graph, shapes: Shapes | None, folds: bool) -> _Sweep:
-    sweep = _Sweep(graph, bind_inputs(graph, shapes or {}), folds)
+def _run_sweep(
+    graph: Graph, shapes: Shapes | None, folds: bool, kept_loops: Collection[str] = ()
+) -> _Sweep:
+    sweep = _Sweep(graph, bind_inputs(graph, shapes or {}), folds, kept_loops)
     for node in graph.nodes:
         sweep.visit(node, inlining.UNROLLED_NODES)
     return sweep
+
+
+def list_loops(graph: Graph) -> set[str]:
+    """Return the names of the loops in a specialised graph: those that were not unrolled."""
+    return {node.name for node in graph.nodes if node.op in CONTROL_FLOW}
 
 
 def bind_inputs(graph: Graph, shapes: Shapes) -> dict[str, TensorSpec]:
@@ -119,9 +134,16 @@ def _bind_spec(
 class _Sweep:
     """The state of one sweep: specs and values known so far, nodes kept so far."""
 
-    def __init__(self, graph: Graph, specs: Mapping[str, TensorSpec], folds: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        specs: Mapping[str, TensorSpec],
+        folds: bool,
+        kept_loops: Collection[str],
+    ) -> None:
         self._graph = graph
         self._folds = folds
+        self._kept_loops = kept_loops
         given = (*graph.constants, *graph.prepared, *graph.late)
         self._tensors = {**specs, **{name: graph.tensors[name] for name in given}}
         self._constants: dict[str, Array] = dict(graph.constants)
@@ -144,6 +166,7 @@ class _Sweep:
         """Process a node; a loop may become `allowance` nodes."""
         call = make_call(node, self._tensors, self._values)
         specs = self._inferred(node, call)
+        allowance = 0 if node.name in self._kept_loops else allowance
         if node.op in CONTROL_FLOW and (plain := inline_node(node, call, self._names, allowance)):
             self._constants.update(plain.constants)
             self._values.update(plain.constants)

@@ -105,10 +105,10 @@ class Search:
             own = assignment[nodes[0]]
             if length >= len(nodes):
                 continue
-            for chosen, near in (
-                (nodes[:length], _find_devices_before(problem, nodes[:length], assignment)),
-                (nodes[-length:], _find_devices_after(problem, nodes[-length:], assignment)),
-            ):
+            first, last = nodes[:length], nodes[-length:]
+            before = {assignment[p] for node in first for p in problem.producers[node]}
+            after = {assignment[c] for node in last for c, _ in problem.tasks.consumers[node]}
+            for chosen, near in ((first, before), (last, after)):
                 for device in sorted(near - {own}):
                     if all(problem.seconds[node][device] < inf for node in chosen):
                         yield _move(assignment, chosen, device)
@@ -140,18 +140,6 @@ def _move(assignment: Sequence[int], nodes: Sequence[int], device: int) -> list[
     for node in nodes:
         changed[node] = device
     return changed
-
-
-def _find_devices_before(
-    problem: PartitionProblem, nodes: Sequence[int], assignment: Sequence[int]
-) -> set[int]:
-    return {assignment[p] for node in nodes for p in problem.producers[node]}
-
-
-def _find_devices_after(
-    problem: PartitionProblem, nodes: Sequence[int], assignment: Sequence[int]
-) -> set[int]:
-    return {assignment[c] for node in nodes for c, _ in problem.tasks.consumers[node]}
 
 
 def _merge_parts(

@@ -43,11 +43,13 @@ def collect_document(
     timelines = list(_make_timelines(plan, profile, simulations, texts))
     facts = list_plan_facts(plan) if plan is not None else []
     facts += [fact for one in simulations for fact in list_prediction_facts(one)]
+    replicas = plan.replicas if plan is not None else ()
     return {
         "version": VERSION,
         "title": plan.graph.name if plan is not None else "profile",
         "devices": _list_devices(plan, profile),
-        "replicas": _map_replicas(plan) if plan is not None else {},
+        # The device that each further replica stands for.
+        "replicas": {name: first for first, *others in replicas for name in others},
         "facts": facts,
         "verdict": compare_prediction(plan, profile, simulations)
         if plan is not None and profile
@@ -98,11 +100,6 @@ def _share_step_tables(timelines: Sequence[dict[str, Any]]) -> list[dict[str, An
             tables.append(timeline["steps"])
         timeline["steps"] = tables.index(timeline["steps"])
     return tables
-
-
-def _map_replicas(plan: Plan) -> dict[str, str]:
-    """Return each further replica with the device that is planned for it."""
-    return {name: first for first, *others in plan.replicas for name in others}
 
 
 def _list_devices(plan: Plan | None, profile: Profile | None) -> list[str]:

@@ -6,7 +6,7 @@ Shapes are checked once per combination of shapes, by `bind_inputs`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -207,10 +207,13 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
     if missing:
         lacking = ", ".join(f"{name!r}: {graph.tensors[name]}" for name in missing)
         others = f", and there is no input {', '.join(map(repr, extra))}" if extra else ""
+        otherwise = "feed every input"
         return FeedError(
             f"no value for input {lacking}{others}",
             at=f"graph {graph.name!r}",
-            fix=_name_meant(extra, missing, "feed every input"),
+            fix=suggest_names(extra[0], missing, f"{otherwise} by its name")
+            if extra
+            else otherwise,
         )
     otherwise = f"its inputs are: {', '.join(graph.inputs)}"
     if extra[0] in graph.constants:
@@ -219,11 +222,6 @@ def _names_error(graph: Graph, inputs: Mapping[str, Any], unneeded: frozenset[st
         f"graph {graph.name!r} has no input {', '.join(map(repr, extra))}",
         fix=suggest_names(extra[0], graph.inputs, otherwise),
     )
-
-
-def _name_meant(extra: Sequence[str], known: Sequence[str], otherwise: str) -> str:
-    """Return the input that the first unknown name resembles."""
-    return suggest_names(extra[0], known, f"{otherwise} by its name") if extra else otherwise
 
 
 def has_nulls(value: Any) -> bool:

@@ -24,8 +24,7 @@ class KeyReader:
     """
 
     def __init__(self, key: Key, inputs: Collection[str]) -> None:
-        self._key = key
-        self._is_fed = key in inputs if isinstance(key, str) else True
+        self._key, self._inputs = key, inputs
 
     def __call__(self, item: Any) -> tuple[Hashable, Any]:
         """Return the key of an item, or the error of finding it, and the inputs to feed."""
@@ -35,9 +34,10 @@ class KeyReader:
             if not isinstance(item, Mapping) or self._key not in item:
                 raise _no_entry_error(self._key, item)
             key = to_key(item[self._key])
-        except Exception as error:  # of any kind: the item fails with it
-            return KeyFailure(error), item
-        if self._is_fed:
+        except Exception as error:  # of any kind: the item fails with it, not with other entries
+            fed = isinstance(item, Mapping) and {n: item[n] for n in item if n in self._inputs}
+            return KeyFailure(error), fed or item
+        if self._key in self._inputs:
             return key, item
         return key, {name: value for name, value in item.items() if name != self._key}
 

@@ -106,6 +106,23 @@ def test_one_plan_serves_all_counts(
     assert planned == []
 
 
+@pytest.mark.parametrize("device", DEVICES[:1] + DEVICES[3:], ids=str)
+def test_a_loop_that_is_long_at_the_bound_stays_one_at_the_least_counts(device: Any) -> None:
+    row, b = pl.GraphBuilder("row"), pl.GraphBuilder("rows")
+    y = row.input("x", "float32", (4,))
+    for _ in range(30):  # short enough to be unrolled for one row, but not for 64
+        y = row.op("Add", row.op("Mul", y, np.float32(0.5)), np.float32(3))
+    row.output("y", y)
+    found, _ = b.call(find_boxes, b.input("x", "float32", (8, 4)))
+    b.output("y", b.each(found, row.build()))
+    with pl.BlockingSession(pl.plan(b.build(), device, bounds={"boxes": 64})) as session:
+        for count in (8, 1, 0, 2, 7):
+            rows = feeds(count)["x"][:count] * 2
+            for _ in range(30):
+                rows = rows * np.float32(0.5) + np.float32(3)
+            np.testing.assert_array_equal(session.run(feeds(count))["y"], rows)
+
+
 @settings(max_examples=10)
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=5), st.sampled_from(["NonZero", "Slice"]))
 def test_results_are_those_of_definitions(counts: list[int], kind: str) -> None:

@@ -20,6 +20,16 @@ def best(candidates: np.ndarray) -> np.ndarray:
 
 
 @pl.operator(
+    (pl.TensorSpec("float32", ("kept", 4)), pl.TensorSpec("float32", ())),
+    inputs=FOUR,
+    name="results.summed",
+)
+def summed(candidates: np.ndarray) -> tuple[np.ndarray, np.float32]:
+    kept = candidates[candidates[:, 0] > 0.5]
+    return kept, kept.sum(dtype="float32")
+
+
+@pl.operator(
     # An odd rule, which tells nothing before numbers are known, and refuses some of them.
     lambda x: pl.TensorSpec("float32", (checked(x.shape[0]), 4)),
     name="results.halved",
@@ -91,3 +101,14 @@ def test_a_length_that_an_operator_counts_may_stay_open() -> None:
     plan = pl.plan(builder.build(), bounds={"likely": 8})
     with pl.BlockingSession(plan) as session:
         assert session.run({"x": np.ones(5, "float32")})["y"].shape == (4, 4)
+
+
+def test_numbers_may_stand_behind_rows_of_any_count() -> None:
+    builder = pl.GraphBuilder("summed")
+    rows, total = builder.call(summed, builder.input("x", "float32", (5, 4)))
+    builder.output("rows", rows)
+    builder.output("total", total)
+    x = np.linspace(0, 1, 20, dtype="float32").reshape(5, 4)
+    found = pl.run(pl.plan(builder.build(), bounds={"kept": 5}), {"x": x})
+    np.testing.assert_array_equal(found["rows"], x[3:])
+    assert found["total"] == x[3:].sum(dtype="float32")
