@@ -152,7 +152,7 @@ class Pipeline:
         given = {
             "bounds": self.bounds or None,
             "pin": self.pins or None,
-            "max_in_flight": 2 + count_cores(),
+            "max_in_flight": 2 + count_cores() + max(map(_count_held, self._steps), default=0),
             "objective": "throughput",
             **options,
         }
@@ -298,6 +298,13 @@ class Pipeline:
     def _types_of(self, step: str) -> str:
         found = [spec for value, spec in sorted(self._built.specs.items()) if value.step == step]
         return ", ".join("an object" if str(spec) == "object[]" else str(spec) for spec in found)
+
+
+def _count_held(step: PipelineStep | Each) -> int:
+    """Return how many items a step can hold beside those that keep the cores busy."""
+    if isinstance(step, Each):  # of which each item brings several rows
+        return 0
+    return max(step.concurrency or 0, 2 * (step.batch or 0), step.workers)
 
 
 def _to_list(devices: Iterable[str] | str) -> list[str]:

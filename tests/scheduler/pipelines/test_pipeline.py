@@ -345,6 +345,17 @@ def test_the_graph_is_one_like_any_other() -> None:
     assert repr(pipe) == "<Pipeline 'numbers': to_whole_row -> net>"
 
 
+@pytest.mark.parametrize("held", [{"concurrency": 20}, {"workers": 20}, {"batch": 10}], ids=str)
+def test_as_many_items_are_in_flight_as_a_step_can_hold(held: dict[str, Any]) -> None:
+    async def ask(value: int) -> int:
+        return value
+
+    kinds: dict[str, Any] = {"concurrency": ask, "workers": sorted, "batch": make_network("net")}
+    (target,) = (kinds[name] for name in held)
+    pipe = pl.pipeline(to_whole_row, pl.step(target, **held), example=1)
+    assert pipe.plan("cpu").in_flight > 20
+
+
 def test_equal_names_are_told_apart_and_pipelines_do_not_share_functions() -> None:
     def make(factor: int) -> pl.Pipeline:
         def scale(value: int) -> int:
