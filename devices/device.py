@@ -255,7 +255,7 @@ class Device(Protocol):
         `views` holds every tensor of the subgraph but its constants, and scratch buffers under the
         names that `scratch_name` gives; with `atomic_programs` the inputs and outputs alone. With
         `measure`, each run's event has `node_ns`, unless programs are atomic.
-        May be slow: it is called when a plan is opened.
+        May be slow: it is called when a plan is opened. May write to arenas that are unused.
         """
         ...
 

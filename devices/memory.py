@@ -47,12 +47,16 @@ class Arena:
         An object for every 8 bytes, for tensors of text and objects; None before the first.
     pages : object
         The pages that it lies in: its buffer, or those of its `HostSlab`.
+    is_unused : bool
+        True while nothing was written to it and nothing runs there, so that devices may try kernels
+        in it when they compile.
     """
 
     def __init__(self, memory: str, nbytes: int, buffer: Any) -> None:
         self.memory = memory
         self.nbytes = nbytes
         self.buffer = self.pages = buffer
+        self.is_unused = False
         self.donations: dict[str, Donation] = {}
         self.texts: Array | None = None
 

@@ -190,7 +190,9 @@ class _Binding:
         assert self._cudnn is not None
         tensors = [self._address(name) for name in item.tensors]
         workspace = self._address(item.workspace)
-        return self._cudnn.bind(item.work, item.engine, tensors, workspace, stream)
+        step = self._cudnn.bind(item.work, item.engine, tensors, workspace, stream)
+        self.held.append(step)  # a recording has its kernels, but no reference to their plan
+        return step
 
     def _bind_cupy(self, node: Node) -> Step:
         arrays = CupyArrays(self._cupy)

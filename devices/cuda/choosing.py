@@ -10,13 +10,16 @@ results, are the same in later processes.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from ...graph.ir import Graph, Node
 from ..cache_folder import is_off
 from ..constants import ConstantStore
+from ..errors import DeviceMemoryError
+from ..memory import View
 from .agreement import check_agreement
 from .attention import StaticAttention
 from .convolutions import StaticConvolution
@@ -57,7 +60,7 @@ class Chooser:
         self._versions = versions
         self._lock = threading.Lock()  # concurrent measurements would disturb each other
 
-    def choose(self, graph: Graph, constants: ConstantStore, stream: Any) -> None:
+    def choose(self, graph: Graph, constants: ConstantStore, views: Mapping[str, View]) -> None:
         """Choose for the nodes of a static subgraph, unless measuring is off."""
         if is_off(FIGURES):
             return
@@ -65,14 +68,18 @@ class Chooser:
             for node in graph.nodes:
                 asked = node, graph.call(node), graph.output_specs(node)
                 found = self._lowering.undecided(*asked)
-                if found is not None and not _is_worth_measuring(found):
-                    way = next(iter(self._lowering.others(*asked)), BY_CUDNN)
-                    self._lowering.choose(found, way)
-                elif found is not None:
-                    measure = partial(self._measure, found, node, graph, constants, stream)
-                    stored = load_or_make(f"{self._versions}: {found}", measure).decode()
-                    library, engine = stored.split()
-                    self._lowering.choose(found, Way(library, int(engine)))
+                if found is None:
+                    continue
+                way, *others = *self._lowering.others(*asked), BY_CUDNN
+                if _is_worth_measuring(found):
+                    measure = partial(self._measure, found, node, graph, constants, views)
+                    try:
+                        stored = load_or_make(f"{self._versions}: {found}", measure).decode()
+                        library, engine = stored.split()
+                        way = Way(library, int(engine))
+                    except DeviceMemoryError:  # the generated kernel needs the least
+                        way = GENERATED if GENERATED in others else way
+                self._lowering.choose(found, way)
 
     def _measure(
         self,
@@ -80,23 +87,34 @@ class Chooser:
         node: Node,
         graph: Graph,
         constants: ConstantStore,
-        stream: Any,
+        views: Mapping[str, View],
     ) -> bytes:
         """Return the fastest way of computing a node, serialized."""
         alone = graph.extract([node], node.name)
         spent: dict[Way, float] = {}
-        given = {**alone.constants, **self._lowering.constants(alone)}  # as either way reads them
-        arrays, _held = constants.place(given)
-        with self._trials.of(alone, self._lowering, arrays, stream) as trial:
-            for way in self._ways(found, node, graph):
-                parts = self._lowering.choosing(found, way).parts(alone, trial.views)
-                with suppress(RefusedError):
-                    if way.library == BY_CUDNN.library and isinstance(found, StaticAttention):
-                        ours = self._lowering.choosing(found, GENERATED).parts(alone, trial.views)
-                        check_agreement(trial, found, ours, parts)
-                    spent[way] = trial.time(parts)
+        for way in self._ways(found, node, graph):
+            with suppress(RefusedError):
+                spent[way] = self._time(found, way, alone, constants, views)
         library, engine = min(spent, key=spent.__getitem__, default=GENERATED)
         return f"{library} {engine}".encode()
+
+    def _time(
+        self,
+        found: Choosable,
+        way: Way,
+        graph: Graph,
+        constants: ConstantStore,
+        views: Mapping[str, View],
+    ) -> float:
+        """Return the time of a way, or raise RefusedError; its constants are freed afterwards."""
+        lowering = self._lowering.choosing(found, way)
+        arrays, _held = constants.place(lowering.constants(graph))
+        with self._trials.of(graph, lowering, arrays, views) as trial, trial.refusals():
+            parts = lowering.parts(graph, trial.views)
+            if way.library == BY_CUDNN.library and isinstance(found, StaticAttention):
+                ours = self._lowering.choosing(found, GENERATED).parts(graph, trial.views)
+                check_agreement(trial, found, ours, parts)
+            return trial.time(parts)
 
     def _ways(self, found: Choosable, node: Node, graph: Graph) -> tuple[Way, ...]:
         others = self._lowering.others(node, graph.call(node), graph.output_specs(node))

@@ -11,7 +11,7 @@ from ...graph.tensor import Array
 from ..device import OnDone
 from ..event import Event
 from ..memory import View
-from ..streams.queues import COMPUTE, DOWNLOAD, UPLOAD, Queues
+from ..streams.queues import DOWNLOAD, SETUP, UPLOAD, Queues
 from ..streams.waiter import StreamJob
 from .driver import CuPy
 from .exchange import ArrayArena
@@ -52,7 +52,7 @@ class Copies:
 
     def upload(self, view: View, array: Array) -> None:
         """Copy a constant to the GPU, and wait."""
-        source, stream = np.ascontiguousarray(array), self._queues.stream(COMPUTE)
+        source, stream = np.ascontiguousarray(array), self._queues.stream(SETUP)
         address = view.array.data.ptr, source.ctypes.data
         self._cupy.cuda.runtime.memcpyAsync(*address, source.nbytes, HOST_TO_DEVICE, stream.ptr)
         stream.synchronize()

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from ..errors import DeviceError
 from .libraries import RefusedError, load_library
 from .products import ALIGNMENT, Product
+from .recent import RecentItems
 
 SUCCESS = 0
 STATUS = {
@@ -128,7 +129,7 @@ class Cublas:
         self._library = library
         self._tf32 = tf32
         self._handle = c_void_p()
-        self._algorithms: dict[Product, Any] = {}
+        self._algorithms: RecentItems[Product, Any] = RecentItems()
         _check(library.cublasLtCreate(byref(self._handle)), "cublasLtCreate")
 
     def close(self) -> None:

@@ -7,10 +7,11 @@ becomes a plan, which is executed on addresses. All of these are descriptors.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import addressof, byref, c_size_t, c_void_p
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from .cudnn_graphs import Computable, Operations, describe_operations
@@ -29,6 +30,8 @@ UNWANTED = frozenset({ROUNDED_INPUTS, ROUNDED_SUMS, FFT, RANDOM_ORDER, WINOGRAD}
 """Results must be sums of products in float32, and reproducible. Tensor cores round float32 to 10
 bits, which cuDNN does not count as rounding inputs."""
 MOST_NOTES, MOST_ENGINES = 16, 32
+KEPT_PLANS = 512
+"""Limit of plans, which may have compiled kernels on the GPU; bound ones live as long as needed."""
 
 
 class Choices(NamedTuple):
@@ -62,14 +65,14 @@ class Cudnn:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._lock = threading.RLock()  # a handle has one stream at a time
-        self._choices: dict[Computable, Choices] = {}
-        self._plans: dict[tuple[Computable, int], Descriptor] = {}
+        self._find_choices = lru_cache(KEPT_PLANS)(self._list_choices)
+        self._get_plan = lru_cache(KEPT_PLANS)(self._make_plan)
 
     def close(self) -> None:
         """Destroy the handle; all work that uses it must have ended."""
         with self._lock:
-            self._plans.clear()
-            self._choices.clear()
+            self._get_plan.cache_clear()
+            self._find_choices.cache_clear()
             if "_handle" in vars(self):
                 self._library.cudnnDestroy(self._handle)
                 del self._handle
@@ -78,6 +81,11 @@ class Cudnn:
         """Return the number of engines to choose from."""
         with self._lock:
             return len(self._find_choices(work).engines)
+
+    def refer(self, work: Computable, engine: int) -> weakref.ref[Descriptor]:
+        """Return a reference to the plan of a computation, or raise RefusedError."""
+        with self._lock:
+            return weakref.ref(self._get_plan(work, engine))
 
     def bind(
         self, work: Computable, engine: int, tensors: Sequence[int], workspace: int, stream: int
@@ -118,34 +126,30 @@ class Cudnn:
         check(self._library, self._library.cudnnCreate(byref(handle)), "cudnnCreate")
         return handle
 
-    def _get_plan(self, work: Computable, engine: int) -> Descriptor:
-        """Return the plan of a computation, which loads kernels, and keep it."""
-        if (work, engine) not in self._plans:
-            engines = self._find_choices(work).engines
-            if engine >= len(engines):
-                raise RefusedError(f"cuDNN has {len(engines)} engines for {work}")
-            plan = self._create(DescriptorKind.EXECUTION_PLAN)
-            plan.set(Name.EXECUTION_PLAN_HANDLE, Type.HANDLE, self._handle)
-            plan.set(
-                Name.EXECUTION_PLAN_ENGINE_CONFIG, Type.BACKEND_DESCRIPTOR, engines[engine]
-            ).finalize()
-            (nbytes,) = plan.get(Name.EXECUTION_PLAN_WORKSPACE_SIZE, Type.INT64, 1)
-            if nbytes > work.workspace_nbytes:
-                raise RefusedError(f"cuDNN needs {nbytes} bytes for {work}")
-            self._plans[work, engine] = plan
-        return self._plans[work, engine]
+    def _make_plan(self, work: Computable, engine: int) -> Descriptor:
+        """Return the plan of a computation, which loads kernels."""
+        engines = self._find_choices(work).engines
+        if engine >= len(engines):
+            raise RefusedError(f"cuDNN has {len(engines)} engines for {work}")
+        plan = self._create(DescriptorKind.EXECUTION_PLAN)
+        plan.set(Name.EXECUTION_PLAN_HANDLE, Type.HANDLE, self._handle)
+        plan.set(
+            Name.EXECUTION_PLAN_ENGINE_CONFIG, Type.BACKEND_DESCRIPTOR, engines[engine]
+        ).finalize()
+        (nbytes,) = plan.get(Name.EXECUTION_PLAN_WORKSPACE_SIZE, Type.INT64, 1)
+        if nbytes > work.workspace_nbytes:
+            raise RefusedError(f"cuDNN needs {nbytes} bytes for {work}")
+        return plan
 
-    def _find_choices(self, work: Computable) -> Choices:
+    def _list_choices(self, work: Computable) -> Choices:
         """Return the engines with acceptable results, fastest first by estimate."""
-        if work not in self._choices:
-            unwanted = UNWANTED if work.on_tensor_cores else UNWANTED | {TENSOR_CORES}
-            self._choices[work] = Choices(Operations([], [], {}), [])
-            with suppress(RefusedError):  # such as windows padded at one end
-                operations = describe_operations(self._library, work)
-                graph = self._build_graph(operations)
-                guesses = (self._guess(graph, mode, unwanted) for mode in HEURISTICS)
-                self._choices[work] = Choices(operations, next(filter(None, guesses), []))
-        return self._choices[work]
+        unwanted = UNWANTED if work.on_tensor_cores else UNWANTED | {TENSOR_CORES}
+        with suppress(RefusedError):  # such as windows padded at one end
+            operations = describe_operations(self._library, work)
+            graph = self._build_graph(operations)
+            guesses = (self._guess(graph, mode, unwanted) for mode in HEURISTICS)
+            return Choices(operations, next(filter(None, guesses), []))
+        return Choices(Operations([], [], {}), [])
 
     def _guess(self, graph: Descriptor, mode: int, unwanted: frozenset[int]) -> list[Descriptor]:
         heuristics = self._create(DescriptorKind.ENGINEHEUR)

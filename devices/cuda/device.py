@@ -22,7 +22,7 @@ from ..memory import HOST, SHARED, Arena, View
 from ..program import BoundProgram
 from ..streams.device import QueuedDevice
 from ..streams.program import QueuedProgram, mark_steps
-from ..streams.queues import Queues
+from ..streams.queues import COMPUTE, SETUP, Queues
 from .binding import Binder, Launcher, Libraries
 from .choosing import Chooser
 from .copies import Copies
@@ -234,20 +234,22 @@ class CudaDevice(QueuedDevice[_Opened]):
     ) -> Program:
         """Upload constants, compile and bind kernels, and record them as CUDA graphs."""
         opened = self._get_open()
-        with opened.queues.current() as stream:
+        with opened.queues.current(SETUP) as stream:
             if opened.chooser is not None:
-                opened.chooser.choose(subgraph, opened.constants, stream)
-            is_warm = False
-            while not is_warm:
+                opened.chooser.choose(subgraph, opened.constants, views)
+            for _ in range(len(subgraph.nodes) + 1):  # libraries may refuse them one by one
                 constants, batches = opened.constants.place(self._lowering.constants(subgraph))
                 parts = self._lowering.parts(subgraph, views)
-                is_warm = opened.warmer.warm(subgraph, parts, constants, stream)
+                if opened.warmer.warm(subgraph, parts, constants, views):
+                    break
             capture = self._graphs and not measure  # no event ends a node within a graph
             steps, held, traps = opened.binder.bind(
-                subgraph, parts, views, constants, stream, capture=capture
+                *(subgraph, parts, views, constants, opened.queues.stream(COMPUTE)),
+                capture=capture,
             )
             if any(part.queued is None for part in parts):
                 stream.synchronize()  # binding may have launched CuPy's kernels
+                opened.cupy.get_default_memory_pool().free_all_blocks(stream)
         if measure:
             steps = mark_steps(steps, opened.queues.mark)
         run = BoundProgram(self.name, subgraph, steps, measure=False)
@@ -305,12 +307,12 @@ class CudaDevice(QueuedDevice[_Opened]):
             exchange = CudaExchange(cupy, queues, self._index, self._memory)
         libraries = Libraries(cupy, modules, cublas, cudnn, self._launcher)
         binder = Binder(self.name, libraries, make_stream)
-        trials = Trials(cupy, self._memory, binder)
+        trials = Trials(cupy, self._memory, binder, queues.stream(SETUP))
         chooser = None
         if self._graphs and (cublas is not None or cudnn is not None):  # timed work is recorded
             chooser = Chooser(self._lowering, cudnn, trials, self._hardware(cupy))
         # Kernels are loaded when a plan is opened, not with the first item.
-        warmer = Warmer(self._lowering, trials)
+        warmer = Warmer(self._lowering, trials, cudnn, records=self._graphs)
         copies = Copies(cupy, queues)
         constants = ConstantStore(self, self._memory, ALIGNMENT, copies.upload)
         pins, peers = HostPins(cupy), Peers(cupy, self._index)

@@ -83,7 +83,7 @@ def find_device(name: str, index: int, cupy: CuPy | None) -> CuPy:
         count = count_devices(cupy)
     except DeviceUnavailableError as error:
         cause = error.__cause__
-        if cause is not None and _get_code(cause, cupy) in STICKY:
+        if cause is not None and get_code(cause, cupy) in STICKY:
             raise lost_error(cause, name) from cause
         raise
     if index >= count:
@@ -105,7 +105,7 @@ def device_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
     ==================================  ============================================
     """
     cause = get_cause(error)
-    code, at = _get_code(cause, cupy), getattr(error, "at", None)
+    code, at = get_code(cause, cupy), getattr(error, "at", None)
     if isinstance(cause, cupy.cuda.memory.OutOfMemoryError) or code == OUT_OF_MEMORY:
         return memory_error(cause, device, at)
     if code is not None and (code in STICKY or _is_broken(cupy, device)):
@@ -123,7 +123,7 @@ def start_error(error: Exception, cupy: CuPy, device: str) -> DeviceError:
 
     Its kernels may have broken it for this process before it was opened again.
     """
-    if _get_code(error, cupy) in STICKY:
+    if get_code(error, cupy) in STICKY:
         return lost_error(error, device)
     fix = "look at nvidia-smi; the driver must be new enough for the CuPy installed"
     return failures.unavailable_error(error, device, fix)
@@ -139,7 +139,7 @@ def _is_broken(cupy: CuPy, device: str) -> bool:
     return False
 
 
-def _get_code(error: BaseException, cupy: CuPy) -> int | None:
+def get_code(error: BaseException, cupy: CuPy) -> int | None:
     """Return the CUDA error code of an exception, if any."""
     kinds = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)
     return int(getattr(error, "status", -1)) if isinstance(error, kinds) else None

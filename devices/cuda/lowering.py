@@ -28,6 +28,7 @@ from .byte_products import ByteProduct, PreparedConstants, match_byte_product
 from .convolutions import StaticConvolution, match_convolution
 from .parts import Execute, Multiply, Part, Queued
 from .products import Product, match_product
+from .recent import RecentItems
 from .support import explain_missing_dtype, explain_refusal
 
 Choosable: TypeAlias = StaticConvolution | StaticAttention | ByteProduct
@@ -73,17 +74,18 @@ class Lowering:
         self.multiplies = multiplies and generates
         self.convolves = convolves and generates
         self._tf32 = tf32
-        self._refused: set[Product | Choosable] = set()
-        self._chosen: dict[Choosable, Way] = {}
+        self._refused: RecentItems[Product | Choosable, bool] = RecentItems()
+        self._chosen: RecentItems[Choosable, Way] = RecentItems()
+        self._tried: dict[Choosable, Way] = {}
         self._prepared = PreparedConstants()
 
     def refuse(self, item: Multiply | Execute) -> None:
         """Exclude a library's refused work from now on."""
         if isinstance(item, Execute):
-            self._refused.add(item.work)
-            self._chosen.pop(item.work, None)
+            self._refused[item.work] = True
+            self._chosen[item.work] = BY_CUBLAS  # for attention; `work` replaces convolutions
         else:
-            self._refused.add(item.product if item.product.is_biased else item.product.bare)
+            self._refused[item.product if item.product.is_biased else item.product.bare] = True
 
     def choose(self, found: Choosable, way: Way) -> None:
         """Fix the implementation of such nodes."""
@@ -92,13 +94,14 @@ class Lowering:
     def choosing(self, found: Choosable, way: Way) -> Lowering:
         """Return a copy with another implementation of such nodes."""
         other = copy(self)
-        other._chosen = {**self._chosen, found: way}
+        other._tried = {found: way}
         return other
 
     def undecided(self, node: Node, call: Call, outputs: Specs) -> Choosable | None:
         """Return a node's form if its implementation is still to be chosen."""
         found = self._convolution(node, call, outputs) or self._by_products(node, call, outputs)
-        return None if found in self._chosen or found in self._refused else found
+        is_decided = found is None or found in self._chosen or found in self._refused
+        return None if is_decided else found
 
     def others(self, node: Node, call: Call, outputs: Specs) -> tuple[Way, ...]:
         """Return the implementations of a node other than cuDNN."""
@@ -157,21 +160,24 @@ class Lowering:
         """Return a library's work for a node; None for a generated kernel."""
         found = self._by_products(node, call, outputs)
         if found is not None:
-            way = self._chosen.get(found, BY_CUBLAS)
-            is_refused = way == BY_CUBLAS and not self._refused.isdisjoint(found.products)
+            way = self._get_way(found) or BY_CUBLAS
+            is_refused = way == BY_CUBLAS and any(one in self._refused for one in found.products)
             return None if is_refused or way == GENERATED else found
         product = self._product(node, call, outputs)
         convolution = self._convolution(node, call, outputs)
         if convolution is None or convolution in self._refused:
             return product
-        way = self._chosen.get(convolution) or _choose_default(convolution, product)
+        way = self._get_way(convolution) or _choose_default(convolution, product)
         return {GENERATED: None, BY_CUBLAS: product}.get(way, convolution)
 
     def engine(self, work: Choosable) -> int | None:
         """Return the index of cuDNN's engine for work; None if cuBLAS computes it."""
         usual = BY_CUDNN if isinstance(work, StaticConvolution) else BY_CUBLAS
-        way = self._chosen.get(work, usual)
+        way = self._get_way(work) or usual
         return way.engine if way.library == BY_CUDNN.library else None
+
+    def _get_way(self, found: Choosable) -> Way | None:
+        return self._tried.get(found) or self._chosen.get(found)
 
     def takes(self, product: Product) -> bool:
         """Return whether cuBLAS has not refused a product."""

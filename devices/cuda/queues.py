@@ -30,6 +30,7 @@ class CudaBackend:
         with self._device:
             self.timeline = create_timeline(cupy, make_stream())
             self._gate = make_stream()
+            self.setup = make_stream()
         self._holds = True
 
     def attach(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,13 @@ import numpy as np
 from ...graph.ir import Graph
 from ...graph.tensor import Array, TensorSpec
 from ..device import scratch_name
-from ..errors import KernelError
+from ..errors import DeviceError, DeviceLostError, KernelError
 from ..memory import View
 from ..program import BoundProgram
+from ..streams.failures import get_cause
 from .binding import Binder, Bound
 from .copies import DEVICE_TO_HOST, HOST_TO_DEVICE
-from .driver import CuPy
+from .driver import CuPy, device_error, get_code
 from .libraries import RefusedError
 from .lowering import Lowering
 from .memory import ALIGNMENT, CudaArena
@@ -28,7 +30,7 @@ CALLS, ROUNDS = 8, 5
 
 
 class Trials:
-    """Lends memory for trials of nodes, freed after each.
+    """Lends memory for trials of nodes, on a stream without items.
 
     Zeros are safe for any kernel: as indices they are in range.
 
@@ -38,28 +40,44 @@ class Trials:
         Its name, for errors.
     """
 
-    def __init__(self, cupy: CuPy, device: str, binder: Binder) -> None:
+    def __init__(self, cupy: CuPy, device: str, binder: Binder, stream: Any) -> None:
         self._cupy = cupy
         self._device = device
         self._binder = binder
+        self._stream = stream
 
     @contextmanager
     def of(
-        self, graph: Graph, lowering: Lowering, constants: Mapping[str, Array], stream: Any
+        self,
+        graph: Graph,
+        lowering: Lowering,
+        constants: Mapping[str, Array],
+        views: Mapping[str, View],
     ) -> Iterator[TrialRun]:
-        """Lend zeroed tensors and scratch buffers; constants are given."""
-        specs = _list_specs(graph, lowering)
-        nbytes = sum(map(_round_nbytes, specs.values()))
-        arena = CudaArena(self._device, nbytes, self._cupy)
-        self._cupy.cuda.runtime.memsetAsync(arena.buffer.ptr, 0, nbytes, stream.ptr)
-        views, offset = {}, 0
-        for name, spec in specs.items():
-            views[name] = arena.view(offset, spec)
-            offset += _round_nbytes(spec)
+        """Lend the tensors and scratch buffers of a plan while these are unused, else others.
+
+        Inputs are zeros. Raises DeviceMemoryError if there is too little memory for others.
+        """
+        specs, stream = _list_specs(graph, lowering), self._stream
+        lent = {name: views[name] for name in specs.keys() & views.keys()}
+        if len(lent) < len(specs) or not all(view.arena.is_unused for view in lent.values()):
+            lent = self._allocate(specs)
+        for view in map(lent.__getitem__, graph.inputs):
+            place = view.array.data.ptr, 0, view.spec.nbytes
+            self._cupy.cuda.runtime.memsetAsync(*place, stream.ptr)
         try:
-            yield TrialRun(self._cupy, self._device, self._binder, graph, views, constants, stream)
+            yield TrialRun(self._cupy, self._device, self._binder, graph, lent, constants, stream)
         finally:
-            stream.synchronize()  # queued work uses the arena, even after an error
+            stream.synchronize()  # queued work uses the memory, even after an error
+
+    def _allocate(self, specs: Mapping[str, TensorSpec]) -> dict[str, View]:
+        sizes = [-(-spec.nbytes // ALIGNMENT) * ALIGNMENT for spec in specs.values()]
+        try:
+            arena = CudaArena(self._device, sum(sizes), self._cupy)
+        except Exception as error:
+            raise device_error(error, self._cupy, self._device) from error
+        starts = accumulate(sizes, initial=0)
+        return {name: arena.view(next(starts), spec) for name, spec in specs.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +107,18 @@ class TrialRun:
         self.stream.synchronize()
         return found
 
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Raise RefusedError for errors of CUDA and libraries that the device survives."""
+        try:
+            yield
+        except Exception as error:
+            cause, failure = get_cause(error), device_error(error, self.cupy, self.device)
+            is_known = isinstance(cause, DeviceError) or get_code(cause, self.cupy) is not None
+            if not is_known or isinstance(failure, DeviceLostError):
+                raise
+            raise RefusedError(failure.what) from error
+
     def run(self, parts: Sequence[Part]) -> None:
         """Queue parts once.
 
@@ -103,13 +133,14 @@ class TrialRun:
                 raise error.__cause__ from None
             raise
 
-    def time(self, parts: Sequence[Part]) -> float:
-        """Return the time of parts that can be captured, in milliseconds.
+    def record(self, parts: Sequence[Part]) -> Bound:
+        """Record parts as one CUDA graph, several times; loading cannot be recorded."""
+        return self._bind([*parts] * CALLS, capture=True)
 
-        Raises RefusedError if a library refuses its part.
-        """
-        self.run(parts)  # loading cannot be captured
-        bound = self._bind([*parts] * CALLS, capture=True)
+    def time(self, parts: Sequence[Part]) -> float:
+        """Return the time of parts in milliseconds."""
+        self.run(parts)
+        bound = self.record(parts)
         ((_, launch),) = bound.steps
         events = [self.cupy.cuda.Event() for _ in range(2)]
 
@@ -135,7 +166,3 @@ def _list_specs(graph: Graph, lowering: Lowering) -> dict[str, TensorSpec]:
         scratch = lowering.scratch(node, graph.call(node), graph.output_specs(node))
         specs |= {scratch_name(node, index): spec for index, spec in enumerate(scratch)}
     return specs
-
-
-def _round_nbytes(spec: TensorSpec) -> int:
-    return -(-spec.nbytes // ALIGNMENT) * ALIGNMENT

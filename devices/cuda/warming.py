@@ -7,9 +7,12 @@ from typing import Any
 
 from ...graph.ir import Graph
 from ...graph.tensor import Array
+from ..errors import DeviceMemoryError
+from ..memory import View
 from .libraries import RefusedError
 from .lowering import Lowering
 from .parts import Execute, Multiply, Part
+from .recent import RecentItems
 from .trials import Trials
 
 
@@ -20,41 +23,53 @@ class Warmer:
     theirs.
     """
 
-    def __init__(self, lowering: Lowering, trials: Trials) -> None:
+    def __init__(self, lowering: Lowering, trials: Trials, cudnn: Any, *, records: bool) -> None:
         self._lowering = lowering
         self._trials = trials
-        self._warm: set[Hashable] = set()
+        self._cudnn = cudnn
+        self._records = records
+        self._warm: RecentItems[Hashable, bool] = RecentItems()
 
     def warm(
-        self, graph: Graph, parts: Sequence[Part], constants: Mapping[str, Array], stream: Any
+        self,
+        graph: Graph,
+        parts: Sequence[Part],
+        constants: Mapping[str, Array],
+        views: Mapping[str, View],
     ) -> bool:
         """Run the nodes of new kinds; raise KernelError naming one that fails.
 
-        Return False if a library refuses a node, contrary to its documentation: the parts must be
-        rebuilt, with a generated kernel.
+        Return False if a library refuses a node, if its work cannot be recorded, or if there is too
+        little memory to try it: the parts must be rebuilt, with a generated kernel.
         """
         taken = True
         for part in parts:
             work = part.of_libraries
-            if work is None or (kind := _get_kind(graph, work)) in self._warm:
+            if work is None:
                 continue
             alone = graph.extract(part.nodes, part.node.name)
             try:
-                with self._trials.of(alone, self._lowering, constants, stream) as trial:
+                kind = self._get_kind(graph, work)
+                if kind in self._warm:
+                    continue
+                with self._trials.of(alone, self._lowering, constants, views) as trial:
                     trial.run([work])
-            except RefusedError:
-                taken = False
+                    if self._records and work.queued is not None:
+                        with trial.refusals():
+                            trial.record([work])
+            except (RefusedError, DeviceMemoryError):
+                taken = taken and work.queued is None
                 for item in work.queued or ():
                     if isinstance(item, Multiply | Execute):
                         self._lowering.refuse(item)
             else:
-                self._warm.add(kind)
+                self._warm[kind] = True
         return taken
 
-
-def _get_kind(graph: Graph, work: Part) -> Hashable:
-    """Return a key that is equal for nodes with the same kernels."""
-    if work.queued is None:
-        return f"{work.node.op} {graph.call(work.node).inputs} {work.node.attributes}"
-    calls = [item for item in work.queued if isinstance(item, Multiply | Execute)]
-    return tuple(item[:2] if isinstance(item, Execute) else item.product for item in calls)
+    def _get_kind(self, graph: Graph, work: Part) -> Hashable:
+        """Return a key that is equal for nodes with the same kernels, while these are loaded."""
+        if work.queued is None:
+            return f"{work.node.op} {graph.call(work.node).inputs} {work.node.attributes}"
+        products = (item.product for item in work.queued if isinstance(item, Multiply))
+        calls = (item[:2] for item in work.queued if isinstance(item, Execute))
+        return *products, *(self._cudnn.refer(*call) for call in calls)

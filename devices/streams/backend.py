@@ -17,6 +17,11 @@ class Backend(Protocol):
         """The clock that dates events."""
         ...
 
+    @property
+    def setup(self) -> Any:
+        """The stream for work outside of items."""
+        ...
+
     def attach(self) -> None:
         """Prepare the calling thread to wait for events."""
         ...

@@ -19,6 +19,8 @@ from .waiter import StreamJob, StreamLane
 COMPUTE, UPLOAD, DOWNLOAD = "compute", "upload", "download"
 LANES = (UPLOAD, COMPUTE, DOWNLOAD)
 """In the order in which an item passes them."""
+SETUP = "setup"
+"""The backend's stream for work outside of items, which never waits for theirs."""
 
 
 class Queues:
@@ -47,13 +49,14 @@ class Queues:
         self._queued: StreamJob | None = None
         self._measuring: weakref.WeakSet[QueuedProgram] = weakref.WeakSet()
         self._attendants: list[tuple[int, Callable[[], bool]]] = []
+        self._streams = {**streams, SETUP: backend.setup}
         self._lanes = {
             lane: StreamLane(f"plait-{name}-{lane}", stream, backend, self.lose, self._finish)
             for lane, stream in streams.items()
         }
 
     def stream(self, lane: str) -> Any:
-        return self._lanes[lane].stream
+        return self._streams[lane]
 
     @contextmanager
     def current(self, lane: str = COMPUTE) -> Iterator[Any]:

@@ -172,7 +172,12 @@ class CupyDouble:
         self._pool.setdefault(memory.size, []).append(memory)
 
     def get_default_memory_pool(self) -> Any:
-        return SimpleNamespace(free_all_blocks=self._pool.clear)
+        return SimpleNamespace(free_all_blocks=self._free_blocks)
+
+    def _free_blocks(self, stream: Stream | None = None) -> None:
+        """Free the pool's blocks; none were freed on a stream of plait's."""
+        if stream is None:
+            self._pool.clear()
 
     def _array_at(self, foreign: Any) -> FakeArray:
         return FakeArray(self.gpu, foreign.cells, self._settle, foreign)

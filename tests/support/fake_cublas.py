@@ -10,7 +10,7 @@ import numpy as np
 from fake_gpu import FakeGpu
 from plait.graph.dtypes import dtype_of
 
-SUCCESS, INVALID_VALUE, NOT_SUPPORTED = 0, 7, 15
+SUCCESS, INVALID_VALUE, EXECUTION_FAILED, NOT_SUPPORTED = 0, 7, 13, 15
 HANDLE = 77
 LEAST_WORKSPACE = 16 << 10
 WORKSPACE_ALIGNMENT = 256
@@ -97,6 +97,7 @@ class FakeCublas:
         self.computed: set[int] = set()
         self.forms: set[str] = set()
         self.epilogues: set[int] = set()
+        self._loaded: set[Any] = set()
         self._gpu = gpu
         self._known: dict[int, Any] = {}
         self._numbers = count(1 << 41)
@@ -167,6 +168,10 @@ class FakeCublas:
         if any(place.value % alignment for place, alignment in places):
             return INVALID_VALUE
         operation, *factors, result = described
+        form = (*operation.how, operation.form, *((one.kind, one.shape) for one in described[1:]))
+        if self._gpu.is_capturing(stream.value) and form not in self._loaded:
+            return EXECUTION_FAILED
+        self._loaded.add(form)
         if factors[0].kind == 3:
             self.forms.add(operation.form)
         self.calls += 1

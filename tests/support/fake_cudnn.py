@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from plait.devices.cuda.descriptors import DescriptorKind, Name, Type
 from plait.graph.dtypes import dtype_of
 
-SUCCESS, BAD_PARAM, NOT_SUPPORTED = 0, 2000, 3000
+SUCCESS, BAD_PARAM, NOT_SUPPORTED, EXECUTION_FAILED = 0, 2000, 3000, 5000
 HANDLE = 99
 WORKSPACE = 4096
 DTYPES = {0: "float32", 2: "float16", 4: "int32", 9: "bfloat16", 11: "bool"}
@@ -91,6 +91,8 @@ class FakeCudnn:
         How many kernels an engine takes, one if left out: so many take longer.
     refused : container of int, optional
         Engines whose plans are refused.
+    uncapturable : container of int, optional
+        Engines that fail on a stream that is captured, as those do that have not run before.
 
     Attributes
     ----------
@@ -105,9 +107,15 @@ class FakeCudnn:
     """
 
     def __init__(
-        self, gpu: FakeGpu, kernels: Mapping[int, int] = {}, refused: Container[int] = ()
+        self,
+        gpu: FakeGpu,
+        kernels: Mapping[int, int] = {},
+        refused: Container[int] = (),
+        uncapturable: Container[int] = (),
     ) -> None:
         self.open = 0
+        self._uncapturable = uncapturable
+        self._loaded: set[int] = set()
         self.computed: list[tuple[int, str]] = []
         self.mistake: Callable[[Any], Any] = _nothing
         self.cudnnGetVersion = _version
@@ -218,6 +226,10 @@ class FakeCudnn:
         assert self._known[pack.value].is_final
         configuration = made.attributes[Name.EXECUTION_PLAN_ENGINE_CONFIG][0]
         operations = configuration.graph.attributes[Name.OPERATIONGRAPH_OPS]
+        is_loaded = plan.value in self._loaded and configuration.engine not in self._uncapturable
+        if self._gpu.is_capturing(self._stream) and not is_loaded:
+            return EXECUTION_FAILED
+        self._loaded.add(plan.value)
         at = dict(zip(places[1000], places[1001], strict=True))
         (workspace,) = places[Name.VARIANT_PACK_WORKSPACE]
         if len(operations) == 1:
@@ -229,8 +241,12 @@ class FakeCudnn:
             values = attention.values_of(operations, at)  # they are read now, tensors later
             run = partial(self._attend, operations, at, values, workspace)
         for _ in range(self._kernels.get(configuration.engine, 1)):
-            self._gpu.launch(self._stream, run)
+            self._gpu.launch(self._stream, partial(self._run_loaded, plan.value, run))
         return SUCCESS
+
+    def _run_loaded(self, plan: int, run: Callable[[], None]) -> None:
+        assert plan in self._known, "the plan was destroyed, and its kernels with it"
+        run()
 
     def _run(self, operation: FakeDescriptor, at: dict[int, int], workspace: int) -> None:
         self._gpu.cells(workspace, WORKSPACE).fill(0x3C)  # whatever else lies there is lost

@@ -262,6 +262,9 @@ class FakeGpu:
         with self._changed:
             return tuple(self._captures.pop(stream))
 
+    def is_capturing(self, stream: int) -> bool:
+        return stream in self._captures
+
     def _refuse_if_capturing(self, stream: int | None) -> None:
         if stream in self._captures:
             raise CUDARuntimeError(CAPTURE_UNSUPPORTED)

@@ -87,6 +87,8 @@ class OpenArenas:
             }
             yield {key[:2]: arena for key, arena in arenas.items()}
             # Only now: a slot that could not be bound leaves nothing behind.
+            for arena in arenas.values():
+                arena.is_unused = False
             self.made.update(arenas)
             self._open.push(undo.pop_all())
 
@@ -149,6 +151,7 @@ class OpenArenas:
                 with ExitStack() as undo:
                     self.made[key] = self._allocate(self._region(region), copy, undo)
                     self._open.push(undo.pop_all())
+            self.made[key].is_unused = False  # other plans may use it at any time
             return self.made[key]
 
     def close(self) -> None:
@@ -161,6 +164,7 @@ class OpenArenas:
             return lent
         is_small = region.memory == HOST and region.nbytes <= SMALL_NBYTES
         arena = self._carve(region.nbytes) if is_small else allocate(region, self._devices)
+        arena.is_unused = True
         stack.callback(arena.close)
         return arena
 

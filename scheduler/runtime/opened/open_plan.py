@@ -248,9 +248,10 @@ class OpenPlan:
         return tuple(self._devices[name] for name in self.plan.devices)
 
     def shared_view(self, placed: PlacedTensor, device: Device) -> View:
-        """Return a device's view of a tensor that lies in memory which all slots share."""
+        """Return a device's view of a tensor in memory of all slots, to be written."""
         location = self._memory.locations[placed]
         arena = self.arenas.made[location.memory, location.region, 0]
+        arena.is_unused = False
         return device.view(arena, location.offset, self.plan.graph.tensors[placed[0]])
 
     def make_slot(self, index: int, turned: Turned | None = None) -> Slot:
