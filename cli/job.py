@@ -19,18 +19,16 @@ if TYPE_CHECKING:
     from ..scheduler.jobs import JobStatus
 
 EXAMPLES = """
+plait job run model.onnx --source 'data/*.parquet' --folder scores --devices cpu,worker:0..3
 plait job status scores
 plait job resume scores
 plait job repair scores
 """
 
-RUN_EXAMPLES = """
-plait job run model.onnx --source 'data/*.parquet' --folder scores --devices cpu,worker:0..3
-plait job run model.onnx --source rows.jsonl --sink jsonl --folder scores --batch 8
-"""
+ARGUMENTS, ACTION, ACCEPT = "plait.job.arguments", "plait.job.action", "--accept-changes"
 
-ARGUMENTS, ACTION = "plait.job.arguments", "plait.job.action"
-ACCEPT = "--accept-changes"
+FOLDER = click.argument("folder", type=PATH)
+ACCEPT_OPTION = click.option(ACCEPT, is_flag=True, help="Resume with another model or source.")
 
 
 class _Group(Command, click.Group):
@@ -42,10 +40,10 @@ class _Group(Command, click.Group):
 
 
 class _Repeatable(Command):
-    """A command that keeps its arguments, so that it can be called again."""
+    """A command that keeps its folder and arguments, so that it can be called again."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta[ARGUMENTS] = (os.getcwd(), *(one for one in args if one != ACCEPT))
+        ctx.meta.setdefault(ARGUMENTS, (os.getcwd(), *(one for one in args if one != ACCEPT)))
         return super().parse_args(ctx, args)
 
 
@@ -54,7 +52,7 @@ def job() -> None:
     """Run a model over a data set; a job that was stopped resumes from its last commit."""
 
 
-@job.command(cls=_Repeatable, examples=RUN_EXAMPLES)
+@job.command(cls=_Repeatable, examples=EXAMPLES)
 @add_plan_options
 @click.option(
     "--source",
@@ -65,11 +63,7 @@ def job() -> None:
 )
 @click.option("--folder", required=True, type=PATH, help="The folder of results and commits.")
 @click.option(
-    "--sink",
-    type=click.Choice(["parquet", "jsonl", "npz"]),
-    default="parquet",
-    show_default=True,
-    help="The format of the results.",
+    "--sink", type=click.Choice(["parquet", "jsonl", "npz"]), default="parquet", show_default=True
 )
 @click.option("--commit-s", type=click.FloatRange(min=0), default=10.0, show_default=True)
 @click.option("--commit-items", type=click.IntRange(min=1), help="Also commit after N items.")
@@ -77,18 +71,12 @@ def job() -> None:
 @click.option("--carry", multiple=True, metavar="COLUMN", help="Copy a column, such as an id.")
 @click.option("--max-failed", type=click.IntRange(min=0), help="Stop when more items fail.")
 @click.option("--batch", type=click.IntRange(min=1), help="Run N items at once, stacked.")
-@click.option(ACCEPT, is_flag=True, help="Resume with another model or source.")
+@ACCEPT_OPTION
 @in_flight
 @seed_option
 @as_json
 def run(
-    request: PlanArguments,
-    source: str,
-    sink: str,
-    folder: Path,
-    max_in_flight: int | None,
-    as_json: bool,
-    **options: Any,
+    request: PlanArguments, source: str, sink: str, folder: Path, as_json: bool, **options: Any
 ) -> None:
     """Run MODEL over the items of a source, or resume from the last commit in the folder.
 
@@ -97,8 +85,6 @@ def run(
     from ..scheduler.jobs import Job
 
     ctx = click.get_current_context()
-    if max_in_flight is not None:
-        options["max_in_flight"] = max_in_flight
     made = Job(request.plan(), source, sink, folder, **options)
     made.command = ctx.meta[ARGUMENTS]
     action, before = ctx.meta.get(ACTION, "run"), made.status()
@@ -111,22 +97,22 @@ def run(
 
 
 @job.command(cls=Command)
-@click.argument("folder", type=PATH)
-@click.option(ACCEPT, is_flag=True, help="Resume with another model or source.")
+@FOLDER
+@ACCEPT_OPTION
 def resume(folder: Path, accept_changes: bool) -> None:
     """Resume the job in FOLDER, by the command that began it."""
     _repeat(folder, "run", [ACCEPT] if accept_changes else [])
 
 
 @job.command(cls=Command)
-@click.argument("folder", type=PATH)
+@FOLDER
 def repair(folder: Path) -> None:
     """Run the failed items of the job in FOLDER again, once it is done."""
     _repeat(folder, "repair", [])
 
 
 @job.command(cls=Command)
-@click.argument("folder", type=PATH)
+@FOLDER
 @as_json
 def status(folder: Path, as_json: bool) -> None:
     """Show how far the job in FOLDER has come, also while it runs."""
@@ -143,9 +129,8 @@ def _repeat(folder: Path, action: str, more: list[str]) -> None:
         )
     where, *arguments = found.command
     given = [*arguments, *more, "--folder", str(folder.resolve())]
-    ctx.meta[ACTION] = action
+    ctx.meta.update({ACTION: action, ARGUMENTS: found.command})
     with chdir(where), run.make_context("run", given, parent=ctx) as repeated:
-        repeated.meta[ARGUMENTS] = found.command
         run.invoke(repeated)
 
 

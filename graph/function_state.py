@@ -13,6 +13,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -32,30 +33,37 @@ _STORES = {"STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"}
 
 def find_state(function: Callable[..., Any]) -> str:
     """Return the name of a variable in which a function keeps state; "" if none is found."""
-    seen: set[CodeType] = set()
-    return next(_find_all(function, seen), "")
+    for found, is_bound in walk_functions(function, set()):
+        code = found.__code__
+        outer, tree = _Outer(found, code.co_varnames[:1] if is_bound else ()), _parse(found)
+        names = chain(
+            _find_stores(code, frozenset(code.co_freevars)),
+            outer.find_changes(tree) if tree is not None else (),
+        )
+        if name := next(names, ""):
+            return name
+    return ""
 
 
-def _find_all(function: Any, seen: set[CodeType]) -> Iterator[str]:
+def walk_functions(function: Any, seen: set[CodeType]) -> Iterator[tuple[FunctionType, bool]]:
+    """Yield the function of a callable, and those of its module that it calls, unless seen.
+
+    The second value is True for a method of an object, which may keep state in its attributes.
+    """
     while isinstance(function, partial):
         function = function.func
     if not isinstance(function, FunctionType | MethodType | type) and callable(function):
-        function = function.__call__  # of an object, which may keep state in its attributes
-    bound = inspect.ismethod(function)
-    function = inspect.unwrap(function.__func__ if bound else function)
+        function = function.__call__
+    is_bound = inspect.ismethod(function)
+    function = inspect.unwrap(function.__func__ if is_bound else function)
     if not isinstance(function, FunctionType) or function.__code__ in seen:
         return
-    code = function.__code__
-    seen.add(code)
-    yield from _find_stores(code, frozenset(code.co_freevars))
-    outer = _Outer(function, code.co_varnames[:1] if bound else ())
-    tree = _parse(function)
-    if tree is not None:
-        yield from outer.find_changes(tree)
-    for name in code.co_names:  # functions of its module that it calls
+    seen.add(function.__code__)
+    yield function, is_bound
+    for name in function.__code__.co_names:
         called = function.__globals__.get(name)
         if isinstance(called, FunctionType) and called.__module__ == function.__module__:
-            yield from _find_all(called, seen)
+            yield from walk_functions(called, seen)
 
 
 def _find_stores(code: CodeType, free: frozenset[str]) -> Iterator[str]:
@@ -84,7 +92,7 @@ class _Outer:
     """The variables of a function that outlive its calls."""
 
     def __init__(self, function: FunctionType, owned: tuple[str, ...]) -> None:
-        self._values = {**function.__globals__, **_read_closure(function)}
+        self._values = {**function.__globals__, **read_closure(function)}
         code = function.__code__
         self._locals = {*code.co_varnames, *code.co_cellvars}.difference(owned)
         self._owned = owned
@@ -127,7 +135,7 @@ class _Outer:
         return name if isinstance(value, np.ndarray) and value.flags.writeable else ""
 
 
-def _read_closure(function: FunctionType) -> dict[str, Any]:
+def read_closure(function: FunctionType) -> dict[str, Any]:
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:

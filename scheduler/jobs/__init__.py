@@ -1,12 +1,4 @@
-"""Jobs over data sets: sources with positions, and sinks that write in parts.
-
-Examples
---------
->>> import plait as pl
->>> source = pl.jobs.JobSource(lambda position: iter(range(position, 5)), total=5)
->>> list(source.open_at(3))
-[3, 4]
-"""
+"""Jobs over data sets: sources with positions, and sinks that write in parts."""
 
 from typing import TYPE_CHECKING
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Unpack
 
 import msgspec
 
-from ...graph.nested import walk_nodes
+from ...graph.function_digest import hash_function
+from ...graph.ir import Graph
+from ...graph.item_order import CALLS, explain_order, find_kept
+from ...graph.nested import list_graphs, walk_nodes
 from ...graph.state import has_assignments
 from ..bridges.blocking_session import BlockingSession
+from ..costs.signature import to_text
 from ..errors import JobError
 from ..planner.plannable import Plannable, to_plan
 from ..plans.plan import Plan
@@ -26,13 +32,15 @@ from .commits import (
     read_status,
     show_status,
 )
-from .digests import FORMAT, check_order, check_unchanged, hash_code, hash_key, hash_model
 from .run import POSITION, Interrupts, JobRun
 from .sinks import Sink, to_sink
-from .sources import to_source
+from .sources import hash_texts, to_source
 
-REFUSED = {"copy", "drop", "fetches", "keep", "on_error", "ordered"}
-STREAMED = StreamArguments.__annotations__.keys() - REFUSED
+STREAMED = StreamArguments.__annotations__.keys() - {
+    *("copy", "drop", "fetches", "keep", "on_error", "ordered")
+}
+FORMAT = "format"
+"""The part of a job that cannot change: pieces of parts are read again."""
 
 
 class Job:
@@ -50,9 +58,8 @@ class Job:
         A path names Parquet or Arrow files, JSON lines, or a folder or pattern of other files; see
         `plait.jobs`. A function gets a position, and returns the items from there on.
     sink : {"parquet", "jsonl", "npz"}, Parquet, or callable
-        The format of the results. Rows have the columns ``position``, which is the item's number,
-        and the names of the outputs; or the keys, if a pipeline ends with a mapping. A function is
-        called with the rows of each commit, at least once.
+        The format of the rows, which have the columns ``position`` and the names of the outputs, or
+        the keys if a pipeline ends with a mapping. A function gets the rows of each commit.
     folder : str or path
         Gets ``parts/``, ``errors/`` and the manifest. One job, one folder.
     commit_s : float, default 10.0
@@ -70,9 +77,8 @@ class Job:
     accept_changes : bool, default False
         Resume although the model, the code, the source or the sink has changed.
     **stream
-        ``batch``, ``deadline_s``, ``max_delay_s``, ``max_in_flight``, ``pad``, ``key``,
-        ``max_keys`` and ``evict``, as for a stream. The key is that of the item as the source
-        gives it. All but the key may change between runs.
+        Arguments of a stream: ``batch``, ``max_in_flight``, ``key`` of the source's item and
+        others. All but the key may change between runs.
 
     Raises
     ------
@@ -111,8 +117,9 @@ class Job:
         accept_changes: bool = False,
         **stream: Unpack[StreamArguments],
     ) -> None:
-        for name, count in (("commit_items", commit_items), ("part_items", part_items)):
-            if count is not None and (type(count) is not int or count < 1):
+        commit_items = part_items if commit_items is None else commit_items
+        for name, count in (("part_items", part_items), ("commit_items", commit_items)):
+            if type(count) is not int or count < 1:
                 raise JobError(f"{name} is {count!r}", fix="use a whole number, 1 or more")
         if not isinstance(commit_s, int | float) or not commit_s >= 0:
             raise JobError(f"commit_s is {commit_s!r}", fix="use a number of seconds")
@@ -124,7 +131,7 @@ class Job:
             raise JobError("states in files are not part of a commit", fix="leave evict= out")
         self.folder = Path(folder)
         self.source, self.sink, self.seed = to_source(source), to_sink(sink), seed
-        self.commit_s, self.commit_items = commit_s, commit_items or part_items
+        self.commit_s, self.commit_items = commit_s, commit_items
         self.part_items, self.max_failed, self.stream = part_items, max_failed, stream
         self.carry = (carry,) if isinstance(carry, str) else tuple(carry)
         self.command: tuple[str, ...] = ()
@@ -139,10 +146,9 @@ class Job:
 
     @property
     def at_least_once(self) -> bool:
-        """True if work between the last commit and a kill may take effect twice.
+        """True if the sink is a function, or a function of the graph has effects.
 
-        It is False if all results go to files, and True for a function as the sink, or functions
-        with effects in the graph.
+        Their work between the last commit and a kill may take effect twice.
         """
         nodes = walk_nodes(self.plan.fetchable)
         return type(self.sink) is Sink or any(
@@ -165,13 +171,12 @@ class Job:
         JobError
             If another process runs the job, its files cannot be read or written, or the job has
             changed since its last commit.
-        PlaitError
-            Any error of planning and opening.
         Exception
-            The error of the source; items before it are committed.
+            The error of the source, once the items before it are committed; any error of planning
+            and opening.
         """
-        with self._open(progress) as run:
-            run.run()
+        with self._open() as run:
+            run.run(progress)
         return self.status()
 
     def repair(self, *, progress: Callable[[int], object] | None = None) -> JobStatus:
@@ -188,7 +193,7 @@ class Job:
             If the job has not ended, or its plan has variables: items would need the values of
             their time.
         """
-        with self._open(progress) as run:
+        with self._open() as run:
             if not run.status.is_done:
                 raise JobError("the job has not ended", fix="run() it to its end first")
             if has_assignments(self.plan.fed):
@@ -196,7 +201,12 @@ class Job:
                     "the plan has variables, whose values at a failed item are gone",
                     fix="run the job in another folder, once the cause is mended",
                 )
-            run.repair(_read_failures(self.folder, run.status))
+            with explain_damage(self.folder):
+                texts = b"".join((self.folder / name).read_bytes() for name in run.status.errors)
+                lines = {msgspec.json.decode(one)[POSITION]: one for one in texts.splitlines(True)}
+                if len(lines) != run.status.failed:
+                    raise ValueError("some errors are missing")
+            run.repair(lines, progress)
         return self.status()
 
     def status(self) -> JobStatus:
@@ -210,37 +220,77 @@ class Job:
         return show_status(self.folder)
 
     @contextmanager
-    def _open(self, progress: Callable[[int], object] | None) -> Iterator[JobRun]:
+    def _open(self) -> Iterator[JobRun]:
         with Interrupts() as interrupts, lock_folder(self.folder):
-            graph, found = self.plan.fetchable, read_status(self.folder)
-            check_order(graph)
+            found, graph = read_status(self.folder), self.plan.fetchable
+            _check_order(graph)
+            key = self.stream.get("key")
             digests = {
-                "model": hash_model(graph),
-                "code": hash_code(graph),
+                "model": _hash_model(graph),
+                "code": _hash_code(graph),
                 "source": self.source.digest,
                 FORMAT: type(self.sink).__name__,
                 "part_items": str(self.part_items),
                 "seed": str(self.seed),
                 "carry": ", ".join(self.carry),
-                "key": hash_key(self.stream.get("key")),
+                "key": hash_function(key) if callable(key) else str(key),
             }
             delete_leftovers(self.folder, found)
             if found is not None:
-                check_unchanged(found.digests, digests, accepts=self._accepts_changes)
+                _check_unchanged(found.digests, digests, accepts=self._accepts_changes)
             changes = {"digests": digests, "total": self.source.total, "command": self.command}
             status = msgspec.structs.replace(found or JobStatus(), **changes)
             with BlockingSession(self.plan, seed=self.seed) as session:
                 with explain_damage(self.folder):
-                    run = JobRun(self, session, status, interrupts, progress)
+                    run = JobRun(self, session, status, interrupts)
                 if status != found:
                     run.publish()
                 yield run
 
 
-def _read_failures(folder: Path, status: JobStatus) -> dict[int, bytes]:
-    with explain_damage(folder):
-        lines = b"".join((folder / name).read_bytes() for name in status.errors)
-        found = {msgspec.json.decode(line)[POSITION]: line for line in lines.splitlines(True)}
-        if len(found) != status.failed:
-            raise ValueError("some errors are missing")
-    return found
+def _hash_model(graph: Graph) -> str:
+    """Return a digest of nodes, names, types and constants, without plans or devices."""
+    texts = [str(graph.inputs), str(graph.outputs)]
+    for name, value in sorted(graph.constants.items()):
+        data = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+        texts += [name, str(graph.tensors[name]), sha256(data).hexdigest()]
+    for node in graph.nodes:
+        op = re.sub(r"#\d+$", "", node.op)  # of a pipeline that was made twice in a process
+        texts += [op, str(node.inputs), str(node.outputs), to_text(node.attributes)]
+        texts += map(_hash_model, list_graphs(node))
+    return hash_texts(texts)
+
+
+def _hash_code(graph: Graph) -> str:
+    functions = (node.operator.function for _, _, node in walk_nodes(graph))
+    targets = (target for one in functions if one for target in getattr(one, CALLS, (one,)))
+    return hash_texts(map(hash_function, targets))
+
+
+def _check_unchanged(before: Mapping[str, str], now: Mapping[str, str], *, accepts: bool) -> None:
+    """Raise JobError if a part of the job is not as it was at the last commit."""
+    changed = [name for name, digest in now.items() if before.get(name) != digest]
+    if FORMAT in changed:
+        raise JobError(
+            f"the job wrote {before.get(FORMAT)} so far, and the sink is {now[FORMAT]}",
+            fix="use the same format, or choose another folder",
+        )
+    if changed and not accepts:
+        raise JobError(
+            f"the job's {' and '.join(changed)} changed since its last commit",
+            fix="accept_changes=True goes on with the rest of the items as they are now; to run "
+            "all items, choose another folder",
+        )
+
+
+def _check_order(graph: Graph) -> None:
+    """Raise JobError for a function that keeps state, which no commit would save."""
+    for path, _, node in walk_nodes(graph):
+        operator = node.operator
+        is_kept = operator.ordered or (operator.ordered is None and find_kept(operator))
+        if operator.function is not None and is_kept:
+            raise JobError(
+                f"function {path!r} depends on the items before ({explain_order(operator)}), and a "
+                "commit saves variables alone",
+                fix="keep its state in a variable of the graph, or declare ordered=False",
+            )

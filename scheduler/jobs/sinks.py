@@ -34,6 +34,7 @@ class Sink:
         return row
 
     def pack(self, rows: list[Any]) -> Any:
+        """Join rows to a block."""
         assert self._function is not None
         self._function(rows)
 
@@ -41,8 +42,7 @@ class Sink:
         """Return the content of a file; `first` is the first part, unless this is it."""
         return ()
 
-    def load(self, path: Path) -> Any:
-        """Return the block of a file."""
+    def load(self, path: Path) -> Any: ...
 
 
 class JsonLines(Sink):
@@ -151,7 +151,6 @@ FORMATS: dict[str, Callable[[], Sink]] = {"jsonl": JsonLines, "npz": Npz, "parqu
 
 
 def to_sink(given: Any) -> Sink:
-    """Return the sink for the name of a format, or for a function; raise JobError for others."""
     if isinstance(given, Sink):
         return given
     if isinstance(given, str) and given in FORMATS:

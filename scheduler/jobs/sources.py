@@ -58,20 +58,22 @@ def to_source(given: Any) -> JobSource:
     if callable(given):
         return JobSource(given)
     if hasattr(given, "__getitem__") and hasattr(given, "__len__") and type(given) is not dict:
-        return JobSource(lambda position: _read_sequence(given, position), len(given))
+        return JobSource(
+            lambda position: (_try(given.__getitem__, n) for n in range(position, len(given))),
+            len(given),
+        )
     raise SourceError(
         f"a job cannot read a {type(given).__name__} from a position",
         fix="give a sequence, a path, or a function that returns the items from a position on",
     )
 
 
-def _read_sequence(items: Sequence[Any], position: int) -> Iterator[Any]:
-    for index in range(position, len(items)):
-        try:
-            item = items[index]
-        except Exception as error:
-            item = error
-        yield item
+def _try(read: Callable[[Any], Any], given: Any) -> Any:
+    """Return an item, or the error in its place, which fails it alone."""
+    try:
+        return read(given)
+    except Exception as error:
+        return error
 
 
 def read_files(path: str | os.PathLike[str]) -> JobSource:
@@ -85,22 +87,21 @@ def read_files(path: str | os.PathLike[str]) -> JobSource:
     Raises
     ------
     SourceError
-        If there is no such file, or the extra ``[jobs]`` is not installed and a URL needs it. A
-        file that cannot be read fails its item.
+        If there is no such file, or a URL needs the extra ``[jobs]``. A file that cannot be read
+        fails its item.
     """
     paths, open_file = _find_files(path)
 
-    def open_at(position: int) -> Iterator[Any]:
-        for path in paths[position:]:
-            try:
-                with open_file(path, "rb") as file:
-                    content = file.read()
-            except Exception as error:
-                content = error
-            yield content
+    def read(path: str) -> Any:
+        with open_file(path, "rb") as file:
+            return file.read()
 
-    names = [os.path.basename(file) for file in paths]
-    return JobSource(open_at, len(paths), hash_texts(names), paths.__getitem__)
+    return JobSource(
+        lambda position: (_try(read, path) for path in paths[position:]),
+        len(paths),
+        hash_texts(map(os.path.basename, paths)),
+        paths.__getitem__,
+    )
 
 
 def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
@@ -123,15 +124,12 @@ def read_json_lines(path: str | os.PathLike[str]) -> JobSource:
             with open_file(path, "rb") as file:
                 yield from file
 
-    def open_at(position: int) -> Iterator[Any]:
-        for line in islice(read_lines(), position, None):
-            try:
-                value = msgspec.json.decode(line)
-            except msgspec.DecodeError as error:
-                value = error
-            yield value
-
-    return JobSource(open_at, describe=lambda position: f"line {position + 1} of {path}")
+    return JobSource(
+        lambda position: (
+            _try(msgspec.json.decode, line) for line in islice(read_lines(), position, None)
+        ),
+        describe=lambda position: f"line {position + 1} of {path}",
+    )
 
 
 def read_rows(
@@ -158,46 +156,45 @@ def read_rows(
     SourceError
         If the data do not exist, or the extra ``[jobs]`` is not installed.
     """
-    datasets = import_pyarrow("pyarrow.dataset")
     try:
-        table = _open_dataset(datasets, data)
+        table = _open_dataset(data)
         total = table.count_rows() if filter is None else None
     except (OSError, ValueError, TypeError) as error:  # pyarrow's own are subclasses
         raise SourceError(f"cannot read the rows: {error}", at=str(data)[:200]) from error
-    names = [os.path.basename(file) for file in getattr(table, "files", ())]
     read = {"columns": columns, "filter": filter, "schema": table.schema}
     read |= {"batch_size": BATCH_ROWS, "batch_readahead": 2, "fragment_readahead": 1}
 
     def open_at(position: int) -> Iterator[Any]:
         for fragment in table.get_fragments(filter):
             split = getattr(fragment, "split_by_row_group", None)
-            for group in [fragment] if split is None else split(filter):
-                # Without a filter, rows before the position are skipped unread.
-                if position and filter is None and split is not None:
-                    count = sum(one.num_rows for one in group.row_groups)
-                    if count <= position:
-                        position -= count
-                        continue
+            for group in split(filter) if split else [fragment]:
+                # Without a filter, groups before the position are skipped unread.
+                counted = group.row_groups if split and filter is None else ()
+                if 0 < (count := sum(one.num_rows for one in counted)) <= position:
+                    position -= count
+                    continue
                 for batch in group.to_batches(**read):
                     yield from _to_rows(batch.slice(position))
                     position = max(position - batch.num_rows, 0)
 
-    shown = [str(table.schema.remove_metadata()), str(columns), str(filter)]
+    names = map(os.path.basename, getattr(table, "files", ()))
+    shown = map(str, (table.schema.remove_metadata(), columns, filter))
     return JobSource(open_at, total, hash_texts([*names, *shown]))
 
 
-def _open_dataset(datasets: Any, data: Any) -> Any:
+def _open_dataset(data: Any) -> Any:
+    datasets = import_pyarrow("pyarrow.dataset")
     if not isinstance(data, str | os.PathLike):
         return data if isinstance(data, datasets.Dataset) else datasets.dataset(data)
-    where, system = os.fspath(data), _find_system(data)
+    where = os.fspath(data)
+    system = _find_system(where)
     kind = _FORMATS.get(os.path.splitext(where)[1], "parquet")
-    found = sorted(system.glob(where) if system else glob(where, recursive=True))
-    return datasets.dataset(found if "*" in where else where, filesystem=system, format=kind)
+    found = _find_files(data)[0] if "*" in where else where
+    return datasets.dataset(found, filesystem=system, format=kind)
 
 
 def _to_rows(batch: Any) -> Iterator[dict[str, Any]]:
-    columns = [_to_values(column) for column in batch.columns]
-    for values in zip(*columns, strict=True):
+    for values in zip(*map(_to_values, batch.columns), strict=True):
         yield dict(zip(batch.schema.names, values, strict=True))
 
 
@@ -224,22 +221,21 @@ def import_pyarrow(module: str) -> Any:
     return import_extra(module, missing, get_install_command("jobs"), SourceError)
 
 
-def _find_system(path: str | os.PathLike[str]) -> Any:
+def _find_system(where: str) -> Any:
     """Return the file system of a URL; None for a local path."""
-    where = os.fspath(path)
     return import_pyarrow("fsspec.core").url_to_fs(where)[0] if "://" in where else None
 
 
 def _find_files(path: str | os.PathLike[str]) -> tuple[list[str], Any]:
     """Return the files that a path names, in order, and the function that opens them."""
-    where, system = os.fspath(path), _find_system(path)
-    if system is None:
+    where = os.fspath(path)
+    if system := _find_system(where):
+        pattern = where if "*" in where or system.isfile(where) else f"{where.rstrip('/')}/*"
+        found = system.glob(pattern)
+    else:
         pattern = os.path.join(escape(where), "*") if os.path.isdir(where) else where
         found = [where] if os.path.isfile(where) else glob(pattern, recursive=True)
-        paths = sorted(filter(os.path.isfile, found))
-    else:
-        pattern = where if "*" in where or system.isfile(where) else f"{where.rstrip('/')}/*"
-        paths = sorted(system.glob(pattern))
-    if not paths:
+        found = filter(os.path.isfile, found)
+    if not (paths := sorted(found)):
         raise SourceError(f"there is no file {where}", fix="name a file, folder or pattern")
-    return paths, open if system is None else system.open
+    return paths, system.open if system else open

@@ -142,7 +142,7 @@ def test_a_repair_that_is_stopped_keeps_the_items_that_it_did_not_run(
         is_broken = False
         with monkeypatch.context() as patch:
             if at == 0:  # before the first item
-                patch.setattr("plait.scheduler.jobs.job.check_order", stop)
+                patch.setattr("plait.scheduler.jobs.job._check_order", stop)
             status = job.repair(progress=stop if at else None)
     finally:
         signal.signal(signal.SIGTERM, before)

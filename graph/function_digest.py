@@ -1,0 +1,117 @@
+"""Digests of Python functions and of values, which are the same in every process."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from hashlib import sha256
+from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
+from typing import Any
+
+import numpy as np
+
+from .function_state import read_closure, walk_functions
+
+_PLAIN = NoneType, bool, int, float, complex, str, bytes
+_NO_CODE = frozenset[CodeType]()
+
+
+def hash_function(
+    function: Callable[..., Any], *, values: bool = False, seen: Iterable[CodeType] = _NO_CODE
+) -> str:
+    """Return a digest of the code of a function, and of those of its module that it calls.
+
+    Parameters
+    ----------
+    function : callable
+        Of a class, all methods count; of a function written in C, the name.
+    values : bool, default False
+        Include what the code reads: defaults, variables of enclosing functions, globals, and the
+        object or the arguments that it is bound to. Objects that cannot be pickled count by type.
+    seen : iterable of CodeType
+        Functions that count by name, because they are part of the digest already.
+    """
+    parts: list[Any] = [sys.implementation.cache_tag]
+    while isinstance(function, partial):
+        parts += [function.args, function.keywords]
+        function = function.func
+    if not isinstance(function, FunctionType | type):
+        parts.append(getattr(function, "__self__", function))
+    parts = parts if values else parts[:1]
+    parts.append(getattr(function, "__qualname__", type(function).__qualname__))
+    known = set(seen)
+    is_class = isinstance(function, type)
+    for one in vars(function).values() if is_class else [function]:
+        for found, _ in walk_functions(one, known):
+            parts += _list_code(found.__code__)
+            if values:
+                parts += [found.__defaults__, found.__kwdefaults__, *_list_values(found, known)]
+    return _join(_hash_leniently(part, known) for part in parts).hex()
+
+
+def hash_value(value: Any, seen: Iterable[CodeType] = _NO_CODE) -> bytes:
+    """Return a digest of the content of a value.
+
+    Raises
+    ------
+    Exception
+        If it cannot be pickled and is not one of numbers, text, bytes, arrays and functions, nor a
+        container of these.
+    """
+    kind, parts = type(value), list[bytes]()
+    if kind in _PLAIN:
+        parts = [repr(value).encode()]
+    elif kind in (list, tuple):
+        parts = [hash_value(one, seen) for one in value]
+    elif kind is dict:
+        parts = [hash_value(one, seen) for pair in value.items() for one in pair]
+    elif kind in (set, frozenset):
+        parts = sorted(hash_value(one, seen) for one in value)
+    elif kind is np.ndarray or isinstance(value, np.generic):
+        is_plain = not value.dtype.hasobject
+        content = value.tobytes() if is_plain else hash_value(value.tolist(), seen)
+        parts = [repr((value.dtype, value.shape)).encode(), content]
+    elif isinstance(value, FunctionType | MethodType | partial):
+        parts = [hash_function(value, values=True, seen=seen).encode()]
+    else:
+        name = value.__name__ if isinstance(value, ModuleType) else ""
+        parts = [name.encode() or pickle.dumps(value, 5)]
+    return _join([kind.__qualname__.encode(), *parts])
+
+
+def _hash_leniently(value: Any, seen: Iterable[CodeType]) -> bytes:
+    try:
+        return hash_value(value, seen)
+    except Exception:  # of any class whose objects cannot be pickled
+        return type(value).__qualname__.encode()
+
+
+def _join(parts: Iterable[bytes]) -> bytes:
+    return sha256(b"".join(len(one).to_bytes(8, "big") + one for one in parts)).digest()
+
+
+def _list_code(code: CodeType) -> Iterator[Any]:
+    yield from (code.co_code, code.co_names, code.co_varnames, code.co_freevars)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _list_code(constant)
+        else:
+            yield constant
+
+
+def _list_values(function: FunctionType, seen: set[CodeType]) -> Iterator[Any]:
+    """Yield the variables outside of a function that it reads, with names."""
+    codes = [function.__code__]
+    for code in codes:
+        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
+    names = sorted({name for code in codes for name in code.co_names})
+    read = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for name, value in {**read, **read_closure(function)}.items():
+        yield name
+        is_code = isinstance(value, FunctionType | type)
+        if is_code and value.__module__ != function.__module__:
+            yield f"{value.__module__}.{value.__qualname__}"
+        else:
+            yield hash_function(value, values=True, seen=seen) if is_code else value
