@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from hashlib import sha256
+from itertools import chain
 from types import CodeType, FunctionType, MethodType, ModuleType, NoneType
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 from .function_state import read_closure, walk_functions
 
 _PLAIN = NoneType, bool, int, float, complex, str, bytes
+_LOADS = "LOAD_GLOBAL", "LOAD_NAME"
 _NO_CODE = frozenset[CodeType]()
 
 
@@ -28,8 +31,9 @@ def hash_function(
     function : callable
         Of a class, all methods count; of a function written in C, the name.
     values : bool, default False
-        Include what the code reads: defaults, variables of enclosing functions, globals, and the
-        object or the arguments that it is bound to. Objects that cannot be pickled count by type.
+        Include the values that the code reads: defaults, variables of enclosing functions, globals,
+        and the object or the arguments that it is bound to. Objects that cannot be pickled count by
+        type.
     seen : iterable of CodeType
         Functions that count by name, because they are part of the digest already.
     """
@@ -45,7 +49,9 @@ def hash_function(
     is_class = isinstance(function, type)
     for one in vars(function).values() if is_class else [function]:
         for found, _ in walk_functions(one, known):
-            parts += _list_code(found.__code__)
+            for code in list_codes(found.__code__):
+                parts += [code.co_code, code.co_names, code.co_varnames, code.co_freevars]
+                parts += [one for one in code.co_consts if not isinstance(one, CodeType)]
             if values:
                 parts += [found.__defaults__, found.__kwdefaults__, *_list_values(found, known)]
     return _join(_hash_leniently(part, known) for part in parts).hex()
@@ -84,7 +90,7 @@ def hash_value(value: Any, seen: Iterable[CodeType] = _NO_CODE) -> bytes:
 def _hash_leniently(value: Any, seen: Iterable[CodeType]) -> bytes:
     try:
         return hash_value(value, seen)
-    except Exception:  # of any class whose objects cannot be pickled
+    except Exception:  # pickling raises errors of any class
         return type(value).__qualname__.encode()
 
 
@@ -92,23 +98,22 @@ def _join(parts: Iterable[bytes]) -> bytes:
     return sha256(b"".join(len(one).to_bytes(8, "big") + one for one in parts)).digest()
 
 
-def _list_code(code: CodeType) -> Iterator[Any]:
-    yield from (code.co_code, code.co_names, code.co_varnames, code.co_freevars)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _list_code(constant)
-        else:
-            yield constant
+def list_codes(code: CodeType) -> list[CodeType]:
+    """Return a code and those of the functions inside it."""
+    inside = (list_codes(one) for one in code.co_consts if isinstance(one, CodeType))
+    return [code, *chain.from_iterable(inside)]
+
+
+def read_variables(function: FunctionType) -> dict[str, Any]:
+    """Return the variables outside of a function that it reads."""
+    steps = chain.from_iterable(map(dis.get_instructions, list_codes(function.__code__)))
+    names, variables = {one.argval for one in steps if one.opname in _LOADS}, function.__globals__
+    read = {name: variables[name] for name in sorted(names & variables.keys())}
+    return {**read, **read_closure(function)}
 
 
 def _list_values(function: FunctionType, seen: set[CodeType]) -> Iterator[Any]:
-    """Yield the variables outside of a function that it reads, with names."""
-    codes = [function.__code__]
-    for code in codes:
-        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
-    names = sorted({name for code in codes for name in code.co_names})
-    read = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    for name, value in {**read, **read_closure(function)}.items():
+    for name, value in read_variables(function).items():
         yield name
         is_code = isinstance(value, FunctionType | type)
         if is_code and value.__module__ != function.__module__:

@@ -66,6 +66,13 @@ def walk_functions(function: Any, seen: set[CodeType]) -> Iterator[tuple[Functio
             yield from walk_functions(called, seen)
 
 
+def find_code(target: Any) -> Any:
+    """Return the function that runs when a callable is called."""
+    while isinstance(target, partial):
+        target = target.func
+    return target if inspect.isroutine(target) else type(target).__call__
+
+
 def _find_stores(code: CodeType, free: frozenset[str]) -> Iterator[str]:
     """Yield the outer variables that a function and its nested functions store to."""
     for instruction in dis.get_instructions(code):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 from ...graph.by_value import Sent
 from ...graph.errors import GraphError
+from ...graph.function_state import find_code
 from ...graph.item_order import CALLS
 from ...graph.operator import is_operator
 from ...graph.python import operator
@@ -23,7 +23,7 @@ Making: TypeAlias = tuple[Callable[..., Function], tuple[Any, ...], Sequence[Fun
 
 def wrap_callable(target: Function) -> Function:
     """Return a function that calls any callable; all that a generator yields is one list."""
-    call = _find_code(target)
+    call = find_code(target)
     if inspect.isasyncgenfunction(call):
 
         async def gather(*values: Any) -> list[Any]:
@@ -135,7 +135,7 @@ def make_operator(
 
 def check_synchronous(target: Function, step: str) -> None:
     """Raise GraphError for a callable that `each` cannot call row by row."""
-    call = _find_code(target)
+    call = find_code(target)
     if inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call):
         raise GraphError(
             "each() calls it for every row, and it is async",
@@ -163,10 +163,3 @@ def _map_rows(
                 found = list(found)
             made, more = split_result(found), ()
         yield found
-
-
-def _find_code(target: Any) -> Any:
-    """Return the function that runs when a callable is called."""
-    while isinstance(target, partial):
-        target = target.func
-    return target if inspect.isroutine(target) else type(target).__call__

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from ...graph.errors import GraphError
 from ...graph.formats import load
 from ...graph.ir import Graph
+from .result_cache import MAX_BYTES, CachedFunction, cache_results
 
 Target: TypeAlias = Callable[..., Any] | Graph | str | os.PathLike[str]
 """A callable, a graph, or the path of a model."""
@@ -122,6 +123,8 @@ def step(
     concurrency: int | None = None,
     ordered: bool | None = None,
     pad: str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> PipelineStep:
     """Describe a step of a pipeline, where its target alone does not say enough.
 
@@ -153,6 +156,11 @@ def step(
         A length in the shapes of a model's inputs, such as ``"tokens"``, that differs between
         items: they share batches, filled up with zeros, and results are cut back. Give `batch` and
         two examples of different lengths, too.
+    cache : path, optional
+        Keep the results of a callable in this SQLite file, or in ``results.sqlite`` of this folder,
+        by the content of its arguments and its code; see `docs/pipelines.md`.
+    max_bytes : int, default 1 GiB
+        The largest size of that file: results that were not used for longest go.
 
     Raises
     ------
@@ -173,6 +181,8 @@ def step(
         raise GraphError(
             f"a step is {type(target).__name__}", fix="use a callable, a graph or a model's path"
         )
+    if cache is not None:
+        found = _cache_step(found, cache, max_bytes, ordered=ordered)
     made = PipelineStep(
         found,  # type: ignore[arg-type]
         name or _name_target(target, graph),
@@ -309,6 +319,15 @@ def _name_target(target: Any, graph: Graph | None) -> str:
         target = target.func
     name = getattr(target, "__name__", None) or type(target).__name__
     return "function" if name == "<lambda>" else name.strip("_") or "function"
+
+
+def _cache_step(
+    target: Any, path: str | os.PathLike[str], max_bytes: int, *, ordered: bool | None
+) -> CachedFunction:
+    if isinstance(target, Graph) or ordered:
+        what = "a model" if isinstance(target, Graph) else "a step with ordered=True"
+        raise GraphError(f"{what} has no cache=", fix="leave cache= out, or cache a function")
+    return cache_results(target, path, max_bytes)
 
 
 def _check_options(made: PipelineStep) -> None:

@@ -33,7 +33,7 @@ def make(offset: Any, default: int = 0) -> Callable[..., Any]:
 
 
 def test_the_code_counts_and_neither_place_nor_comments() -> None:
-    a, b = {}, dict[str, Any]()
+    a, b = dict[str, Any](), dict[str, Any]()
     exec("def f(x):\n    return x + 1", a)
     exec("\n\ndef f(x):\n    # the next one\n    return x + 1", b)
     assert hash_function(a["f"]) == hash_function(b["f"])
@@ -62,6 +62,12 @@ def test_values_count_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     before = hash_function(call_other, values=True)
     monkeypatch.setitem(globals(), "SCALE", 3.0)
     assert hash_function(call_other, values=True) != before
+
+
+def test_attributes_are_not_globals(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hash_function(lambda x: x.SCALE, values=True)
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert hash_function(lambda x: x.SCALE, values=True) == before
 
 
 def test_objects_without_content_count_by_type() -> None:
