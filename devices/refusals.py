@@ -1,21 +1,29 @@
-"""Nodes that devices refused at run time, remembered by kind and version for this process.
+"""Nodes that devices refused at run time, remembered by kind and version.
 
 Libraries do not refuse all unsupported nodes when a graph is planned. Later plans avoid nodes with
-the same attributes, dtypes and ranks.
+the same attributes, dtypes and ranks, also in later processes: refusals are kept in the user's
+cache folder, next to the figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from itertools import islice
 from typing import Any, Protocol
 
 from ..graph.ir import Graph, Node
+from .cache_folder import find_cache_folder, hash_sources
 from .kinds import get_kind
 
-MOST = 4096
-"""Limit of remembered refusals; new ones replace the oldest."""
+FOLDER = "PLAIT_FIGURES"
+"""The environment variable that names another folder, or ``off``: refusals are not kept."""
 
-_refused: dict[Hashable, str] = {}
+MOST = 4096
+"""Limit of remembered refusals, where new ones replace the oldest, and of the bytes of each."""
+
+_refused: dict[str, str] = {}
 
 
 class Named(Protocol):
@@ -31,26 +39,43 @@ class Named(Protocol):
 def note_refusal(device: Named, graph: Graph, node: Node, reason: str) -> bool:
     """Remember that a device refused a node; return True if that is new."""
     key = _make_key(device, graph, node)
-    if key in _refused:
+    if key in _read_kept():
         return False
     if len(_refused) >= MOST:
         _refused.pop(next(iter(_refused)), None)
     _refused[key] = reason
+    folder = find_cache_folder(FOLDER, "refusals")
+    if folder is not None and len(_refused) < MOST:
+        with suppress(OSError):  # no room or rights: the next process meets it again
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            text = reason.encode(errors="replace")[:MOST]
+            with open(folder / f"{key}.refused", "xb") as file:
+                file.write(text)
     return True
 
 
 def find_refusal(device: Named, graph: Graph, node: Node) -> str | None:
     """Return the reason for which a device of this kind and version refused such a node, if any."""
-    return _refused.get(_make_key(device, graph, node)) if _refused else None
+    refused = _read_kept()
+    return refused.get(_make_key(device, graph, node)) if refused else None
 
 
-def forget_refusals() -> None:
-    _refused.clear()
+@cache
+def _read_kept() -> dict[str, str]:
+    """Return the refusals, with those that earlier processes met."""
+    folder = find_cache_folder(FOLDER, "refusals")
+    with suppress(OSError):
+        for path in () if folder is None else islice(folder.glob("*.refused"), MOST):
+            if path.is_file() and path.stat().st_size <= MOST:  # a pipe would block
+                _refused[path.stem] = path.read_text("utf-8", "replace")
+    return _refused
 
 
-def _make_key(device: Named, graph: Graph, node: Node) -> Hashable:
+def _make_key(device: Named, graph: Graph, node: Node) -> str:
     specs = (graph.tensors[name] if name else None for name in (*node.inputs, *node.outputs))
     ranks = tuple(spec and (spec.dtype.name, spec.rank) for spec in specs)
-    attributes = repr(sorted(node.attributes.items()))
-    software = device.capabilities.software
-    return get_kind(device.name), software, node.op, attributes, ranks
+    attributes = sorted(node.attributes.items())
+    kind, software = get_kind(device.name), device.capabilities.software
+    # Other code of plait may describe the node otherwise to the library.
+    key = kind, software, hash_sources("ort"), node.op, attributes, ranks
+    return sha256(repr(key).encode()).hexdigest()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import plait as pl
 import pytest
+from plait.devices import refusals
 from plait.devices.ort import differences
-from plait.devices.refusals import forget_refusals
 from plait.graph.tensor import Array
 
 pytest.importorskip("onnxruntime")
@@ -20,9 +22,15 @@ def unknown_refusals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the `ort` device know nothing of scatters, which ONNX Runtime refuses late."""
     known = {op: one for op, one in differences._DIFFERENCES.items() if op != "ScatterElements"}
     monkeypatch.setattr(differences, "_DIFFERENCES", known)
-    forget_refusals()
+    forget()
     yield
-    forget_refusals()
+    forget()
+
+
+def forget() -> None:
+    """Know no more than a process that starts."""
+    refusals._refused.clear()
+    refusals._read_kept.cache_clear()
 
 
 def make_graph(rows: int | str = 2) -> pl.Graph:
@@ -101,6 +109,32 @@ def test_the_answer_is_remembered_for_later_plans() -> None:
     plan = pl.plan(make_graph(), ["ort", "cpu"], pin=PINS)
     assert plan.assignment["scatter"] == "cpu"
     assert "refused when it ran" in plan.report()
+
+
+def test_later_processes_know_the_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PLAIT_FIGURES", str(tmp_path / "kept"))
+    (x,) = make_items(1)
+    pl.run(make_plan(), make_item(x))
+    (kept,) = (tmp_path / "kept").iterdir()
+    os.mkfifo(kept.with_name("pipe.refused"))
+    kept.with_name("large.refused").write_bytes(bytes(1 << 20))
+    kept.with_name("damaged.refused").write_bytes(b"\xff\0")
+    forget()
+    plan = pl.plan(make_graph(), ["ort", "cpu"], pin=PINS)
+    assert plan.assignment["scatter"] == "cpu"
+    assert "refused when it ran" in plan.report()
+    monkeypatch.setattr(refusals, "hash_sources", lambda *_: "other code")
+    assert pl.plan(make_graph(), ["ort", "cpu"], pin=PINS).assignment["scatter"] == "ort"
+
+
+def test_refusals_are_not_kept_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("PLAIT_FIGURES", str(tmp_path / "file"))
+    (x,) = make_items(1)
+    pl.run(make_plan(), make_item(x))
+    assert pl.plan(make_graph(), ["ort", "cpu"], pin=PINS).assignment["scatter"] == "cpu"
 
 
 def test_a_node_without_another_device_fails_with_the_reason() -> None:
